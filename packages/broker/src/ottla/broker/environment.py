@@ -1,0 +1,42 @@
+"""What the broker takes from the world: time and chance, as one object that a simulator can replace."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two readings of time, both in milliseconds."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time since the epoch: what records are stamped with."""
+        ...
+
+    def monotonic_ms(self) -> float:
+        """Time that never steps back: what waits and timeouts are measured with."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> float:
+        return time.monotonic_ns() / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Clock and randomness of one broker.
+
+    Disk goes through `ottla.broker.log.files`, ZooKeeper through `ottla.zookeeper.session`,
+    timers and sockets through the running event loop; each of them can be replaced too.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    random: random.Random = field(default_factory=random.SystemRandom)

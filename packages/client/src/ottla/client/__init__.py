@@ -1,0 +1,1 @@
+"""Connections, cluster metadata, security, an admin client and the `ottla` command."""

@@ -1,0 +1,1 @@
+"""An asyncio consumer for Kafka and Ottla."""

@@ -1,0 +1,1 @@
+"""Data pipelines over topics on Spark, through PySpark."""

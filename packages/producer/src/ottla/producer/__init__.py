@@ -1,0 +1,1 @@
+"""An asyncio producer for Kafka and Ottla."""

@@ -1,0 +1,5 @@
+"""The compiled modules; everything else stands in pyproject.toml."""
+
+from setuptools import setup
+
+setup()

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol, record formats and storage layouts, without any IO."""

@@ -1,0 +1,1 @@
+"""Ordered parallel processing of a topic by key."""

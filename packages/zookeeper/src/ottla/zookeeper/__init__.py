@@ -1,0 +1,1 @@
+"""ZooKeeper for Ottla: paths, znodes, a kazoo session for asyncio, an embedded coordinator."""
