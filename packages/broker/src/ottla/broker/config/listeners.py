@@ -1,0 +1,67 @@
+"""Listener addresses as `listeners` and `advertised.listeners` write them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ottla.broker.config.definition import ConfigError
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LISTENER = re.compile(
+    r"(?P<name>[A-Za-z0-9_]+)://(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:/\[\]]*)):(?P<port>-?\d+)\Z"
+)
+
+
+class Listener(NamedTuple):
+    """One named address; `host` is empty for all interfaces."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_listeners(key_name: str, text: str, protocol_map: str) -> tuple[Listener, ...]:
+    """Read a comma-separated list of listeners, or raise `ConfigError` saying which one is wrong."""
+    protocols = _parse_protocol_map(protocol_map)
+    listeners = tuple(_parse(key_name, item.strip(), protocols) for item in text.split(",") if item.strip())
+    if not listeners:
+        raise ConfigError(key_name, "must name at least one listener, like PLAINTEXT://127.0.0.1:9092")
+    for field, values in (("names", [one.name for one in listeners]), ("ports", _fixed_ports(listeners))):
+        if len(set(values)) != len(values):
+            raise ConfigError(key_name, f"must have different {field}, not {text!r}")
+    return listeners
+
+
+def _fixed_ports(listeners: tuple[Listener, ...]) -> list[tuple[str, int]]:
+    return [(one.host, one.port) for one in listeners if one.port]
+
+
+def _parse(key_name: str, item: str, protocols: dict[str, str]) -> Listener:
+    match = _LISTENER.match(item)
+    if match is None or not 0 <= int(match["port"]) <= 65_535:
+        raise ConfigError(key_name, f"must look like PLAINTEXT://host:port, not {item!r}")
+    name = match["name"].upper()
+    if name not in protocols:
+        raise ConfigError(
+            "listener.security.protocol.map", f"must say which protocol the listener {name} speaks"
+        )
+    host = match["v6"] if match["v6"] is not None else match["host"]
+    return Listener(name, host, int(match["port"]), protocols[name])
+
+
+def _parse_protocol_map(text: str) -> dict[str, str]:
+    protocols: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = item.partition(":")
+        if not colon or protocol.strip().upper() not in SECURITY_PROTOCOLS:
+            raise ConfigError(
+                "listener.security.protocol.map", f"must be a list of NAME:PROTOCOL, not {item!r}"
+            )
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    return protocols

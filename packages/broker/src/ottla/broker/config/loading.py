@@ -1,0 +1,141 @@
+"""Building a `BrokerConfig` from a properties file, the environment and flags.
+
+Later sources win: defaults, properties file, environment (`OTTLA_LOG_RETENTION_HOURS=24`), flags.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ottla.broker.config.broker import BrokerConfig
+from ottla.broker.config.definition import ConfigError, field_names_of, keys_of
+
+ENVIRONMENT_PREFIX = "OTTLA_"
+
+ALIASES: Mapping[str, str] = {
+    "log.delete.delay.ms": "log.segment.delete.delay.ms",
+}
+"""Older names of keys that kept their meaning."""
+
+IGNORED: Mapping[str, str] = {
+    "replica.lag.max.messages": "followers leave the in-sync replicas by time only (replica.lag.time.max.ms)",
+    "controller.message.queue.size": "the controller's queues are unbounded: one broker cannot stop it",
+    "zookeeper.sync.time.ms": "it concerned consumers that kept offsets in ZooKeeper",
+    "kafka.metrics.reporters": "metrics are served by the Prometheus endpoint (metrics.port)",
+    "kafka.metrics.polling.interval.secs": "metrics are served by the Prometheus endpoint (metrics.port)",
+    "metric.reporters": "metrics are served by the Prometheus endpoint (metrics.port)",
+    "auto.include.jmx.reporter": "there is no JVM",
+    "log.dir.failure.timeout.ms": "it concerns Kafka's own quorum",
+    "confluent.support.metrics.enable": "nothing is reported anywhere",
+    "zookeeper.clientCnxnSocket": "the ZooKeeper client is not Java's",
+    "authorizer.class.name": "access control is not there yet: every client may do everything",
+    "super.users": "access control is not there yet: every client may do everything",
+    "allow.everyone.if.no.acl.found": "access control is not there yet: every client may do everything",
+}
+"""Keys of Kafka that have no meaning here, and why."""
+
+_LISTENER_PARTS = ("host.name", "port")
+_ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, what was set explicitly (key to text), and what the user should know."""
+
+    config: BrokerConfig
+    explicit: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def load_broker_config(
+    properties: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Merge the sources and check every key.
+
+    Unknown and ignored keys become warnings that name them; a value that cannot be used
+    raises `ConfigError`.
+    """
+    merged = {**(properties or {}), **_from_environment(environment or {}), **(flags or {})}
+    warnings: list[str] = []
+    settings = _old_listener_names(_rename_aliases(merged, warnings))
+    known = keys_of(BrokerConfig)
+    warnings += _warnings_for(name for name in settings if name not in known)
+    explicit = {name: text for name, text in settings.items() if name in known}
+    return Loaded(broker_config_from(explicit), explicit, tuple(warnings))
+
+
+def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
+    """Build a checked configuration from dotted keys, all of which must be known."""
+    known, fields = keys_of(BrokerConfig), field_names_of(BrokerConfig)
+    values: dict[str, Any] = {}
+    for name, text in settings.items():
+        if name not in known:
+            raise ConfigError(name, "is not a broker configuration")
+        values[fields[name]] = known[name].parse(text)
+    config = BrokerConfig(**values)
+    check_broker_config(config)
+    return config
+
+
+def check_broker_config(config: BrokerConfig) -> None:
+    """Check what concerns several keys at once; raise `ConfigError` for the first that is wrong."""
+    listeners = {listener.name for listener in config.parsed_listeners}
+    for listener in config.parsed_advertised_listeners:
+        if listener.name not in listeners:
+            raise ConfigError(
+                "advertised.listeners", f"must name listeners of `listeners`, not {listener.name}"
+            )
+    if config.interbroker_listener not in listeners:
+        raise ConfigError("inter.broker.listener.name", f"must be one of {', '.join(sorted(listeners))}")
+    if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:
+        raise ConfigError("replica.fetch.wait.max.ms", "must be at most replica.lag.time.max.ms")
+    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
+        raise ConfigError("group.min.session.timeout.ms", "must be at most group.max.session.timeout.ms")
+    if config.broker_id > config.reserved_broker_max_id and config.broker_id_generation_enable:
+        raise ConfigError(
+            "broker.id", f"must be at most reserved.broker.max.id ({config.reserved_broker_max_id})"
+        )
+    if config.create_topic_policy_class_name:
+        raise ConfigError("create.topic.policy.class.name", "must be empty: Java policies cannot run here")
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    dotted = {
+        name[len(ENVIRONMENT_PREFIX) :].lower().replace("_", "."): value
+        for name, value in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+    # Other programs of the family read variables with the same prefix: only broker keys are ours.
+    known = keys_of(BrokerConfig)
+    return {name: value for name, value in dotted.items() if name in known or name in ALIASES}
+
+
+def _rename_aliases(settings: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
+    renamed: dict[str, str] = {}
+    for name, value in settings.items():
+        if name in ALIASES:
+            warnings.append(f"{name} is the old name of {ALIASES[name]}")
+        renamed.setdefault(ALIASES.get(name, name), value)
+    return renamed
+
+
+def _old_listener_names(settings: dict[str, str]) -> dict[str, str]:
+    """Turn `host.name`, `port` and their advertised twins into listeners, where those are not set."""
+    for new, (host, port) in (("listeners", _LISTENER_PARTS), ("advertised.listeners", _ADVERTISED_PARTS)):
+        parts = settings.pop(host, None), settings.pop(port, None)
+        if new not in settings and any(part is not None for part in parts):
+            settings[new] = f"PLAINTEXT://{parts[0] or ''}:{parts[1] or '9092'}"
+    return settings
+
+
+def _warnings_for(names: Iterable[str]) -> list[str]:
+    return [
+        f"{name} is ignored: {IGNORED[name]}"
+        if name in IGNORED
+        else f"{name} is not a known broker configuration"
+        for name in names
+    ]
