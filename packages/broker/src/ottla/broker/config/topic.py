@@ -32,7 +32,7 @@ class LogConfig:
 
     cleanup_policy: tuple[str, ...] = key(
         ("delete",),
-        "What happens to old segments: `delete` drops them by age or size, `compact` keeps the last of each key.",
+        "What happens to old segments: `delete` drops them, `compact` keeps the last of each key.",
         each_of("delete", "compact"),
     )
     compression_type: str = key(

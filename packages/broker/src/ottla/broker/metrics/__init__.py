@@ -1,0 +1,19 @@
+"""What a broker tells of itself.
+
+The Prometheus endpoint stands in `ottla.broker.metrics.prometheus`, which is imported only when
+it is wanted.
+"""
+
+from ottla.broker.metrics.event_loop import watch_event_loop_lag
+from ottla.broker.metrics.registry import TICK_MS, Gauge, Histogram, Meter, Metric, MetricName, Metrics
+
+__all__ = [
+    "TICK_MS",
+    "Gauge",
+    "Histogram",
+    "Meter",
+    "Metric",
+    "MetricName",
+    "Metrics",
+    "watch_event_loop_lag",
+]

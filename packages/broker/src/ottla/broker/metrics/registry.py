@@ -1,0 +1,193 @@
+"""Counters, meters, gauges and histograms under Kafka's own names.
+
+A metric is known by what Kafka's JMX name says: group (`kafka.server`), type
+(`BrokerTopicMetrics`), name (`MessagesInPerSec`) and tags (`topic=…`). Marking and updating are
+a few instructions without locks: the event loop is the only writer. A reader on another thread
+may see a value one update old.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, TypeVar
+
+TICK_MS: Final = 5_000
+_ROTATE_MS: Final = 60_000
+_ONE_MINUTE_ALPHA: Final = 1 - math.exp(-TICK_MS / 60_000)
+_BOUNDS: Final = tuple(round(0.01 * 1.25**step, 6) for step in range(90))
+"""Upper bounds of a histogram's buckets: 0.01 to about 4.3 million, each a quarter above the last."""
+
+
+class MetricName(NamedTuple):
+    """Kafka's name of a metric: `group:type=…,name=…,tag=value`."""
+
+    group: str
+    type: str
+    name: str
+    tags: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        tags = "".join(f",{tag}={value}" for tag, value in self.tags)
+        return f"{self.group}:type={self.type},name={self.name}{tags}"
+
+
+class Meter:
+    """Counts events and knows their rate a second over about the last minute."""
+
+    __slots__ = ("_last", "_started", "count", "one_minute_rate")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.one_minute_rate = 0.0
+        self._last = 0
+        self._started = False
+
+    def mark(self, events: int = 1) -> None:
+        """Count `events` more."""
+        self.count += events
+
+    def tick(self) -> None:
+        """Take in what came since the last tick, `TICK_MS` ago."""
+        rate = (self.count - self._last) * 1000 / TICK_MS
+        self._last = self.count
+        if self._started:
+            self.one_minute_rate += _ONE_MINUTE_ALPHA * (rate - self.one_minute_rate)
+        elif rate:
+            self.one_minute_rate, self._started = rate, True
+
+
+class Gauge:
+    """Reads a value when asked."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self._read = read
+
+    @property
+    def value(self) -> float:
+        """The value as it is now."""
+        return self._read()
+
+
+class Histogram:
+    """Counts values in buckets; quantiles speak of the last one to two minutes.
+
+    A quantile is the upper bound of its bucket, so it is at most a quarter too high.
+    """
+
+    __slots__ = ("_buckets", "_earlier", "_largest", "count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self._buckets = [0] * (len(_BOUNDS) + 1)
+        self._earlier = self._buckets
+        self._largest = 0.0
+        self.rotate()
+
+    def update(self, value: float) -> None:
+        """Take in one value, in the unit the metric's name says (mostly milliseconds)."""
+        self.count += 1
+        self.total += value
+        self._buckets[bisect_left(_BOUNDS, value)] += 1
+        if value > self._largest:
+            self._largest = value
+
+    def rotate(self) -> None:
+        """Forget what was taken in before the last rotation."""
+        self._earlier = self._buckets
+        self._buckets = [0] * (len(_BOUNDS) + 1)
+
+    @property
+    def max(self) -> float:
+        """The largest value ever taken in."""
+        return self._largest
+
+    @property
+    def mean(self) -> float:
+        """The mean of all values ever taken in."""
+        return self.total / self.count if self.count else 0.0
+
+    def quantile(self, fraction: float) -> float:
+        """Return a value that `fraction` of the recent values do not exceed; 0 when there are none."""
+        counts = [now + before for now, before in zip(self._buckets, self._earlier, strict=True)]
+        wanted, seen = fraction * sum(counts), 0
+        for bucket, count in enumerate(counts):
+            seen += count
+            if count and seen >= wanted:
+                return min(_BOUNDS[bucket], self._largest) if bucket < len(_BOUNDS) else self._largest
+        return 0.0
+
+
+Metric = Meter | Gauge | Histogram
+_M = TypeVar("_M", Meter, Histogram)
+
+
+class Metrics:
+    """All metrics of one broker. Asking twice for one name gives the same metric."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[MetricName, Metric] = {}
+        self._rotated_ms = 0.0
+
+    def meter(self, group: str, type: str, name: str, **tags: str) -> Meter:  # noqa: A002 - Kafka's word
+        """Return the meter of that name, made on first use."""
+        return self._ensure(metric_name(group, type, name, tags), Meter)
+
+    def histogram(self, group: str, type: str, name: str, **tags: str) -> Histogram:  # noqa: A002
+        """Return the histogram of that name, made on first use."""
+        return self._ensure(metric_name(group, type, name, tags), Histogram)
+
+    def gauge(self, group: str, type: str, name: str, read: Callable[[], float], **tags: str) -> Gauge:  # noqa: A002
+        """Let `read` answer for that name; a later call replaces it."""
+        gauge = Gauge(read)
+        self._metrics[metric_name(group, type, name, tags)] = gauge
+        return gauge
+
+    def remove(self, group: str, type: str, name: str, **tags: str) -> None:  # noqa: A002
+        """Forget one metric, if it is there."""
+        self._metrics.pop(metric_name(group, type, name, tags), None)
+
+    def remove_tagged(self, **tags: str) -> None:
+        """Forget every metric that carries all the given tags: those of a deleted topic, say."""
+        wanted = set(tags.items())
+        for name in [name for name in self._metrics if wanted <= set(name.tags)]:
+            del self._metrics[name]
+
+    def tick(self, monotonic_ms: float) -> None:
+        """Bring rates and histogram windows up to date; call it every `TICK_MS`."""
+        rotate = monotonic_ms - self._rotated_ms >= _ROTATE_MS
+        if rotate:
+            self._rotated_ms = monotonic_ms
+        for metric in self._metrics.values():
+            if isinstance(metric, Meter):
+                metric.tick()
+            elif rotate and isinstance(metric, Histogram):
+                metric.rotate()
+
+    def get(self, group: str, type: str, name: str, **tags: str) -> Metric | None:  # noqa: A002
+        """Return a metric that is there, or None."""
+        return self._metrics.get(metric_name(group, type, name, tags))
+
+    def __iter__(self) -> Iterator[tuple[MetricName, Metric]]:
+        """Walk over a copy of all metrics."""
+        return iter(list(self._metrics.items()))
+
+    def __len__(self) -> int:
+        return len(self._metrics)
+
+    def _ensure(self, name: MetricName, kind: type[_M]) -> _M:
+        metric = self._metrics.get(name)
+        if metric is None:
+            metric = self._metrics[name] = kind()
+        if not isinstance(metric, kind):
+            raise TypeError(f"{name} is a {type(metric).__name__}, not a {kind.__name__}")
+        return metric
+
+
+def metric_name(group: str, type: str, name: str, tags: dict[str, str] | None = None) -> MetricName:  # noqa: A002
+    """Build a metric's name; tags are put in order."""
+    return MetricName(group, type, name, tuple(sorted(tags.items())) if tags else ())

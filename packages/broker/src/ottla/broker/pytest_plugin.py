@@ -1,0 +1,63 @@
+"""Pytest fixtures that give a test a real broker, empty and on a free port.
+
+    def test_orders_are_counted(ottla_broker):
+        producer = KafkaProducer(bootstrap_servers=ottla_broker.bootstrap_servers)
+
+`ottla_broker` runs in the test's process on a thread of its own; `ottla_broker_process` runs
+beside it and can be killed. Settings of the broker go into a marker, with Kafka's keys in snake
+case:
+
+    @pytest.mark.ottla_broker(num_partitions=4, log_segment_bytes=1_000_000)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ottla.broker.testing import BrokerProcess, BrokerThread
+
+MARKER = "ottla_broker"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", f"{MARKER}(**settings): settings of the broker that the test gets")
+
+
+@pytest.fixture
+def ottla_broker_settings(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The broker's settings by Kafka's dotted keys; override this fixture or use the marker."""
+    settings: dict[str, str] = {}
+    for marker in reversed(list(request.node.iter_markers(MARKER))):
+        settings |= {key.replace("_", "."): _text(value) for key, value in marker.kwargs.items()}
+    return settings
+
+
+@pytest.fixture
+def ottla_broker(
+    tmp_path_factory: pytest.TempPathFactory, ottla_broker_settings: dict[str, str]
+) -> Iterator[BrokerThread]:
+    """A broker in this process: fresh for this test, gone after it."""
+    from ottla.broker.testing import BrokerThread
+
+    with BrokerThread(tmp_path_factory.mktemp("ottla-broker"), ottla_broker_settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def ottla_broker_process(
+    tmp_path_factory: pytest.TempPathFactory, ottla_broker_settings: dict[str, str]
+) -> Iterator[BrokerProcess]:
+    """A broker in a process beside the test, which may kill, pause and restart it."""
+    from ottla.broker.testing import BrokerProcess
+
+    with BrokerProcess(tmp_path_factory.mktemp("ottla-broker"), ottla_broker_settings) as broker:
+        yield broker
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,242 @@
+"""Real brokers for tests: on a thread of the test's process, or in a process beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from ottla.broker.broker import Broker
+
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0
+
+
+class BrokerFailed(RuntimeError):
+    """The broker did not start, or ended by itself; the message holds its last words."""
+
+
+class BrokerThread:
+    """A broker in this process, on an event loop and a thread of its own.
+
+    Test code may block or await as it likes: the broker does not share its loop. Use it as a
+    context manager; `bootstrap_servers` is what clients want.
+    """
+
+    def __init__(self, data_dir: Path | str, settings: Mapping[str, str] | None = None) -> None:
+        self.data_dir = Path(data_dir)
+        self.host = "127.0.0.1"
+        self.port = 0
+        self._settings = dict(settings or {})
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self.broker: Broker | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The broker's address as clients take it."""
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> Self:
+        """Start the broker and return once it serves; a later start takes the same port again."""
+        self._forget_last_run()
+        self._thread = threading.Thread(target=self._run, name="ottla-broker", daemon=True)
+        self._thread.start()
+        if not self._ready.wait(START_TIMEOUT_S):
+            raise BrokerFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s")
+        if self._failure is not None:
+            self._thread.join(STOP_TIMEOUT_S)
+            raise BrokerFailed(f"the broker did not start: {self._failure}") from self._failure
+        return self
+
+    def _forget_last_run(self) -> None:
+        self._ready.clear()
+        self._failure = None
+
+    def stop(self) -> None:
+        """Stop the broker in good order and wait for it; raises what it died of, if it did."""
+        thread, loop, stop = self._thread, self._loop, self._stop
+        if thread is None or loop is None or stop is None:
+            return
+        if thread.is_alive():
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(STOP_TIMEOUT_S)
+        self._thread = None
+        if thread.is_alive():
+            raise BrokerFailed(f"the broker did not stop within {STOP_TIMEOUT_S:g} s")
+        if self._failure is not None:
+            raise BrokerFailed(f"the broker died: {self._failure}") from self._failure
+
+    def restart(self) -> None:
+        """Stop in good order and start again on the same directory and port."""
+        self.stop()
+        self.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, Any], timeout_s: float = 10.0) -> Any:
+        """Run a coroutine on the broker's loop and return its result."""
+        assert self._loop is not None, "start the broker first"
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        from ottla.broker.broker import Broker
+
+        from ottla.broker.config import load_broker_config
+
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        config = load_broker_config(
+            settings_for_tests(self.data_dir, self.host, self.port, self._settings)
+        ).config
+        async with Broker(config) as self.broker:
+            self.port = self.broker.port
+            self._ready.set()
+            await self._stop.wait()
+
+
+class BrokerProcess:
+    """A broker in a process of its own: it can be killed, paused and started again."""
+
+    def __init__(self, data_dir: Path | str, settings: Mapping[str, str] | None = None) -> None:
+        self.data_dir = Path(data_dir)
+        self.host = "127.0.0.1"
+        self.port = 0
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The broker's address as clients take it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        assert self._process is not None, "start the broker first"
+        return self._process.pid
+
+    @property
+    def log_file(self) -> Path:
+        """Where the process writes what it has to say."""
+        return self.data_dir / "broker.log"
+
+    def start(self) -> Self:
+        """Start the process and return once it accepts connections."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.port = self.port or free_port(self.host)
+        settings = settings_for_tests(self.data_dir, self.host, self.port, self._settings)
+        flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        with self.log_file.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ottla.broker", "start", *flags], stdout=output, stderr=output
+            )
+        self._wait_until_it_accepts()
+        return self
+
+    def _wait_until_it_accepts(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._process is not None and self._process.poll() is not None:
+                raise BrokerFailed(f"the broker did not start: {self.last_words()}")
+            try:
+                socket.create_connection((self.host, self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.01)
+            else:
+                return
+        self.kill()
+        raise BrokerFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s: {self.last_words()}")
+
+    def last_words(self, lines: int = 5) -> str:
+        """Return the end of what the process wrote."""
+        text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        return "\n".join(text.strip().splitlines()[-lines:])
+
+    def kill(self) -> None:
+        """End the process at once with SIGKILL; nothing is flushed or closed."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_TIMEOUT_S)
+            self._process = None
+
+    def pause(self) -> None:
+        """Hold the process with SIGSTOP."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a held process go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End the process in good order with SIGTERM, and by force when it takes too long."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailed(f"the broker did not stop within {STOP_TIMEOUT_S:g} s") from None
+        self._process = None
+
+    def restart(self) -> None:
+        """Stop in good order and start again on the same directory and port."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def settings_for_tests(data_dir: Path, host: str, port: int, settings: Mapping[str, str]) -> dict[str, str]:
+    """Give the configuration of a small broker for tests, `settings` put over it."""
+    return {
+        "listeners": f"PLAINTEXT://{host}:{port}",
+        "log.dirs": str(data_dir),
+        "offsets.topic.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "100",
+        **settings,
+    }
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import pytest
+
+from ottla.broker.config import (
+    TOPIC_SYNONYMS,
+    BrokerConfig,
+    ConfigError,
+    LogConfig,
+    keys_of,
+    load_broker_config,
+    topic_keys,
+)
+
+
+def test_the_defaults_are_kafkas() -> None:
+    config = BrokerConfig()
+
+    assert config.message_max_bytes == 1_048_588
+    assert config.retention_ms == 7 * 24 * 3_600_000
+    assert config.log_retention_bytes == -1
+    assert config.zookeeper_session_timeout_ms == 18_000
+    assert config.replica_lag_time_max_ms == 30_000
+    assert config.log_cleaner_dedupe_buffer_size == 128 * 1024 * 1024
+    assert config.socket_request_max_bytes == 104_857_600
+    assert config.offsets_topic_num_partitions == 50
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file() -> None:
+    loaded = load_broker_config(
+        {"num.partitions": "2", "log.segment.bytes": "1000", "broker.id": "1"},
+        {"OTTLA_NUM_PARTITIONS": "3", "OTTLA_LOG_SEGMENT_BYTES": "2000", "HOME": "/root"},
+        {"num.partitions": "4"},
+    )
+
+    assert loaded.config.num_partitions == 4
+    assert loaded.config.log_segment_bytes == 2000
+    assert loaded.config.broker_id == 1
+    assert loaded.warnings == ()
+
+
+def test_unknown_and_ignored_keys_warn_by_name() -> None:
+    loaded = load_broker_config({"no.such.key": "1", "replica.lag.max.messages": "4000"})
+
+    assert loaded.warnings == (
+        "no.such.key is not a known broker configuration",
+        "replica.lag.max.messages is ignored: followers leave the in-sync replicas by time only "
+        "(replica.lag.time.max.ms)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num.partitions": "many"}, "num.partitions must be a 32-bit integer, not 'many'"),
+        ({"num.partitions": "0"}, "num.partitions must be at least 1, not '0'"),
+        (
+            {"log.cleanup.policy": "shred"},
+            "log.cleanup.policy must be a list of delete, compact, not 'shred'",
+        ),
+        ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable must be true or false, not 'yes'"),
+        ({"listeners": "nonsense"}, "listeners must look like PLAINTEXT://host:port, not 'nonsense'"),
+        ({"listeners": "FOO://:9092"}, "listener.security.protocol.map must say which protocol"),
+        ({"broker.id": "1001"}, "broker.id must be at most reserved.broker.max.id"),
+        (
+            {"advertised.listeners": "SSL://h:1"},
+            "advertised.listeners must name listeners of `listeners`, not SSL",
+        ),
+        ({"replica.fetch.wait.max.ms": "40000"}, "replica.fetch.wait.max.ms must be at most"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_line(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_broker_config(settings)
+
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_old_names_of_the_address_still_work() -> None:
+    config = load_broker_config(
+        {"host.name": "10.0.0.1", "port": "6667", "advertised.host.name": "example.org"}
+    ).config
+
+    assert [str(one) for one in config.parsed_listeners] == ["PLAINTEXT://10.0.0.1:6667"]
+    assert [str(one) for one in config.parsed_advertised_listeners] == ["PLAINTEXT://example.org:9092"]
+
+
+def test_ipv6_addresses_are_understood() -> None:
+    config = load_broker_config({"listeners": "PLAINTEXT://[::1]:9092,SSL://[::]:9093"}).config
+
+    assert [(one.host, one.port) for one in config.parsed_listeners] == [("::1", 9092), ("::", 9093)]
+    assert str(config.parsed_listeners[0]) == "PLAINTEXT://[::1]:9092"
+
+
+@pytest.mark.parametrize(
+    ("settings", "retention_ms"),
+    [
+        ({}, 604_800_000),
+        ({"log.retention.hours": "1"}, 3_600_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "1"}, 60_000),
+        ({"log.retention.minutes": "1", "log.retention.ms": "5"}, 5),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_finest_retention_wins(settings: dict[str, str], retention_ms: int) -> None:
+    assert load_broker_config(settings).config.retention_ms == retention_ms
+
+
+def test_a_topic_takes_the_brokers_settings_and_puts_its_own_over_them() -> None:
+    broker = load_broker_config({"log.roll.hours": "2", "log.segment.bytes": "5000"}).config
+
+    log = LogConfig.from_broker(broker, {"segment.bytes": "7000", "cleanup.policy": "compact,delete"})
+
+    assert log.segment_bytes == 7000
+    assert log.segment_ms == 2 * 3_600_000
+    assert log.compact
+    assert log.delete
+
+
+def test_a_topic_setting_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"segment\.byte is not a topic configuration"):
+        LogConfig().with_overrides({"segment.byte": "1"})
+
+
+def test_every_topic_key_takes_its_default_from_the_broker_and_agrees_with_it() -> None:
+    assert LogConfig.from_broker(BrokerConfig()) == LogConfig()
+
+
+def test_every_synonym_is_a_broker_key() -> None:
+    broker = keys_of(BrokerConfig)
+
+    for topic_key, synonyms in TOPIC_SYNONYMS.items():
+        assert topic_key in topic_keys()
+        assert [name for name in synonyms if name not in broker] == []
+
+
+def test_every_default_passes_its_own_check() -> None:
+    for cls in (BrokerConfig, LogConfig):
+        for key in keys_of(cls).values():
+            if key.default is not None:
+                assert key.parse(key.show(key.default)) == key.default, key.name

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import urllib.request
+
+import pytest
+
+from ottla.broker.metrics import TICK_MS, Metrics
+from ottla.broker.metrics.prometheus import prometheus_endpoint
+
+
+def test_the_same_name_gives_the_same_meter() -> None:
+    metrics = Metrics()
+
+    metrics.meter("kafka.server", "BrokerTopicMetrics", "MessagesInPerSec", topic="t").mark(3)
+
+    assert metrics.meter("kafka.server", "BrokerTopicMetrics", "MessagesInPerSec", topic="t").count == 3
+    assert metrics.meter("kafka.server", "BrokerTopicMetrics", "MessagesInPerSec").count == 0
+
+
+def test_one_name_cannot_be_two_kinds_of_metric() -> None:
+    metrics = Metrics()
+    metrics.meter("g", "t", "n")
+
+    with pytest.raises(TypeError, match="g:type=t,name=n is a Meter"):
+        metrics.histogram("g", "t", "n")
+
+
+def test_a_steady_meter_reports_its_rate_a_second() -> None:
+    metrics = Metrics()
+    meter = metrics.meter("g", "t", "EventsPerSec")
+
+    for tick in range(100):
+        meter.mark(50)
+        metrics.tick(tick * TICK_MS)
+
+    assert meter.one_minute_rate == pytest.approx(10.0)
+
+
+def test_quantiles_are_within_a_quarter_and_forget_after_two_windows() -> None:
+    metrics = Metrics()
+    histogram = metrics.histogram("g", "t", "TimeMs")
+    for value in range(1, 1001):
+        histogram.update(value)
+
+    assert 500 <= histogram.quantile(0.5) <= 625
+    assert 990 <= histogram.quantile(0.99) <= 1000
+    assert histogram.mean == pytest.approx(500.5)
+
+    metrics.tick(60_000)
+    assert histogram.quantile(0.5) > 0
+    metrics.tick(120_000)
+    assert histogram.quantile(0.5) == 0
+    assert histogram.count == 1000
+
+
+def test_metrics_of_a_deleted_topic_go_together() -> None:
+    metrics = Metrics()
+    metrics.meter("g", "t", "a", topic="x")
+    metrics.gauge("g", "t", "b", lambda: 1.0, topic="x", partition="0")
+    metrics.meter("g", "t", "a", topic="y")
+
+    metrics.remove_tagged(topic="x")
+
+    assert [str(name) for name, _ in metrics] == ["g:type=t,name=a,topic=y"]
+
+
+def test_prometheus_serves_the_names_that_kafka_dashboards_ask_for() -> None:
+    metrics = Metrics()
+    metrics.meter("kafka.server", "BrokerTopicMetrics", "MessagesInPerSec", topic="a.b").mark(7)
+    metrics.gauge("kafka.controller", "KafkaController", "ActiveControllerCount", lambda: 1)
+    metrics.histogram("kafka.network", "RequestMetrics", "TotalTimeMs", request="Produce").update(2.0)
+
+    with prometheus_endpoint(metrics, "127.0.0.1", 0) as port:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+
+    assert 'kafka_server_brokertopicmetrics_messagesin_total{topic="a.b"} 7.0' in text
+    assert "kafka_controller_kafkacontroller_activecontrollercount 1.0" in text
+    assert 'kafka_network_requestmetrics_totaltimems{quantile="0.99",request="Produce"} 2.0' in text
+    assert 'kafka_network_requestmetrics_totaltimems_count{request="Produce"} 1.0' in text
