@@ -1,0 +1,1 @@
+"""Sockets, frames and routes: from the bytes of a request to its handler, and back in order."""
