@@ -1,0 +1,67 @@
+"""Jars from Maven, resolved once per set of coordinates and remembered beside Maven's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+KAFKA_3 = "3.9.1"
+KAFKA_4 = "4.1.0"
+RESOLVE_TIMEOUT_S = 900
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>ottla</groupId><artifactId>peers</artifactId><version>1</version>
+<dependencies>{dependencies}</dependencies></project>"""
+_DEPENDENCY = (
+    "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
+)
+
+
+def missing_tools() -> str | None:
+    """Say which tool a Java peer lacks on this machine, or None when all are there."""
+    lacking = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    return f"needs {' and '.join(lacking)} (Debian: openjdk-17-jdk-headless, maven)" if lacking else None
+
+
+def classpath(*coordinates: str) -> str:
+    """Resolve `group:artifact:version` coordinates with all they need; return a Java class path."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ottla-peers"
+    cache.mkdir(parents=True, exist_ok=True)
+    remembered = cache / f"{hashlib.sha256(' '.join(coordinates).encode()).hexdigest()[:16]}.classpath"
+    if remembered.exists():
+        text = remembered.read_text()
+        if all(Path(entry).exists() for entry in text.split(os.pathsep)):
+            return text
+    text = _resolve(coordinates)
+    remembered.write_text(text)
+    return text
+
+
+def _resolve(coordinates: tuple[str, ...]) -> str:
+    dependencies = "".join(_DEPENDENCY.format(*one.split(":")) for one in coordinates)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "pom.xml").write_text(_POM.format(dependencies=dependencies))
+        output = Path(folder, "classpath.txt")
+        subprocess.run(
+            ["mvn", "-q", "-B", "dependency:build-classpath", f"-Dmdep.outputFile={output}"],
+            cwd=folder,
+            check=True,
+            timeout=RESOLVE_TIMEOUT_S,
+        )
+        return output.read_text().strip()
+
+
+def kafka_3_server() -> str:
+    """Class path of Apache Kafka 3.9: server, tools and ZooKeeper."""
+    kafka = f"org.apache.kafka:kafka_2.13:{KAFKA_3}"
+    tools = f"org.apache.kafka:kafka-tools:{KAFKA_3}"
+    return classpath(kafka, tools, "org.slf4j:slf4j-simple:1.7.36")
+
+
+def kafka_clients(version: str) -> str:
+    """Class path of Apache Kafka's Java client of the given version."""
+    return classpath(f"org.apache.kafka:kafka-clients:{version}", "org.slf4j:slf4j-simple:1.7.36")
