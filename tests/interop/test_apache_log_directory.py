@@ -1,0 +1,72 @@
+"""An Ottla broker takes over the log directory of a stopped Apache Kafka 3.9, and Kafka's tools read ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from ottla.broker.testing import BrokerProcess
+from peers.apache_kafka import ApacheKafka, ZooKeeper, run_tool
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+
+
+def produce(servers: str, topic: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "compression.type": "lz4"})
+    for value in values:
+        producer.produce(topic, value, key=value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def read(servers: str, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "takeover", "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    values = [message.value() for message in consumer.consume(count, timeout=30)]
+    consumer.commit(offsets=[TopicPartition(topic, 0, count)], asynchronous=False)
+    consumer.close()
+    return values
+
+
+def test_a_directory_written_by_apache_kafka_is_served(tmp_path: Path) -> None:
+    settings = {"log.segment.bytes": "20000", "num.partitions": "1", "offsets.topic.num.partitions": "4"}
+    values = [b"value %d" % number for number in range(2000)]
+    with ZooKeeper(tmp_path / "zookeeper") as zookeeper:
+        with ApacheKafka(tmp_path / "kafka", settings, zookeeper=zookeeper) as kafka:
+            produce(kafka.bootstrap_servers, "taken", values)
+            assert read(kafka.bootstrap_servers, "taken", len(values)) == values
+
+        ours = {
+            **settings,
+            "broker.id": "1",
+            "zookeeper.connect": zookeeper.connect_string,
+            "log.dirs": str(tmp_path / "kafka" / "data"),
+        }
+        with BrokerProcess(tmp_path / "ottla", ours) as broker:
+            assert read(broker.bootstrap_servers, "taken", len(values)) == values
+            consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "takeover"})
+            committed = consumer.committed([TopicPartition("taken", 0)], timeout=20)
+            consumer.close()
+            assert committed[0].offset == len(values)
+            produce(broker.bootstrap_servers, "taken", [b"more"])
+            assert read(broker.bootstrap_servers, "taken", len(values) + 1) == [*values, b"more"]
+
+        with ApacheKafka(tmp_path / "kafka", settings, zookeeper=zookeeper) as kafka:
+            assert read(kafka.bootstrap_servers, "taken", len(values) + 1) == [*values, b"more"]
+
+
+def test_kafkas_log_dump_reads_our_segments(broker: BrokerProcess) -> None:
+    produce(broker.bootstrap_servers, "dumped", [b"value %d" % number for number in range(1000)])
+    segments = sorted((broker.data_dir).rglob("dumped-0/*.log"))
+
+    printed = run_tool(
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, segments)),
+    )  # fmt: skip
+
+    assert segments
+    assert printed.count("payload: value ") == 1000
+    assert "isvalid: false" not in printed

@@ -1,0 +1,36 @@
+"""Small Java programs of the tests: compiled once per class path, run with a bound."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+
+def compile_program(source: Path, class_path: str) -> Path:
+    """Compile one source file; return the folder of its classes, which is remembered."""
+    digest = hashlib.sha256(source.read_bytes() + class_path.encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"ottla-java-{os.getuid()}-{digest}"
+    if not (folder / f"{source.stem}.class").exists():
+        folder.mkdir(exist_ok=True)
+        subprocess.run(
+            ["javac", "-nowarn", "-cp", class_path, "-d", str(folder), str(source)], check=True, timeout=180
+        )
+    return folder
+
+
+def run_program(source: Path, class_path: str, *arguments: str, timeout_s: float = 240) -> str:
+    """Compile and run a program; return what it printed, or raise with it."""
+    classes = compile_program(source, class_path)
+    command = [
+        "java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        "-cp", f"{classes}{os.pathsep}{class_path}", source.stem, *arguments,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode:
+        raise AssertionError(
+            f"{source.stem} ended with {done.returncode}:\n{done.stdout}\n{done.stderr[-4000:]}"
+        )
+    return done.stdout
