@@ -33,7 +33,8 @@ def test_the_console_producer_and_consumer_pass_lines_on(broker: BrokerProcess) 
 
     command = [
         "java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", kafka_3_server(),
-        "org.apache.kafka.tools.consumer.ConsoleConsumer", *server, "--from-beginning", "--max-messages", "100",
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", *server,
+        "--from-beginning", "--max-messages", "100",
     ]  # fmt: skip
     consumed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
