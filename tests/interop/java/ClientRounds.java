@@ -236,7 +236,9 @@ public class ClientRounds {
             check(admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().get(partition).offset()
                     == 5, "group offsets");
             check(admin.describeConsumerGroups(List.of(group)).all().get().get(group).members().isEmpty(), "members");
-            admin.alterConsumerGroupOffsets(group, Map.of(partition, new OffsetAndMetadata(6))).all().get();
+            TopicPartition other = new TopicPartition(topic, 1);
+            admin.alterConsumerGroupOffsets(group, Map.of(
+                    partition, new OffsetAndMetadata(6), other, new OffsetAndMetadata(0))).all().get();
             admin.deleteConsumerGroupOffsets(group, Set.of(partition)).all().get();
             admin.deleteConsumerGroups(List.of(group)).all().get();
             admin.deleteTopics(List.of(topic)).all().get();
