@@ -1,0 +1,188 @@
+"""A broker as its users meet it, paired with Apache Kafka 3.9 in one run.
+
+Start to first acknowledged record, idle memory, produce-to-consume latency at 1,000 messages a
+second, MB/s with confluent-kafka, and throughput with 1 and with 1,000 segments per partition.
+
+    python benchmarks/broker_end_to_end.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from contenders import Contender, apache_kafka, kafka_is_here, ottla, quiet, show
+
+Start = Callable[[Path, Mapping[str, str] | None], AbstractContextManager[Contender]]
+
+
+def create(contender: Contender, topic: str, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": contender.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, num_partitions=1, config=config)])[topic].result(60)
+
+
+def first_acknowledgement(servers: str) -> None:
+    """Produce one record with acks=all and wait for its acknowledgement."""
+    failures: list[Any] = []
+    producer = Producer({"bootstrap.servers": servers, "acks": "all", "linger.ms": 0, "retry.backoff.ms": 10})
+    producer.produce("first", b"x", on_delivery=lambda error, _: failures.append(error) if error else None)
+    if producer.flush(60) or failures:
+        raise RuntimeError(f"the first record was not acknowledged: {failures}")
+
+
+def latencies_ms(contender: Contender, seconds: float, rate: int = 1000) -> list[float]:
+    """Send at a steady rate and measure each record from `produce` to the consumer's hands."""
+    create(contender, "latency")
+    arrived: list[float] = []
+    wanted = int(seconds * rate)
+    ready = threading.Event()
+
+    def consume() -> None:
+        consumer = Consumer(
+            {"bootstrap.servers": contender.bootstrap_servers, "group.id": "l", "fetch.wait.max.ms": 100}
+        )
+        consumer.assign([TopicPartition("latency", 0, OFFSET_BEGINNING)])
+        consumer.poll(1)
+        ready.set()
+        deadline = time.monotonic() + seconds + 30
+        while len(arrived) < wanted and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                arrived.append((time.perf_counter_ns() - int(message.value())) / 1e6)
+        consumer.close()
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    ready.wait(20)
+    producer = Producer({"bootstrap.servers": contender.bootstrap_servers, "linger.ms": 0, "acks": "all"})
+    begun = time.perf_counter()
+    for number in range(wanted):
+        pause = begun + number / rate - time.perf_counter()
+        if pause > 0:
+            time.sleep(pause)
+        producer.produce("latency", str(time.perf_counter_ns()).encode())
+        producer.poll(0)
+    producer.flush(30)
+    thread.join(seconds + 60)
+    return arrived[len(arrived) // 5 :]
+
+
+def produce_rate(contender: Contender, topic: str, count: int, value: bytes) -> tuple[float, float]:
+    """Produce with acks=all; return MB/s and the broker's CPU seconds per GB."""
+    producer = Producer(
+        {
+            "bootstrap.servers": contender.bootstrap_servers,
+            "acks": "all",
+            "linger.ms": 5,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 200_000,
+        }
+    )
+    cpu, begun = contender.cpu_seconds(), time.perf_counter()
+    for _ in range(count):
+        while True:
+            try:
+                producer.produce(topic, value, partition=0)
+            except BufferError:
+                producer.poll(0.01)
+            else:
+                break
+    if producer.flush(120):
+        raise RuntimeError("records were left over")
+    seconds = time.perf_counter() - begun
+    size = count * len(value)
+    return size / seconds / 1e6, (contender.cpu_seconds() - cpu) / (size / 1e9)
+
+
+def consume_rate(contender: Contender, topic: str, count: int, size: int) -> tuple[float, float]:
+    """Consume from the beginning; return MB/s and the broker's CPU seconds per GB."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": contender.bootstrap_servers,
+            "group.id": f"rate-{time.monotonic_ns()}",
+            "fetch.queue.backoff.ms": 1,
+            "fetch.message.max.bytes": 4_000_000,
+            "queued.min.messages": 1_000_000,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    cpu, begun, seen = contender.cpu_seconds(), time.perf_counter(), 0
+    while seen < count:
+        messages = consumer.consume(10_000, timeout=20)
+        if not messages:
+            raise RuntimeError(f"only {seen} of {count} came")
+        seen += len(messages)
+    seconds = time.perf_counter() - begun
+    consumer.close()
+    return count * size / seconds / 1e6, (contender.cpu_seconds() - cpu) / (count * size / 1e9)
+
+
+def measure(start: Start, folder: Path, quick: bool) -> dict[str, str]:
+    """Take all figures of one contender."""
+    figures: dict[str, str] = {}
+    begun = time.perf_counter()
+    with start(folder, None) as contender:
+        first_acknowledgement(contender.bootstrap_servers)
+        figures["start to first acknowledged record"] = f"{time.perf_counter() - begun:.2f} s"
+        quiet(contender)
+        figures["idle memory"] = f"{contender.resident_mib():.0f} MiB"
+        times = sorted(latencies_ms(contender, 5 if quick else 20))
+        figures["produce to consume, 1,000/s, p50"] = f"{statistics.median(times):.2f} ms"
+        figures["produce to consume, 1,000/s, p99"] = f"{times[len(times) * 99 // 100]:.2f} ms"
+        rates(contender, figures, quick)
+        segments(contender, figures, quick)
+        figures["memory after the load"] = f"{contender.resident_mib():.0f} MiB"
+    return figures
+
+
+def rates(contender: Contender, figures: dict[str, str], quick: bool) -> None:
+    for size, count in ((100, 1_000_000), (1000, 500_000)):
+        topic, count = f"rate-{size}", count // (10 if quick else 1)
+        create(contender, topic)
+        mb, cpu = produce_rate(contender, topic, count, b"v" * size)
+        figures[f"produce {size} B"] = f"{mb:.0f} MB/s, {cpu:.2f} CPU s/GB"
+        mb, cpu = consume_rate(contender, topic, count, size)
+        figures[f"consume {size} B"] = f"{mb:.0f} MB/s, {cpu:.2f} CPU s/GB"
+
+
+def segments(contender: Contender, figures: dict[str, str], quick: bool) -> None:
+    """The same data in 1 and in about 1,000 segments: throughput must not depend on it."""
+    count, size = (50_000 if quick else 500_000), 1000
+    for name, segment_bytes in (("1 segment", 1 << 30), ("1,000 segments", count * size // 1000)):
+        topic = f"segments-{segment_bytes}"
+        create(contender, topic, **{"segment.bytes": str(max(segment_bytes, 100_000))})
+        mb, _ = produce_rate(contender, topic, count, b"v" * size)
+        figures[f"produce 1 KB into {name}"] = f"{mb:.0f} MB/s"
+        mb, _ = consume_rate(contender, topic, count, size)
+        figures[f"consume 1 KB out of {name}"] = f"{mb:.0f} MB/s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    options = parser.parse_args()
+    starts: dict[str, Start] = {"ottla": ottla}
+    if kafka_is_here():
+        starts["kafka 3.9"] = apache_kafka
+    results: dict[str, dict[str, str]] = {}
+    with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:
+        for name, start in starts.items():
+            results[name] = measure(start, Path(folder), options.quick)
+    rows = [(figure, *(results[name][figure] for name in results)) for figure in results["ottla"]]
+    show("one broker, one machine, the same clients", rows, ("", *results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

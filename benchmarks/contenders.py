@@ -1,0 +1,93 @@
+"""The brokers that are compared, started the same way, and how their cost is read."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from ottla.broker.testing import BrokerProcess
+from peers.apache_kafka import ApacheKafka
+from peers.maven import missing_tools
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_SETTINGS = {"num.partitions": "1", "log.retention.check.interval.ms": "86400000"}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One running broker."""
+
+    name: str
+    bootstrap_servers: str
+    pid: int
+    data_dir: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.bootstrap_servers.rsplit(":", 1)[1])
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the process so far, user and system, all threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+    def resident_mib(self) -> float:
+        """Memory of the process that is in RAM now."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError("no VmRSS in /proc")
+
+
+@contextmanager
+def ottla(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Contender]:
+    """An Ottla broker on its embedded coordinator."""
+    with BrokerProcess(folder / "ottla", {**_SETTINGS, **(settings or {})}) as broker:
+        yield Contender("ottla", broker.bootstrap_servers, broker.pid, broker.data_dir)
+
+
+@contextmanager
+def apache_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Contender]:
+    """Apache Kafka 3.9 in ZooKeeper mode."""
+    with ApacheKafka(folder / "kafka", {**_SETTINGS, **(settings or {})}) as broker:
+        yield Contender("kafka 3.9", broker.bootstrap_servers, broker.pid, broker.data_dir / "data")
+
+
+def kafka_is_here() -> bool:
+    """Tell whether Apache Kafka can be run; say what is missing when it cannot."""
+    missing = missing_tools()
+    if missing:
+        print(f"  without Apache Kafka: {missing}")
+    return missing is None
+
+
+def quiet(contender: Contender, within_s: float = 15) -> None:
+    """Return once the broker has used next to no CPU for a second (a JVM compiles for a while)."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        before = contender.cpu_seconds()
+        time.sleep(1)
+        if contender.cpu_seconds() - before < 0.05:
+            return
+
+
+def show(title: str, rows: list[tuple[str, ...]], header: tuple[str, ...]) -> None:
+    """Print a table whose columns line up."""
+    table = [header, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    print(f"\n{title}")
+    for number, row in enumerate(table):
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        print("  " + "  ".join(cells))
+        if number == 0:
+            print("  " + "  ".join("-" * width for width in widths))
