@@ -1,0 +1,125 @@
+"""Record batches: read, check, change in place, build, and convert between the formats (magic 0, 1 and 2).
+
+A v2 batch is bytes. The broker needs its 61-byte header (`read_header`, `validate_batch`) and patches it in
+place (`assign_offsets`); records are opened only where they must be (`iter_records`, `decode_records`,
+`scan_records`). Nothing here reads outside the buffer it is given, whatever the bytes say: what does not add
+up raises `CorruptRecords`, a `CorruptMessage`. The work on bytes is native (`_codec.pyx`).
+"""
+
+from collections.abc import Iterator
+
+from ottla.protocol.records import legacy as _legacy
+from ottla.protocol.records._codec import (
+    BatchBuilder,
+    BatchHeader,
+    Record,
+    RecordIterator,
+    RecordScan,
+    all_magic_2,
+    assign_offsets,
+    crc32c,
+    magic_at,
+    murmur2,
+    read_header,
+    read_headers,
+    scan_records,
+    set_log_append_time,
+    set_producer_state,
+    split_batches,
+    validate_batch,
+    validate_batches,
+)
+from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer, compress, decompress
+from ottla.protocol.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    end_transaction_marker,
+    read_end_transaction_marker,
+)
+from ottla.protocol.records.conversion import convert_down, convert_to_v2
+from ottla.protocol.records.errors import CorruptRecords, DecompressedTooLarge
+from ottla.protocol.records.types import NO_TIMESTAMP, Codec, TimestampType
+
+__all__ = [
+    "BATCH_HEADER_SIZE",
+    "DEFAULT_MAX_DECOMPRESSED_BYTES",
+    "NO_TIMESTAMP",
+    "BatchBuilder",
+    "BatchHeader",
+    "Buffer",
+    "Codec",
+    "ControlType",
+    "CorruptRecords",
+    "DecompressedTooLarge",
+    "EndTransactionMarker",
+    "Record",
+    "RecordIterator",
+    "RecordScan",
+    "TimestampType",
+    "all_magic_2",
+    "assign_offsets",
+    "compress",
+    "convert_down",
+    "convert_to_v2",
+    "crc32c",
+    "decode_records",
+    "decompress",
+    "end_transaction_marker",
+    "iter_records",
+    "magic_at",
+    "murmur2",
+    "read_end_transaction_marker",
+    "read_header",
+    "read_headers",
+    "scan_records",
+    "set_log_append_time",
+    "set_producer_state",
+    "split_batches",
+    "validate_batch",
+    "validate_batches",
+]
+
+BATCH_HEADER_SIZE = 61
+"""Bytes of a v2 batch before its records."""
+
+
+def iter_records(
+    batches: Buffer, *, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+) -> Iterator[Record]:
+    """The records of one or more whole entries of any magic, in order, their fields made when asked for.
+
+    Control records are included: the batch's header tells them. Checksums are not looked at, `validate_batch`
+    does that. Records keep the buffer alive; where it may change, use `decode_records`.
+    Raises CorruptRecords at the first record that is malformed, and DecompressedTooLarge when a batch unfolds
+    to more than `max_decompressed_bytes`.
+    """
+    entries = list(split_batches(batches))
+    if len(entries) == 1 and magic_at(entries[0]) == 2:
+        return RecordIterator(entries[0], max_decompressed_bytes=max_decompressed_bytes)
+    return _iter_entries(entries, max_decompressed_bytes)
+
+
+def _iter_entries(entries: list[memoryview], max_decompressed_bytes: int) -> Iterator[Record]:
+    for entry in entries:
+        if magic_at(entry) == 2:
+            yield from RecordIterator(entry, max_decompressed_bytes=max_decompressed_bytes)
+        else:
+            yield from _legacy.iter_records(
+                entry, max_decompressed_bytes=max_decompressed_bytes, check_crc=False
+            )
+
+
+def decode_records(
+    batches: Buffer, *, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+) -> list[Record]:
+    """`iter_records` as a list whose records hold their own bytes, so that the buffer may go or change."""
+    records = iter_records(batches, max_decompressed_bytes=max_decompressed_bytes)
+    return (
+        records.read_all()
+        if isinstance(records, RecordIterator)
+        else [_detached(record) for record in records]
+    )
+
+
+def _detached(record: Record) -> Record:
+    return Record(record.offset, record.timestamp_ms, record.key, record.value, record.headers)

@@ -1,0 +1,221 @@
+"""The four codecs as Kafka frames them, with a bound on what decompression may allocate.
+
+`compress(codec, data)` and `decompress(codec, data, max_bytes=...)` are all there is to it; `magic` matters
+for lz4 alone, whose frame header carries a wrong checksum in message sets of magic 0 (KAFKA-3160).
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import cramjam
+
+from ottla.protocol.errors import UnsupportedCompressionType
+from ottla.protocol.records.errors import CorruptRecords, DecompressedTooLarge
+from ottla.protocol.records.types import Codec
+from ottla.protocol.records.xxhash import xxh32
+
+__all__ = ["DEFAULT_MAX_DECOMPRESSED_BYTES", "Buffer", "Codec", "compress", "decompress"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+"""What `decompress` allows unless told otherwise: far above any batch a broker accepts by default."""
+
+_SMALLEST_GUESS = 1024
+
+
+def compress(codec: int, data: Buffer, *, level: int | None = None, magic: int = 2) -> bytes:
+    """The bytes of `data` in Kafka's framing of `codec`; Codec.NONE gives them as they are.
+
+    `level` is the codec's own scale, None its default; snappy has none.
+    Raises UnsupportedCompressionType for an unknown codec, and for zstd below magic 2.
+    """
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(data, level=6 if level is None or level < 0 else level))
+        case Codec.SNAPPY:
+            return _compress_snappy(data)
+        case Codec.LZ4:
+            return _compress_lz4(data, 1 if level is None else level, magic)
+        case Codec.ZSTD if magic >= 2:
+            return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
+    raise UnsupportedCompressionType(f"no compression type {codec} in magic {magic}")
+
+
+def decompress(
+    codec: int, data: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES, magic: int = 2
+) -> bytearray:
+    """Undo `compress`, in a new bytearray of at most `max_bytes`.
+
+    Raises DecompressedTooLarge when there is more, CorruptRecords when `data` is not of that codec, and
+    UnsupportedCompressionType as `compress` does. Never holds much more than `max_bytes`, whatever the data
+    claims.
+    """
+    match codec:
+        case Codec.NONE:
+            return _bounded_copy(data, max_bytes)
+        case Codec.GZIP:
+            return _unfold(cramjam.gzip.decompress_into, data, _gzip_size(data), max_bytes, codec)
+        case Codec.SNAPPY:
+            return _decompress_snappy(memoryview(data), max_bytes)
+        case Codec.LZ4:
+            frame = _with_lz4_checksum(data, broken=False) if magic == 0 else data
+            return _unfold(cramjam.lz4.decompress_into, frame, 4 * len(data), max_bytes, codec)
+        case Codec.ZSTD if magic >= 2:
+            return _unfold(cramjam.zstd.decompress_into, data, _zstd_size(data), max_bytes, codec)
+    raise UnsupportedCompressionType(f"no compression type {codec} in magic {magic}")
+
+
+def _bounded_copy(data: Buffer, max_bytes: int) -> bytearray:
+    if len(data) > max_bytes:
+        raise _too_large(max_bytes, Codec.NONE)
+    return bytearray(data)
+
+
+def _too_large(max_bytes: int, codec: int) -> DecompressedTooLarge:
+    return DecompressedTooLarge(f"{Codec(codec).name.lower()} data unfolds to more than {max_bytes} bytes")
+
+
+def _unfold(
+    into: Callable[[Buffer, bytearray], int], data: Buffer, guess: int, max_bytes: int, codec: int
+) -> bytearray:
+    """Decompress into a buffer of the guessed size, and again into a larger one while it does not suffice.
+
+    The codecs offer no bounded streaming, but they never write past the buffer they are given.
+    """
+    size = min(max(guess, _SMALLEST_GUESS), max_bytes)
+    while True:
+        output = bytearray(size)
+        try:
+            written = into(data, output)
+        except cramjam.DecompressionError as error:
+            if "failed to write whole buffer" not in str(error):
+                raise CorruptRecords(f"not {Codec(codec).name.lower()} data: {error}") from None
+        else:
+            del output[written:]
+            return output
+        if size >= max_bytes:
+            raise _too_large(max_bytes, codec)
+        del output
+        size = min(4 * size, max_bytes)
+
+
+def _gzip_size(data: Buffer) -> int:
+    """The size in the trailer, which a liar may set: deflate cannot grow data more than 1032 times."""
+    if len(data) < 18:
+        return 0
+    (size,) = struct.unpack_from("<I", data, len(data) - 4)
+    return int(min(size, 1032 * len(data)))
+
+
+def _zstd_size(data: Buffer) -> int:
+    """The frame's content size, if it has one and it is credible; else a usual ratio."""
+    usual = 4 * len(data)
+    if len(data) < 6:
+        return usual
+    descriptor = data[4]
+    single_segment = descriptor >> 5 & 1
+    field_size = (single_segment, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    if not field_size or len(data) < start + field_size:
+        return usual
+    size = int.from_bytes(data[start : start + field_size], "little") + (256 if field_size == 2 else 0)
+    # the claim costs an allocation before the first byte is checked
+    return min(size, 256 * len(data))
+
+
+# ----------------------------------------------------------------------------------------------------- snappy
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 * 1024
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
+        parts += (len(block).to_bytes(4, "big"), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, max_bytes: int) -> bytearray:
+    """Xerial's framing, or one raw block as some clients send."""
+    blocks = list(_xerial_blocks(data)) if data[:8] == _XERIAL_MAGIC else [data]
+    sizes = [_snappy_size(block) for block in blocks]
+    if sum(sizes) > max_bytes:
+        raise _too_large(max_bytes, Codec.SNAPPY)
+    output = bytearray(sum(sizes))
+    position = 0
+    with memoryview(output) as whole:
+        for block, size in zip(blocks, sizes, strict=True):
+            with whole[position : position + size] as part:
+                _unfold_snappy_block(block, part, size)
+            position += size
+    return output
+
+
+def _unfold_snappy_block(block: memoryview, output: memoryview, size: int) -> None:
+    try:
+        written = cramjam.snappy.decompress_raw_into(block, output)
+    except cramjam.DecompressionError as error:
+        raise CorruptRecords(f"not snappy data: {error}") from None
+    if written != size:
+        raise CorruptRecords(f"a snappy block says it holds {size} bytes, {written} came out")
+
+
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 4], "big", signed=True)
+        start = position + 4
+        if start > len(data) or size < 1 or size > len(data) - start:
+            raise CorruptRecords(f"a snappy block of {size} bytes at byte {position} of {len(data)}")
+        yield data[start : start + size]
+        position = start + size
+
+
+def _snappy_size(block: memoryview) -> int:
+    """What the block's preamble says it holds, if it can: three bytes stand for at most 64."""
+    size = 0
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if size > 64 * len(block):
+                raise CorruptRecords(f"{len(block)} bytes of snappy cannot hold {size}")
+            return size
+    raise CorruptRecords("a snappy block without a length")
+
+
+# -------------------------------------------------------------------------------------------------------- lz4
+
+_LZ4_MAGIC = 0x184D2204
+
+
+def _compress_lz4(data: Buffer, level: int, magic: int) -> bytes:
+    # Java's reader knows neither linked blocks nor checks a content checksum
+    compressor = cramjam.lz4.Compressor(level=level, block_linked=False, content_checksum=False)
+    compressor.compress(bytes(data))
+    frame = bytes(compressor.finish())
+    return bytes(_with_lz4_checksum(frame, broken=True)) if magic == 0 else frame
+
+
+def _with_lz4_checksum(frame: Buffer, *, broken: bool) -> bytearray:
+    """The frame with the checksum of its header set, right or as magic 0 has it.
+
+    Kafka 0.8 and 0.9 hashed the frame's magic number with the descriptor, which the format leaves out; their
+    readers insist on it, right readers refuse it.
+    """
+    fixed = bytearray(frame)
+    if len(fixed) < 7 or int.from_bytes(fixed[:4], "little") != _LZ4_MAGIC:
+        raise CorruptRecords("not lz4 data: no frame header")
+    flags = fixed[4]
+    end = 6 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
+    if end >= len(fixed):
+        raise CorruptRecords("not lz4 data: the frame header is cut off")
+    fixed[end] = xxh32(bytes(fixed[0 if broken else 4 : end])) >> 8 & 0xFF
+    return fixed
