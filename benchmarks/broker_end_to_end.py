@@ -28,7 +28,7 @@ Start = Callable[[Path, Mapping[str, str] | None], AbstractContextManager[Conten
 
 
 def create(contender: Contender, topic: str, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": contender.bootstrap_servers})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": contender.bootstrap_servers})
     admin.create_topics([NewTopic(topic, num_partitions=1, config=config)])[topic].result(60)
 
 
@@ -78,14 +78,19 @@ def latencies_ms(contender: Contender, seconds: float, rate: int = 1000) -> list
     return arrived[len(arrived) // 5 :]
 
 
-def produce_rate(contender: Contender, topic: str, count: int, value: bytes) -> tuple[float, float]:
+def produce_rate(
+    contender: Contender, topic: str, count: int, value: bytes, batch_bytes: int = 1_000_000
+) -> tuple[float, float]:
     """Produce with acks=all; return MB/s and the broker's CPU seconds per GB."""
+    failures: list[Any] = []
     producer = Producer(
         {
+            "log_level": 0,
             "bootstrap.servers": contender.bootstrap_servers,
             "acks": "all",
             "linger.ms": 5,
-            "batch.size": 1_000_000,
+            "batch.size": batch_bytes,
+            "error_cb": failures.append,
             "queue.buffering.max.messages": 200_000,
         }
     )
@@ -98,8 +103,8 @@ def produce_rate(contender: Contender, topic: str, count: int, value: bytes) -> 
                 producer.poll(0.01)
             else:
                 break
-    if producer.flush(120):
-        raise RuntimeError("records were left over")
+    if producer.flush(120) or failures:
+        raise RuntimeError(f"records were left over: {failures}")
     seconds = time.perf_counter() - begun
     size = count * len(value)
     return size / seconds / 1e6, (contender.cpu_seconds() - cpu) / (size / 1e9)
@@ -109,6 +114,7 @@ def consume_rate(contender: Contender, topic: str, count: int, size: int) -> tup
     """Consume from the beginning; return MB/s and the broker's CPU seconds per GB."""
     consumer = Consumer(
         {
+            "log_level": 0,
             "bootstrap.servers": contender.bootstrap_servers,
             "group.id": f"rate-{time.monotonic_ns()}",
             "fetch.queue.backoff.ms": 1,
@@ -162,7 +168,7 @@ def segments(contender: Contender, figures: dict[str, str], quick: bool) -> None
     for name, segment_bytes in (("1 segment", 1 << 30), ("1,000 segments", count * size // 1000)):
         topic = f"segments-{segment_bytes}"
         create(contender, topic, **{"segment.bytes": str(max(segment_bytes, 100_000))})
-        mb, _ = produce_rate(contender, topic, count, b"v" * size)
+        mb, _ = produce_rate(contender, topic, count, b"v" * size, batch_bytes=50_000)
         figures[f"produce 1 KB into {name}"] = f"{mb:.0f} MB/s"
         mb, _ = consume_rate(contender, topic, count, size)
         figures[f"consume 1 KB out of {name}"] = f"{mb:.0f} MB/s"
