@@ -41,9 +41,9 @@ def first_acknowledgement(servers: str) -> None:
         raise RuntimeError(f"the first record was not acknowledged: {failures}")
 
 
-def latencies_ms(contender: Contender, seconds: float, rate: int = 1000) -> list[float]:
+def latencies_ms(contender: Contender, topic: str, seconds: float, rate: int = 1000) -> list[float]:
     """Send at a steady rate and measure each record from `produce` to the consumer's hands."""
-    create(contender, "latency")
+    create(contender, topic)
     arrived: list[float] = []
     wanted = int(seconds * rate)
     ready = threading.Event()
@@ -52,7 +52,7 @@ def latencies_ms(contender: Contender, seconds: float, rate: int = 1000) -> list
         consumer = Consumer(
             {"bootstrap.servers": contender.bootstrap_servers, "group.id": "l", "fetch.wait.max.ms": 100}
         )
-        consumer.assign([TopicPartition("latency", 0, OFFSET_BEGINNING)])
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         consumer.poll(1)
         ready.set()
         deadline = time.monotonic() + seconds + 30
@@ -71,7 +71,7 @@ def latencies_ms(contender: Contender, seconds: float, rate: int = 1000) -> list
         pause = begun + number / rate - time.perf_counter()
         if pause > 0:
             time.sleep(pause)
-        producer.produce("latency", str(time.perf_counter_ns()).encode())
+        producer.produce(topic, str(time.perf_counter_ns()).encode())
         producer.poll(0)
     producer.flush(30)
     thread.join(seconds + 60)
@@ -143,7 +143,9 @@ def measure(start: Start, folder: Path, quick: bool) -> dict[str, str]:
         figures["start to first acknowledged record"] = f"{time.perf_counter() - begun:.2f} s"
         quiet(contender)
         figures["idle memory"] = f"{contender.resident_mib():.0f} MiB"
-        times = sorted(latencies_ms(contender, 5 if quick else 20))
+        # A JVM needs a while at this very load until its compilers are done.
+        latencies_ms(contender, "latency-warm-up", 10 if quick else 20)
+        times = sorted(latencies_ms(contender, "latency", 5 if quick else 20))
         figures["produce to consume, 1,000/s, p50"] = f"{statistics.median(times):.2f} ms"
         figures["produce to consume, 1,000/s, p99"] = f"{times[len(times) * 99 // 100]:.2f} ms"
         rates(contender, figures, quick)
