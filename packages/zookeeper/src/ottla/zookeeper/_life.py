@@ -1,0 +1,141 @@
+"""The life of a client's session as its owner sees it: numbers, states, listeners, watches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from ottla.zookeeper.errors import ConnectionLoss, SessionExpired, ZooKeeperError
+from ottla.zookeeper.session import EventType, SessionState, StateChange, WatchEvent
+from ottla.zookeeper.watches import ArmedWatches, kinds_of
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class SessionLife:
+    """Keeps the number, tells the listeners, ends what was decided in an earlier session.
+
+    Lives on the event loop. Every operation in flight is a future in here, so that a lost
+    session or connection ends it at once, whatever the transport still does.
+    """
+
+    def __init__(self) -> None:
+        self.state = SessionState.CONNECTING
+        self.session_id = 0
+        self.session_number = 0
+        self.watches = ArmedWatches()
+        self._listeners: dict[Callable[[StateChange], None], None] = {}
+        self._in_flight: set[asyncio.Future[object]] = set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether operations can be sent now."""
+        return self.state is SessionState.CONNECTED
+
+    # -- what happens to the session
+
+    def became_connected(self, session_id: int) -> None:
+        """The session, the old or a new one, works; every armed watch fires once with NONE."""
+        if self.state is SessionState.CLOSED:
+            return
+        if self.session_id and session_id != self.session_id and self.state is not SessionState.LOST:
+            self.became_lost("replaced by a new session")
+        self.session_id = session_id
+        self._enter(SessionState.CONNECTED)
+        for watch, event in self.watches.take_all(self.session_number):
+            _call(watch, event)
+
+    def became_suspended(self) -> None:
+        """The connection is gone; what is in flight has an unknown outcome."""
+        if self.state is not SessionState.CONNECTED:
+            return
+        self._fail_in_flight(ConnectionLoss("", "the connection broke"))
+        self._enter(SessionState.SUSPENDED)
+
+    def became_lost(self, why: str) -> None:
+        """The session is over, or has to be taken for it; the number rises."""
+        if self.state in (SessionState.CONNECTING, SessionState.CLOSED):
+            return
+        self.session_number += 1
+        self._fail_in_flight(SessionExpired("", why))
+        self._enter(SessionState.LOST)
+
+    def became_closed(self) -> None:
+        """The owner closed it."""
+        if self.state is SessionState.CLOSED:
+            return
+        self.session_number += 1
+        self._fail_in_flight(SessionExpired("", "the session was closed"))
+        self._enter(SessionState.CLOSED)
+        self._listeners.clear()
+
+    def heard(self, event: EventType, path: str, session_number: int) -> None:
+        """A watch of the transport fired; late news from an earlier session is dropped."""
+        if session_number != self.session_number:
+            return
+        for watch in self.watches.take(kinds_of(event), path):
+            _call(watch, WatchEvent(event, path, session_number))
+
+    # -- what the owner asks
+
+    def check(self, session_number: int | None) -> None:
+        """Raise unless an operation decided in `session_number` may be sent now."""
+        if self.state is SessionState.CLOSED:
+            raise SessionExpired("", "the session was closed")
+        if session_number is not None and session_number != self.session_number:
+            raise SessionExpired("", f"decided in session {session_number}, now {self.session_number}")
+        if not self.connected:
+            raise ConnectionLoss("", f"not connected ({self.state.value})")
+
+    def track(self, future: asyncio.Future[T]) -> asyncio.Future[T]:
+        """End `future` when the session or the connection ends."""
+        self._in_flight.add(future)  # type: ignore[arg-type]
+        future.add_done_callback(self._in_flight.discard)
+        return future
+
+    def listen(self, listener: Callable[[StateChange], None]) -> Callable[[], None]:
+        """Add a listener; return how to take it away."""
+        self._listeners[listener] = None
+        return lambda: self._stop(listener)
+
+    def _stop(self, listener: Callable[[StateChange], None]) -> None:
+        self._listeners.pop(listener, None)
+
+    async def wait_connected(self, timeout_ms: int) -> None:
+        """Return once connected; raises ConnectionLoss after the timeout, SessionExpired when closed."""
+        changed = asyncio.Event()
+        stop = self.listen(lambda _: changed.set())
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not self.connected:
+                    if self.state is SessionState.CLOSED:
+                        raise SessionExpired("", "the session was closed")
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            raise ConnectionLoss("", f"not connected within {timeout_ms} ms") from None
+        finally:
+            stop()
+
+    def _enter(self, state: SessionState) -> None:
+        self.state = state
+        change = StateChange(state, self.session_number, self.session_id)
+        log.info("session is %s", state.value, extra={"session_id": f"{self.session_id:#x}"})
+        for listener in list(self._listeners):
+            _call(listener, change)
+
+    def _fail_in_flight(self, error: ZooKeeperError) -> None:
+        for future in list(self._in_flight):
+            if not future.done():
+                future.set_exception(type(error)(error.path, error.detail))
+
+
+def _call(callback: Callable[[T], None], argument: T) -> None:
+    try:
+        callback(argument)
+    except Exception:
+        # A broken listener must not keep the others from hearing.
+        log.exception("a session callback failed")

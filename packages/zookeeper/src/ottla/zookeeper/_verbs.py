@@ -1,0 +1,190 @@
+"""The verbs of a session, written once over whatever carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Protocol, cast
+
+from ottla.zookeeper._life import SessionLife
+from ottla.zookeeper.errors import IllegalName, NodeExists, NoNode, ValueTooLarge
+from ottla.zookeeper.paths import parent_of, why_illegal_path
+from ottla.zookeeper.session import (
+    MAX_VALUE_BYTES,
+    Create,
+    Delete,
+    Operation,
+    Operations,
+    SessionState,
+    SetData,
+    Stat,
+    StateChange,
+    Watch,
+)
+from ottla.zookeeper.watches import WatchKind
+
+
+class Read(Enum):
+    """What can be read."""
+
+    GET = "get"
+    EXISTS = "exists"
+    CHILDREN = "children"
+
+    @property
+    def watch_kind(self) -> WatchKind:
+        """Which watches this reading arms."""
+        return WatchKind.CHILDREN if self is Read.CHILDREN else WatchKind.DATA
+
+
+class Carrier(Protocol):
+    """Carries a checked request to ZooKeeper and its answer back."""
+
+    async def read(self, what: Read, path: str, watch: Watch | None, session_number: int | None) -> object:
+        """Answer `(data, stat)`, `stat | None` or the sorted children."""
+
+    async def write(
+        self, operations: Sequence[Operation], session_number: int | None
+    ) -> list[str | Stat | None]:
+        """Do all or nothing."""
+
+    async def flush(self, path: str, session_number: int | None) -> None:
+        """Synchronise."""
+
+
+class Verbs:
+    """`Operations` over a carrier, bound to a session number or free (None)."""
+
+    def __init__(self, carrier: Carrier, session_number: int | None = None) -> None:
+        self._carrier = carrier
+        self._bound_to = session_number
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """Return data and stat; see `Operations`."""
+        answer = await self._carrier.read(Read.GET, _checked(path), watch, self._bound_to)
+        return cast("tuple[bytes, Stat]", answer)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """Return the stat or None; see `Operations`."""
+        answer = await self._carrier.read(Read.EXISTS, _checked(path), watch, self._bound_to)
+        return cast("Stat | None", answer)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Return the children's names, sorted; see `Operations`."""
+        answer = await self._carrier.read(Read.CHILDREN, _checked(path), watch, self._bound_to)
+        return cast("list[str]", answer)
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        """Create a znode and return its path; see `Operations`."""
+        operation = Create(path, data, ephemeral, sequential)
+        try:
+            return await self._create(operation)
+        except NoNode:
+            if not make_parents:
+                raise
+        await self._make(parent_of(path))
+        return await self._create(operation)
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
+        """Replace the data; see `Operations`."""
+        return cast("Stat", (await self._write([SetData(path, data, version)]))[0])
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        """Delete a znode; see `Operations`."""
+        await self._write([Delete(path, version)])
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        """Do all or nothing; see `Operations`."""
+        return await self._write(operations) if operations else []
+
+    async def sync(self, path: str = "/") -> None:
+        """Make later reads see what was committed before; see `Operations`."""
+        await self._carrier.flush(_checked(path), self._bound_to)
+
+    async def _create(self, operation: Create) -> str:
+        return cast("str", (await self._write([operation]))[0])
+
+    async def _make(self, path: str) -> None:
+        try:
+            await self.create(path, make_parents=True)
+        except NodeExists:
+            return  # somebody else made it in between, which is as good
+
+    async def _write(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        _check_operations(operations)
+        return await self._carrier.write(operations, self._bound_to)
+
+
+class SessionVerbs(Verbs):
+    """The part of `Session` that every session has alike."""
+
+    def __init__(self, carrier: Carrier, life: SessionLife, timeout_ms: int) -> None:
+        super().__init__(carrier)
+        self._life = life
+        self._timeout_ms = timeout_ms
+
+    @property
+    def session_id(self) -> int:
+        """ZooKeeper's id of the session, 0 before the first."""
+        return self._life.session_id
+
+    @property
+    def session_number(self) -> int:
+        """Rises whenever the session is lost or presumed lost."""
+        return self._life.session_number
+
+    @property
+    def connected(self) -> bool:
+        """Whether operations can be sent now."""
+        return self._life.connected
+
+    @property
+    def state(self) -> SessionState:
+        """Where the session stands."""
+        return self._life.state
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long the session outlives its connection."""
+        return self._timeout_ms
+
+    @property
+    def armed_watches(self) -> int:
+        """How many watches wait for their event."""
+        return len(self._life.watches)
+
+    def bound(self, session_number: int | None = None) -> Operations:
+        """Return the verbs bound to one session number, the current one by default."""
+        return Verbs(self._carrier, self._life.session_number if session_number is None else session_number)
+
+    def listen(self, listener: Callable[[StateChange], None]) -> Callable[[], None]:
+        """Call `listener` at every state change; return how to stop it."""
+        return self._life.listen(listener)
+
+    async def wait_connected(self, timeout_ms: int | None = None) -> None:
+        """Return once connected; raises ConnectionLoss after `timeout_ms`."""
+        await self._life.wait_connected(self._timeout_ms if timeout_ms is None else timeout_ms)
+
+
+def _checked(path: str, *, sequential: bool = False) -> str:
+    reason = why_illegal_path(path + "0" if sequential else path)
+    if reason is not None:
+        raise IllegalName(path, reason)
+    return path
+
+
+def _check_operations(operations: Sequence[Operation]) -> None:
+    size = 0
+    for operation in operations:
+        _checked(operation.path, sequential=isinstance(operation, Create) and operation.sequential)
+        if isinstance(operation, Create | SetData):
+            size += len(operation.data)
+    if size > MAX_VALUE_BYTES:
+        raise ValueTooLarge(operations[0].path, f"{size} bytes, at most {MAX_VALUE_BYTES}")

@@ -1,0 +1,169 @@
+"""What can go wrong at ZooKeeper, as types that carry facts."""
+
+from __future__ import annotations
+
+
+class ZooKeeperError(Exception):
+    """Root of everything this package raises about ZooKeeper.
+
+    `code` is ZooKeeper's own error number, 0 where it has none. `retriable` says that
+    the same call may succeed later. `outcome_unknown` says that the server may have
+    carried the write out although no answer came: read back before deciding.
+    `operation_index` is the failed operation of a `multi`, None elsewhere.
+    """
+
+    code = 0
+    retriable = False
+    outcome_unknown = False
+
+    def __init__(self, path: str = "", detail: str = "", *, operation_index: int | None = None) -> None:
+        super().__init__(path, detail)
+        self.path = path
+        self.detail = detail
+        self.operation_index = operation_index
+
+    def __str__(self) -> str:
+        at = f" (operation {self.operation_index})" if self.operation_index is not None else ""
+        return ": ".join(part for part in (type(self).__name__ + at, self.path, self.detail) if part)
+
+
+class NodeExists(ZooKeeperError):
+    """The path to create is there already."""
+
+    code = -110
+
+
+class NoNode(ZooKeeperError):
+    """The path, or for a create its parent, is not there."""
+
+    code = -101
+
+
+class BadVersion(ZooKeeperError):
+    """The znode's version is not the expected one: somebody else wrote in between."""
+
+    code = -103
+
+
+class NotEmpty(ZooKeeperError):
+    """A znode with children cannot be deleted."""
+
+    code = -111
+
+
+class NoChildrenForEphemerals(ZooKeeperError):
+    """An ephemeral znode cannot have children."""
+
+    code = -108
+
+
+class SessionExpired(ZooKeeperError):
+    """The session the operation was decided in is over; decide again in the new one."""
+
+    code = -112
+
+
+class ConnectionLoss(ZooKeeperError):
+    """No connection now, or it broke before the answer came."""
+
+    code = -4
+    retriable = True
+    outcome_unknown = True
+
+
+class OperationTimeout(ZooKeeperError):
+    """The operation's deadline passed without an answer."""
+
+    code = -7
+    retriable = True
+    outcome_unknown = True
+
+
+class NoAuth(ZooKeeperError):
+    """The znode's ACL does not let this session do that."""
+
+    code = -102
+
+
+class AuthFailed(ZooKeeperError):
+    """The server refused the credentials."""
+
+    code = -115
+
+
+class InvalidAcl(ZooKeeperError):
+    """The ACL names nobody, or a scheme the server does not know."""
+
+    code = -114
+
+
+class BadArguments(ZooKeeperError):
+    """The path or another argument is not acceptable to ZooKeeper."""
+
+    code = -8
+
+
+class Unimplemented(ZooKeeperError):
+    """The server does not do this operation."""
+
+    code = -6
+
+
+class Marshalling(ZooKeeperError):
+    """A request or a reply could not be read."""
+
+    code = -5
+
+
+class RuntimeInconsistency(ZooKeeperError):
+    """An operation of a `multi` was not tried because an earlier one failed."""
+
+    code = -2
+
+
+class ValueTooLarge(ZooKeeperError):
+    """The value is above what ZooKeeper takes; sending it would drop the connection."""
+
+
+class IllegalName(ZooKeeperError, ValueError):
+    """A name that must not become a step of a path."""
+
+
+class MalformedZnode(ZooKeeperError, ValueError):
+    """The data of a znode is not what its path promises."""
+
+
+class Unavailable(ZooKeeperError):
+    """ZooKeeper could not be reached, or started, within the time given."""
+
+    retriable = True
+
+
+_BY_CODE: dict[int, type[ZooKeeperError]] = {
+    cls.code: cls
+    for cls in (
+        NodeExists,
+        NoNode,
+        BadVersion,
+        NotEmpty,
+        NoChildrenForEphemerals,
+        SessionExpired,
+        ConnectionLoss,
+        OperationTimeout,
+        NoAuth,
+        AuthFailed,
+        InvalidAcl,
+        BadArguments,
+        Unimplemented,
+        Marshalling,
+        RuntimeInconsistency,
+    )
+}
+
+
+def error_for(code: int, path: str = "", *, operation_index: int | None = None) -> ZooKeeperError:
+    """Return the error for ZooKeeper's number `code`, a plain `ZooKeeperError` for an unknown one."""
+    cls = _BY_CODE.get(code)
+    if cls is not None:
+        return cls(path, operation_index=operation_index)
+    return ZooKeeperError(path, f"code {code}", operation_index=operation_index)

@@ -1,0 +1,210 @@
+"""Where Kafka keeps things in ZooKeeper.
+
+Every function that takes a name checks it: a name that came out of a znode or a request never
+becomes a path unchecked.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from ottla.zookeeper.errors import IllegalName
+
+BROKERS = "/brokers"
+BROKER_IDS = "/brokers/ids"
+BROKER_TOPICS = "/brokers/topics"
+BROKER_SEQUENCE_ID = "/brokers/seqid"
+CLUSTER = "/cluster"
+CLUSTER_ID = "/cluster/id"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CONFIG = "/config"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_TYPES = ("topics", "clients", "users", "brokers", "ips")
+CONSUMERS = "/consumers"
+ADMIN = "/admin"
+DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+ISR_CHANGE_NOTIFICATION = "/isr_change_notification"
+LOG_DIR_EVENT_NOTIFICATION = "/log_dir_event_notification"
+LATEST_PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+FEATURE = "/feature"
+KAFKA_ACL = "/kafka-acl"
+KAFKA_ACL_EXTENDED = "/kafka-acl-extended"
+KAFKA_ACL_CHANGES = "/kafka-acl-changes"
+DELEGATION_TOKEN = "/delegation_token"
+
+PERSISTENT_ROOTS = (
+    CONSUMERS,
+    BROKER_IDS,
+    BROKER_TOPICS,
+    CONFIG_CHANGES,
+    DELETE_TOPICS,
+    BROKER_SEQUENCE_ID,
+    ISR_CHANGE_NOTIFICATION,
+    LATEST_PRODUCER_ID_BLOCK,
+    LOG_DIR_EVENT_NOTIFICATION,
+    *(f"{CONFIG}/{entity_type}" for entity_type in CONFIG_TYPES),
+)
+"""What a broker makes sure of, parents included, before it does anything else."""
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+_SEQUENCE = re.compile(r"(-?\d{10,})\Z")
+
+
+def why_illegal_path(path: str) -> str | None:
+    """Say why ZooKeeper would refuse `path`, or None when it would not."""
+    if not path.startswith("/"):
+        return "a path starts with /"
+    if path == "/":
+        return None
+    for step in path[1:].split("/"):
+        if not step:
+            return "a path has no empty step"
+        if step in (".", ".."):
+            return "a path is not relative"
+    if _UNPRINTABLE.search(path):
+        return "a path has no control, surrogate or private characters"
+    return None
+
+
+def parent_of(path: str) -> str:
+    """Return the path of the parent; the root is its own."""
+    return path.rpartition("/")[0] or "/"
+
+
+def name_of(path: str) -> str:
+    """Return the last step of `path`."""
+    return path.rpartition("/")[2]
+
+
+def segment(name: str) -> str:
+    """Return `name` if it can be one step of a path; raises IllegalName otherwise."""
+    if not name or name in (".", "..") or "/" in name or _UNPRINTABLE.search(name):
+        raise IllegalName("", f"{name!r} cannot be one step of a path")
+    return name
+
+
+def topic_segment(topic: str) -> str:
+    """Return `topic` if Kafka allows the name; raises IllegalName otherwise."""
+    if not _LEGAL_TOPIC.match(topic) or topic in (".", ".."):
+        raise IllegalName("", f"{topic!r} cannot be a topic name")
+    return topic
+
+
+def number_segment(number: int, what: str = "number") -> str:
+    """Return a broker id or partition as a step of a path; raises IllegalName for a negative one."""
+    if number < 0:
+        raise IllegalName("", f"{what} {number} is negative")
+    return str(number)
+
+
+def sequence_of(path: str) -> int:
+    """Return the number ZooKeeper appended to a sequential znode's path or name."""
+    match = _SEQUENCE.search(path)
+    if match is None:
+        raise IllegalName(path, "does not end in a sequence number")
+    return int(match[1][-10:]) if match[1][0] != "-" else int(match[1])
+
+
+def sanitized(name: str) -> str:
+    """Encode a user, client id or IP as Kafka does before it becomes a step of a path."""
+    return segment(quote(name, safe="~"))
+
+
+def desanitized(step: str) -> str:
+    """Undo `sanitized`."""
+    return unquote(step)
+
+
+# -- brokers and topics
+
+
+def broker(broker_id: int) -> str:
+    """The ephemeral registration of a broker; its czxid is the broker epoch."""
+    return f"{BROKER_IDS}/{number_segment(broker_id, 'broker id')}"
+
+
+def topic(name: str) -> str:
+    """The replica assignment of a topic."""
+    return f"{BROKER_TOPICS}/{topic_segment(name)}"
+
+
+def partitions(topic_name: str) -> str:
+    """The parent of a topic's partitions."""
+    return f"{topic(topic_name)}/partitions"
+
+
+def partition(topic_name: str, number: int) -> str:
+    """One partition; its state is one step below."""
+    return f"{partitions(topic_name)}/{number_segment(number, 'partition')}"
+
+
+def partition_state(topic_name: str, number: int) -> str:
+    """Leader and ISR of a partition; its version is the partition epoch."""
+    return f"{partition(topic_name, number)}/state"
+
+
+# -- admin and configuration
+
+
+def deleted_topic(name: str) -> str:
+    """The marker that asks the controller to delete a topic."""
+    return f"{DELETE_TOPICS}/{topic_segment(name)}"
+
+
+def config_entity(entity_type: str, name: str) -> str:
+    """The configuration overrides of one topic, broker, client, user or IP (`name` already sanitized)."""
+    if entity_type not in CONFIG_TYPES:
+        raise IllegalName("", f"{entity_type!r} is no kind of configuration entity")
+    return f"{CONFIG}/{entity_type}/{segment(name)}"
+
+
+def user_client_config(user: str, client: str) -> str:
+    """The overrides of one client id of one user (both already sanitized)."""
+    return f"{config_entity('users', user)}/clients/{segment(client)}"
+
+
+def config_of(entity_path: str) -> str:
+    """The configuration znode that a change notification's `entity_path` names."""
+    match entity_path.split("/"):
+        case [entity_type, name]:
+            return config_entity(entity_type, name)
+        case ["users", user, "clients", client]:
+            return user_client_config(user, client)
+    raise IllegalName("", f"{entity_path!r} names no configuration entity")
+
+
+CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
+ISR_CHANGE_PREFIX = f"{ISR_CHANGE_NOTIFICATION}/isr_change_"
+LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENT_NOTIFICATION}/log_dir_event_"
+
+
+# -- consumers of the ZooKeeper age
+
+
+def consumer_ids(group: str) -> str:
+    """The parent of the live members of a group."""
+    return f"{CONSUMERS}/{segment(group)}/ids"
+
+
+def consumer_id(group: str, member: str) -> str:
+    """The ephemeral registration of one member."""
+    return f"{consumer_ids(group)}/{segment(member)}"
+
+
+def consumer_owner(group: str, topic_name: str, number: int) -> str:
+    """The ephemeral claim of one partition."""
+    return f"{_consumer_topic(group, 'owners', topic_name)}/{number_segment(number, 'partition')}"
+
+
+def consumer_offset(group: str, topic_name: str, number: int) -> str:
+    """The committed offset of one partition."""
+    return f"{_consumer_topic(group, 'offsets', topic_name)}/{number_segment(number, 'partition')}"
+
+
+def _consumer_topic(group: str, what: str, topic_name: str) -> str:
+    return f"{CONSUMERS}/{segment(group)}/{what}/{topic_segment(topic_name)}"
