@@ -1,0 +1,81 @@
+"""Frames in plain Python: what the compiled module is tested against, and what runs without it."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+RECEIVE_BUFFER_BYTES: Final = 2 << 20
+_SIZE: Final = struct.Struct(">i")
+SHORTEST_FRAME: Final = 8
+
+
+class BadFrame(Exception):
+    """The size in front of a frame cannot be: `size` is negative, too small or above the limit."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"a frame of {size} bytes is outside {SHORTEST_FRAME}..{limit}")
+        self.size = size
+        self.limit = limit
+
+
+class ReceiveBuffer:
+    """The one buffer that all connections of an event loop receive into."""
+
+    def __init__(self, size: int = RECEIVE_BUFFER_BYTES) -> None:
+        self.memory = bytearray(size)
+        self.view = memoryview(self.memory)
+
+
+class FrameReader:
+    """Splits what one connection receives into frames.
+
+    Between two receives it keeps only the bytes that are not a whole frame yet, or were not taken. A frame
+    is a view that holds until the next `get_buffer` or `park`. A size is judged before memory is taken for
+    it, and memory grows with what has come, not with what was announced.
+    """
+
+    def __init__(self, shared: ReceiveBuffer, max_frame_bytes: int) -> None:
+        self._shared = shared
+        self._limit = max_frame_bytes
+        self._kept = bytearray()
+        self._view = memoryview(b"")
+        self._position = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes held between receives."""
+        return len(self._kept)
+
+    def get_buffer(self) -> memoryview:
+        """Return memory for the next receive; never empty."""
+        return self._shared.view
+
+    def received(self, count: int) -> None:
+        """Take in `count` bytes that were put into the memory of the last `get_buffer`."""
+        if self._kept:
+            self._view, self._kept = memoryview(self._kept + self._shared.view[:count]), bytearray()
+        else:
+            self._view = self._shared.view[:count]
+        self._position = 0
+
+    def next_frame(self) -> memoryview | None:
+        """Return the next whole frame without its size, or None. Raises `BadFrame`."""
+        start, have = self._position, len(self._view) - self._position
+        if have < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(self._view, start)
+        if size < SHORTEST_FRAME or size > self._limit:
+            raise BadFrame(size, self._limit)
+        if have - _SIZE.size < size:
+            return None
+        self._position = start + _SIZE.size + size
+        return self._view[start + _SIZE.size : self._position]
+
+    def park(self) -> None:
+        """Keep what was not taken, so that the shared buffer is free for another connection."""
+        rest = self._view[self._position :]
+        self._kept = bytearray(rest)
+        self._view, self._position = memoryview(self._kept), 0
+        if not self._kept:
+            self._view = memoryview(b"")

@@ -1,0 +1,307 @@
+"""One partition as its broker sees it: who leads, who is in sync, what is committed. Pure.
+
+The core knows no log, clock or socket. Events go in as method calls with `now_ms`, effects come out as a
+list. Three rules carry it (KIP-101, KIP-497, KIP-966):
+
+- The high watermark is the least log end over the *maximal* ISR: the committed members, together with those
+  a proposal in flight adds. A removal counts only once the controller has confirmed it, an addition counts
+  from the moment it is proposed. Whatever the controller then decides, no acknowledged record is missing
+  from a member.
+- A follower counts at the offset it asks for, never at what was sent to it.
+- Below min.insync.replicas the high watermark stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+UNKNOWN_OFFSET = -1
+NO_LEADER = -1
+
+
+class Role(Enum):
+    """What this broker does for the partition."""
+
+    NONE = "none"
+    """No controller has given it a role yet, or it was taken away."""
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What a controller says of a partition in LeaderAndIsr."""
+
+    controller_epoch: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarkAdvanced:
+    """Records below `offset` are committed now."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrProposed:
+    """The controller is to be asked for this ISR; the answer comes back under the same `token`."""
+
+    token: int
+    isr: tuple[int, ...]
+    leader_epoch: int
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChanged:
+    """The controller confirmed an ISR."""
+
+    isr: tuple[int, ...]
+    shrunk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipEnded:
+    """Whoever waits for this leader's high watermark must be told to look elsewhere."""
+
+    leader_epoch: int
+
+
+Effect = HighWatermarkAdvanced | IsrProposed | IsrChanged | LeadershipEnded
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a follower has come, judged by what it asked for."""
+
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    last_caught_up_ms: int = 0
+    last_fetch_ms: int = 0
+    leader_end_at_last_fetch: int = UNKNOWN_OFFSET
+
+    def fetched(self, offset: int, log_start_offset: int, leader_end: int, now_ms: int) -> None:
+        """Take in a fetch. Caught up means: it asked for all there was, now or at its fetch before."""
+        if offset >= leader_end:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif offset >= self.leader_end_at_last_fetch != UNKNOWN_OFFSET:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.log_end_offset, self.log_start_offset = offset, log_start_offset
+        self.leader_end_at_last_fetch, self.last_fetch_ms = leader_end, now_ms
+
+    def is_caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
+        """Say whether it has all records, or had them less than `max_lag_ms` ago."""
+        return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """An ISR the controller has been asked for and has not answered."""
+
+    token: int
+    isr: frozenset[int]
+
+
+@dataclass(slots=True)
+class Partition:
+    """The state of one partition on broker `broker_id`, and its transitions."""
+
+    broker_id: int
+    min_insync_replicas: int = 1
+    max_lag_ms: int = 30_000
+    role: Role = Role.NONE
+    leader: int = NO_LEADER
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    controller_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    isr: frozenset[int] = frozenset()
+    """The committed ISR: what the controller last confirmed."""
+    proposal: Proposal | None = None
+    high_watermark: int = 0
+    log_end_offset: int = 0
+    log_start_offset: int = 0
+    epoch_start_offset: int = 0
+    """The log end when this leadership began."""
+    followers: dict[int, Progress] = field(default_factory=dict)
+    _tokens: int = 0
+
+    # ---- what can be asked
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """The committed ISR and whom a proposal would add."""
+        return self.isr if self.proposal is None else self.isr | self.proposal.isr
+
+    @property
+    def effective_min_isr(self) -> int:
+        """min.insync.replicas, or the number of replicas where that is less."""
+        return min(self.min_insync_replicas, max(1, len(self.replicas)))
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """Whether the committed ISR is too small to take acks=all."""
+        return len(self.isr) < self.effective_min_isr
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether a replica is missing from the ISR; only a leader knows."""
+        return self.role is Role.LEADER and len(self.isr) < len(self.replicas)
+
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether replicas are being added or removed."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def low_watermark(self) -> int:
+        """The least log start over the replicas that have reported one; DeleteRecords waits for it."""
+        known = [
+            one.log_start_offset
+            for replica, one in self.followers.items()
+            if one.log_start_offset != UNKNOWN_OFFSET and replica in self.replicas
+        ]
+        return min([self.log_start_offset, *known])
+
+    def accepts(self, assignment: Assignment) -> bool:
+        """Say whether an assignment is newer than what is known: a later leader epoch."""
+        return (
+            assignment.leader_epoch > self.leader_epoch and assignment.partition_epoch >= self.partition_epoch
+        )
+
+    # ---- roles
+
+    def lead(self, assignment: Assignment, log_end_offset: int, now_ms: int) -> list[Effect]:
+        """Become the leader, or go on leading in a new epoch. The high watermark stays where it is."""
+        ended = self._take(assignment)
+        self.role, self.leader = Role.LEADER, self.broker_id
+        self.log_end_offset = self.epoch_start_offset = log_end_offset
+        self.followers = {
+            replica: Progress(last_caught_up_ms=now_ms if replica in self.isr else 0)
+            for replica in self.replicas
+            if replica != self.broker_id
+        }
+        return [*ended, *self._advance(now_ms)]
+
+    def follow(self, assignment: Assignment) -> list[Effect]:
+        """Become a follower, perhaps of nobody. The log stays; what waits on this leader is told."""
+        ended = self._take(assignment)
+        self.role, self.leader = Role.FOLLOWER, assignment.leader
+        self.followers = {}
+        return ended
+
+    def stop(self) -> list[Effect]:
+        """Give up any role."""
+        ended: list[Effect] = [LeadershipEnded(self.leader_epoch)] if self.role is Role.LEADER else []
+        self.role, self.leader, self.followers, self.proposal = Role.NONE, NO_LEADER, {}, None
+        return ended
+
+    def _take(self, assignment: Assignment) -> list[Effect]:
+        was_other = self.role is Role.LEADER and assignment.leader != self.broker_id
+        ended: list[Effect] = [LeadershipEnded(self.leader_epoch)] if was_other else []
+        self.controller_epoch = assignment.controller_epoch
+        self.leader_epoch, self.partition_epoch = assignment.leader_epoch, assignment.partition_epoch
+        self.isr, self.proposal = frozenset(assignment.isr), None
+        self.replicas = assignment.replicas
+        self.adding_replicas, self.removing_replicas = (
+            assignment.adding_replicas,
+            assignment.removing_replicas,
+        )
+        return ended
+
+    # ---- a leader's events
+
+    def appended(self, log_end_offset: int, now_ms: int) -> list[Effect]:
+        """The leader's own log has grown to `log_end_offset`."""
+        self.log_end_offset = log_end_offset
+        return self._advance(now_ms)
+
+    def fetched(self, replica: int, offset: int, log_start_offset: int, now_ms: int) -> list[Effect]:
+        """A follower asked for `offset`: it holds everything below. May advance, may propose it for the ISR."""
+        progress = self.followers.get(replica)
+        if self.role is not Role.LEADER or progress is None:
+            return []
+        progress.fetched(offset, log_start_offset, self.log_end_offset, now_ms)
+        return [*self._propose_expansion(replica), *self._advance(now_ms)]
+
+    def shrink(self, now_ms: int) -> list[Effect]:
+        """Propose an ISR without the followers that have lagged for too long."""
+        if self.role is not Role.LEADER or self.proposal is not None:
+            return []
+        lagging = {
+            replica
+            for replica, progress in self.followers.items()
+            if replica in self.isr and not progress.is_caught_up(self.log_end_offset, now_ms, self.max_lag_ms)
+        }
+        return self._propose(self.isr - lagging) if lagging else []
+
+    def isr_answered(self, token: int, isr: Iterable[int], partition_epoch: int, now_ms: int) -> list[Effect]:
+        """The controller confirmed an ISR. An answer that is not the pending proposal's is ignored."""
+        if self.proposal is None or self.proposal.token != token or partition_epoch < self.partition_epoch:
+            return []
+        before, self.isr = self.isr, frozenset(isr)
+        self.partition_epoch, self.proposal = partition_epoch, None
+        changed = IsrChanged(tuple(sorted(self.isr)), shrunk=len(self.isr) < len(before))
+        return [changed, *self._advance(now_ms)]
+
+    def isr_refused(self, token: int) -> list[Effect]:
+        """The controller refused, so nothing is in flight and the committed ISR is all there is.
+
+        Only for a definite refusal. After a lost answer the proposal must be kept and sent again: it may
+        have been applied, and then its additions count.
+        """
+        if self.proposal is not None and self.proposal.token == token:
+            self.proposal = None
+        return []
+
+    def _propose_expansion(self, replica: int) -> list[Effect]:
+        if self.proposal is not None or replica in self.isr or not self._may_join(replica):
+            return []
+        return self._propose(self.isr | {replica})
+
+    def _may_join(self, replica: int) -> bool:
+        # At the high watermark alone is not enough: a new leader's own is a fetch behind, and a follower
+        # that stops short of this epoch's start may lack what the epoch before had acknowledged.
+        end = self.followers[replica].log_end_offset
+        return end >= self.high_watermark and end >= self.epoch_start_offset and end != UNKNOWN_OFFSET
+
+    def _propose(self, isr: frozenset[int]) -> list[Effect]:
+        self._tokens += 1
+        self.proposal = Proposal(self._tokens, isr)
+        return [IsrProposed(self._tokens, tuple(sorted(isr)), self.leader_epoch, self.partition_epoch)]
+
+    def _advance(self, now_ms: int) -> list[Effect]:
+        if self.is_under_min_isr:
+            return []
+        committed = min([self.log_end_offset, *(one.log_end_offset for one in self._who_hold_back(now_ms))])
+        if committed <= self.high_watermark:
+            return []
+        self.high_watermark = committed
+        return [HighWatermarkAdvanced(committed)]
+
+    def _who_hold_back(self, now_ms: int) -> list[Progress]:
+        # A follower that is caught up but not yet in the ISR is waited for, or under steady writes it would
+        # never be at the high watermark at the moment it asks, and never join.
+        members = self.maximal_isr
+        return [
+            progress
+            for replica, progress in self.followers.items()
+            if replica in members
+            or (
+                progress.log_end_offset != UNKNOWN_OFFSET
+                and progress.log_end_offset >= self.epoch_start_offset
+                and now_ms - progress.last_caught_up_ms <= self.max_lag_ms
+            )
+        ]

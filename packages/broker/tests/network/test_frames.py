@@ -1,0 +1,130 @@
+"""Frames out of a byte stream: the compiled reader and the plain one keep the same promises."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.broker.network import _frames, _frames_py, frames
+from ottla.broker.network.frames import BadFrame
+
+LIMIT = 1 << 20
+READERS = pytest.mark.parametrize("module", [_frames, _frames_py], ids=["compiled", "plain"])
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+def receive(reader: Any, data: bytes) -> list[bytes]:
+    """Put `data` in, as one receive or as many as the reader's memory asks for; take all frames."""
+    taken: list[bytes] = []
+    while data:
+        room = reader.get_buffer()
+        count = min(len(room), len(data))
+        room[:count], data = data[:count], data[count:]
+        reader.received(count)
+        while (frame := reader.next_frame()) is not None:
+            taken.append(bytes(frame))
+        reader.park()
+    return taken
+
+
+def reader_of(module: Any, buffer_bytes: int = 4096, limit: int = LIMIT) -> Any:
+    return module.FrameReader(module.ReceiveBuffer(buffer_bytes), limit)
+
+
+def test_the_compiled_reader_is_the_one_in_use() -> None:
+    assert frames.FrameReader is _frames.FrameReader
+
+
+@READERS
+def test_frames_that_come_together_are_taken_one_by_one(module: Any) -> None:
+    bodies = [b"x" * size for size in (8, 9, 100, 1000)]
+
+    assert receive(reader_of(module), framed(*bodies)) == bodies
+
+
+@READERS
+def test_a_frame_may_come_byte_by_byte(module: Any) -> None:
+    reader = reader_of(module)
+
+    taken = [frame for byte in framed(b"12345678", b"abcdefghij") for frame in receive(reader, bytes([byte]))]
+
+    assert taken == [b"12345678", b"abcdefghij"]
+    assert reader.kept_bytes == 0
+
+
+@READERS
+@pytest.mark.parametrize("size", [-1, -(2**31), 0, 7, LIMIT + 1, 2**31 - 1])
+def test_a_size_that_cannot_be_is_refused_before_anything_is_kept_for_it(module: Any, size: int) -> None:
+    reader = reader_of(module)
+
+    with pytest.raises(BadFrame) as refused:
+        receive(reader, struct.pack(">i", size))
+
+    assert refused.value.size == size
+
+
+@READERS
+def test_a_large_size_alone_takes_no_memory(module: Any) -> None:
+    reader = reader_of(module, limit=100 << 20)
+
+    receive(reader, struct.pack(">i", 100 << 20) + b"x" * 10)
+
+    assert reader.kept_bytes == 14
+    assert len(reader.get_buffer()) <= 1 << 20
+
+
+@READERS
+def test_two_connections_share_a_buffer_and_do_not_mix(module: Any) -> None:
+    shared = module.ReceiveBuffer(64)
+    one, other = module.FrameReader(shared, LIMIT), module.FrameReader(shared, LIMIT)
+    first, second = framed(b"first frame"), framed(b"second frame")
+
+    assert receive(one, first[:7]) == []
+    assert receive(other, second[:9]) == []
+    assert receive(one, first[7:]) == [b"first frame"]
+    assert receive(other, second[9:]) == [b"second frame"]
+
+
+@READERS
+def test_frames_left_for_later_are_still_there(module: Any) -> None:
+    reader = reader_of(module)
+    data = framed(b"12345678", b"abcdefgh", b"ABCDEFGH") + b"\0\0"
+    room = reader.get_buffer()
+    room[: len(data)] = data
+    reader.received(len(data))
+    taken = bytes(reader.next_frame())
+    reader.park()
+
+    later = [bytes(reader.next_frame()), bytes(reader.next_frame())]
+    reader.park()
+
+    assert (taken, later) == (b"12345678", [b"abcdefgh", b"ABCDEFGH"])
+    assert receive(reader, b"\0\x08zzzzzzzz") == [b"zzzzzzzz"]
+
+
+@READERS
+@given(
+    sizes=st.lists(st.one_of(st.integers(8, 300), st.integers(8, 300_000)), max_size=8),
+    cuts=st.lists(st.integers(1, 100_000), max_size=30),
+    buffer_bytes=st.sampled_from([64, 4096, 1 << 18]),
+)
+def test_however_a_stream_is_cut_the_same_frames_come_out(
+    module: Any, sizes: list[int], cuts: list[int], buffer_bytes: int
+) -> None:
+    bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    stream, reader = framed(*bodies), reader_of(module, buffer_bytes)
+
+    taken, start = [], 0
+    for cut in [*cuts, len(stream)]:
+        taken += receive(reader, stream[start : start + cut])
+        start += cut
+
+    assert taken == bodies
+    assert reader.kept_bytes == 0
