@@ -78,7 +78,7 @@ def test_broker_registration_is_written_as_version_5() -> None:
     assert data == (
         b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'
         b'"endpoints":["PLAINTEXT://b1:9092"],"jmx_port":-1,"port":9092,"host":"b1","version":5,'
-        b'"timestamp":"1422"}'
+        b'"timestamp":"1422585839563"}'
     )
     assert BrokerRegistration.decode(1, data) == node
 
@@ -293,12 +293,13 @@ def test_bad_data_is_always_a_typed_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "a\x1fb", "\ud800"])
 def test_names_that_cannot_be_a_step_never_become_a_path(name: str) -> None:
-    for build in (
+    builds: list[Callable[[], str]] = [
         lambda: paths.consumer_ids(name),
         lambda: paths.topic(name),
         lambda: paths.config_entity("clients", name),
         lambda: paths.partition_state(name, 0),
-    ):
+    ]
+    for build in builds:
         with pytest.raises(ZooKeeperError):
             build()
 

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from ottla.zookeeper._life import SessionLife
 from ottla.zookeeper._verbs import Read, SessionVerbs
-from ottla.zookeeper.embedded.tree import Applied, Transaction, Tree, TreeEvent
+from ottla.zookeeper.embedded.tree import Applied, Transaction, Tree
 from ottla.zookeeper.errors import ZooKeeperError
 from ottla.zookeeper.session import Create, Operation, SetData, Stat, Watch
-from ottla.zookeeper.watches import WatchTable
+from ottla.zookeeper.watches import TreeEvent, WatchTable
 
 T = TypeVar("T")
 

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from ottla.zookeeper.embedded.tree import TreeEvent
 from ottla.zookeeper.session import EventType, Watch, WatchEvent
 
 W = TypeVar("W", bound=Hashable)
+
+
+class TreeEvent(NamedTuple):
+    """What watches may be told."""
+
+    type: EventType
+    path: str
 
 
 class WatchKind(Enum):

@@ -33,6 +33,7 @@ from ottla.zookeeper.session import (
     SetData,
     Stat,
 )
+from ottla.zookeeper.watches import TreeEvent
 
 SYSTEM_PATHS = ("/zookeeper", "/zookeeper/config", "/zookeeper/quota")
 
@@ -98,13 +99,6 @@ class Transaction(NamedTuple):
     zxid: int
     time_ms: int
     changes: tuple[Change, ...]
-
-
-class TreeEvent(NamedTuple):
-    """What watches may be told."""
-
-    type: EventType
-    path: str
 
 
 class Applied(NamedTuple):

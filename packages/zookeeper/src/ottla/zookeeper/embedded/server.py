@@ -1,0 +1,312 @@
+"""The shell of the embedded coordinator: sockets, timers and the disk around `Service`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+from ottla.zookeeper.embedded.journal import Fsync, Journal, encode_snapshot
+from ottla.zookeeper.embedded.service import Client, Limits, Service
+from ottla.zookeeper.embedded.tree import Transaction, Tree
+from ottla.zookeeper.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+MAX_FRAME_BYTES = 0xFFFFF
+MAX_UNSENT_BYTES = 16 << 20
+MAX_CONNECTIONS = 2_000
+_LENGTH_BYTES = 4
+_VERSION = "3.8.0-ottla"
+
+
+class EmbeddedCoordinator:
+    """A ZooKeeper in this process, for one machine.
+
+        async with EmbeddedCoordinator(Path("data/zookeeper")) as coordinator:
+            print(coordinator.connect_string)
+
+    With a directory every acknowledged write is on disk (`fsync`); without one everything is
+    forgotten at the end. Sessions survive lost connections and, with a directory, restarts.
+    There is no ensemble, no ACL check and no TLS: bind it where only friends can reach it.
+    Raises Unavailable when the port is taken, DamagedJournal or DirectoryInUse for the directory.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        fsync: Fsync = Fsync.ALWAYS,
+        limits: Limits | None = None,
+        tick_ms: int = 200,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._data_dir = data_dir
+        self._fsync = fsync
+        self._limits = limits or Limits()
+        self._tick_ms = tick_ms
+        self._journal: Journal | None = None
+        self._connections: dict[Client, _Connection] = {}
+        self._flushing = False
+        self._failed: asyncio.Future[None] | None = None
+        self._stack = AsyncExitStack()
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._flusher: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> EmbeddedCoordinator:
+        self._loop = asyncio.get_running_loop()
+        self._failed = self._loop.create_future()
+        async with self._stack as stack:
+            tree = self._recover(stack)
+            self.service = Service(tree, self._remember, _wall_ms, self._limits)
+            self._server = await self._listen()
+            self.port = self._server.sockets[0].getsockname()[1]
+            self._last_tick = self._loop.time()
+            self._schedule_tick()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        self._server.close()
+        for connection in list(self._connections.values()):
+            connection.abort()
+        while self._flusher is not None:
+            await asyncio.wait([self._flusher])
+        async with asyncio.timeout(5):
+            await self._server.wait_closed()
+        await self._stack.aclose()
+        if self._failed is not None and not self._failed.done():
+            self._failed.cancel()
+
+    @property
+    def connect_string(self) -> str:
+        """What goes into `zookeeper.connect`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    async def serve_forever(self) -> None:
+        """Run until cancelled; raises when the disk fails."""
+        assert self._failed is not None
+        await asyncio.shield(self._failed)
+
+    # -- sessions, for tests and tools
+
+    def expire(self, session_id: int) -> None:
+        """Expire a session now."""
+        self.service.expire(session_id)
+        self.flush_soon()
+
+    def drop_connections(self) -> None:
+        """Cut every connection; the sessions stay."""
+        for connection in list(self._connections.values()):
+            connection.abort()
+
+    # -- called by connections
+
+    def joined(self, connection: _Connection) -> bool:
+        """Take a connection, unless there are too many."""
+        if len(self._connections) >= MAX_CONNECTIONS:
+            return False
+        self._connections[connection.client] = connection
+        return True
+
+    def left(self, connection: _Connection) -> None:
+        """Forget a connection."""
+        self._connections.pop(connection.client, None)
+        self.service.client_left(connection.client)
+
+    def four_letter_answer(self, command: bytes) -> bytes:
+        """Answer the commands that tools send without a session."""
+        tree = self.service.tree
+        match command:
+            case b"ruok":
+                return b"imok"
+            case b"isro":
+                return b"rw"
+            case b"envi":
+                return f"Environment:\nzookeeper.version={_VERSION}\n".encode()
+            case b"srvr" | b"stat":
+                return (
+                    f"Zookeeper version: {_VERSION}\nConnections: {len(self._connections)}\n"
+                    f"Zxid: {tree.zxid:#x}\nMode: standalone\nNode count: {len(tree.nodes)}\n"
+                ).encode()
+        return b"unknown command\n"
+
+    def flush_soon(self) -> None:
+        """Send what is in the outbox once this turn of the loop is over, so that one sync serves all."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    # -- inside
+
+    def _recover(self, stack: AsyncExitStack) -> Tree:
+        if self._data_dir is None:
+            return Tree()
+        self._journal = stack.enter_context(Journal(self._data_dir, fsync=self._fsync))
+        return self._journal.recover()
+
+    async def _listen(self) -> asyncio.Server:
+        try:
+            return await self._loop.create_server(
+                lambda: _Connection(self), self.host, self.port, backlog=512
+            )
+        except OSError as error:
+            raise Unavailable(f"{self.host}:{self.port}", str(error)) from error
+
+    def _remember(self, transaction: Transaction) -> None:
+        if self._journal is not None:
+            self._journal.append(transaction)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._flusher is not None:
+            return  # what came meanwhile goes with its next round
+        if self._journal is None or not self._journal.dirty:
+            self._send(self._take_outbox())
+            return
+        self._flusher = asyncio.ensure_future(self._flush_durably(self._journal))
+
+    async def _flush_durably(self, journal: Journal) -> None:
+        try:
+            while journal.dirty or self.service.outbox:
+                outbox = self._take_outbox()
+                if journal.dirty:
+                    await asyncio.to_thread(journal.write, journal.take())
+                self._send(outbox)
+                if journal.wants_compaction and not journal.dirty:
+                    tree = self.service.tree
+                    await asyncio.to_thread(journal.compact, tree.zxid, encode_snapshot(tree))
+        except OSError as error:
+            self._give_up(error)
+        finally:
+            # Here, not in a done callback: what comes from now on has to start the next round.
+            self._flusher = None
+
+    def _give_up(self, error: OSError) -> None:
+        # A second fsync after a failed one may report success for data that is lost: give up.
+        log.error("the journal cannot be written, the coordinator stops", exc_info=error)
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
+            self._failed.exception()
+        self._server.close()
+        self.drop_connections()
+
+    def _take_outbox(self) -> list[tuple[Client, bytes | None]]:
+        outbox, self.service.outbox = self.service.outbox, []
+        return outbox
+
+    def _send(self, outbox: list[tuple[Client, bytes | None]]) -> None:
+        frames: dict[Client, list[bytes]] = {}
+        closing: list[Client] = []
+        for client, frame in outbox:
+            if frame is None:
+                closing.append(client)
+            else:
+                frames.setdefault(client, []).append(frame)
+        for client, chunks in frames.items():
+            if client in self._connections:
+                self._connections[client].send(b"".join(chunks))
+        for client in closing:
+            if client in self._connections:
+                self._connections[client].close()
+
+    def _schedule_tick(self) -> None:
+        self._tick_handle = self._loop.call_later(self._tick_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        elapsed_ms = (now - self._last_tick) * 1000
+        self._last_tick = now
+        # While the loop stood still nobody could be heard, so that time does not count.
+        self.service.time_passed(min(elapsed_ms, 2 * self._tick_ms))
+        if self.service.outbox:
+            self.flush_soon()
+        self._schedule_tick()
+
+
+class _Connection(asyncio.Protocol):
+    """One socket: cuts the bytes into frames and keeps both directions bounded."""
+
+    def __init__(self, coordinator: EmbeddedCoordinator) -> None:
+        self.client = Client()
+        self._coordinator = coordinator
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._coordinator.joined(self):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._coordinator.left(self)
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        position = 0
+        while len(buffer) - position >= _LENGTH_BYTES:
+            length = int.from_bytes(buffer[position : position + _LENGTH_BYTES], "big", signed=True)
+            if not 0 <= length <= MAX_FRAME_BYTES:
+                self._not_a_frame(bytes(buffer[position : position + _LENGTH_BYTES]))
+                return
+            end = position + _LENGTH_BYTES + length
+            if end > len(buffer):
+                break
+            self._coordinator.service.frame_came(self.client, bytes(buffer[position + _LENGTH_BYTES : end]))
+            position = end
+        del buffer[:position]
+        self._coordinator.flush_soon()
+
+    def _not_a_frame(self, start: bytes) -> None:
+        self._buffer.clear()
+        if self.client.session_id == 0 and start.isalpha() and self._transport is not None:
+            self._transport.write(self._coordinator.four_letter_answer(start))
+            self._transport.close()
+        else:
+            self.abort()
+
+    def pause_writing(self) -> None:
+        # Whoever does not read its answers is not asked for more questions.
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            with suppress(RuntimeError):
+                self._transport.resume_reading()
+
+    def send(self, data: bytes) -> None:
+        """Send, unless the client left too much unread."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.abort()
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close after what was sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
