@@ -1,0 +1,202 @@
+"""Random request frames made from the message schemas: right ones, nearly right ones, and nonsense."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from ottla.protocol.api import ApiKey, request_class
+from ottla.protocol.records import BatchBuilder
+from ottla.protocol.schema import Field, Message, Struct
+
+TOPICS = [f"fuzz-{number}" for number in range(6)]
+GROUPS = [f"group-{number}" for number in range(6)]
+STRINGS = [
+    *TOPICS, *GROUPS, "", ".", "..", "a/b", "../../etc/passwd", "n\0ul", "ü" * 20, "x" * 249, "x" * 250,
+    "%2e%2e", "a.b", "a_b", "consumer", "range", "1.2.3.4", "segment.bytes", "retention.ms",
+    "cleanup.policy", "compact", "100",
+]  # fmt: skip
+INTEGERS = [
+    -(2**63),
+    -(2**31),
+    -32768,
+    -129,
+    -3,
+    -2,
+    -1,
+    0,
+    0,
+    0,
+    1,
+    1,
+    1,
+    2,
+    3,
+    5,
+    10,
+    100,
+    32767,
+    2**31 - 1,
+    2**63 - 1,
+]
+INTER_BROKER = {
+    ApiKey.LEADER_AND_ISR,
+    ApiKey.STOP_REPLICA,
+    ApiKey.UPDATE_METADATA,
+    ApiKey.CONTROLLED_SHUTDOWN,
+}
+"""Requests that any client could break a cluster with, were they right; here they come torn only."""
+
+_BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
+
+
+class RandomFrames:
+    """Makes frames from a seed; the same seed makes the same frames."""
+
+    def __init__(self, seed: int, keys: list[ApiKey]) -> None:
+        self.rng = random.Random(seed)
+        self._keys = keys
+        self._batches = [self._batch(codec) for codec in range(5) for _ in range(3)]
+        self._kinds: list[tuple[int, Callable[[], bytes]]] = [
+            (50, self.valid),
+            (20, self.flipped),
+            (10, self.truncated),
+            (5, self.grown),
+            (5, self.unknown_api),
+            (5, self.wrong_flexibility),
+            (4, self.garbage),
+            (1, self.bad_size),
+        ]
+
+    def frame(self) -> bytes:
+        """Make one frame, its size included; the size may lie."""
+        kinds = [kind for _, kind in self._kinds]
+        return self.rng.choices(kinds, [weight for weight, _ in self._kinds])[0]()
+
+    def valid(self) -> bytes:
+        """A request that follows its schema, whatever its fields hold."""
+        key = self.rng.choice(self._keys)
+        return self.truncated() if key in INTER_BROKER else sized(self.request(key))
+
+    def flipped(self) -> bytes:
+        """A request with some bits turned over behind its header."""
+        key = self.rng.choice([key for key in self._keys if key not in INTER_BROKER])
+        body = bytearray(self.request(key))
+        for _ in range(self.rng.choice((1, 1, 1, 2, 5, 20))):
+            at = self.rng.randrange(min(8, len(body) - 1), len(body))
+            body[at] ^= 1 << self.rng.randrange(8)
+        return sized(bytes(body))
+
+    def truncated(self) -> bytes:
+        """A request that ends early, in a frame that says so."""
+        body = self.request(self.rng.choice(self._keys))
+        return sized(body[: self.rng.randrange(len(body))])
+
+    def grown(self) -> bytes:
+        """A request with bytes put in at random."""
+        body = self.request(self.rng.choice([key for key in self._keys if key not in INTER_BROKER]))
+        at = self.rng.randrange(8, len(body)) if len(body) > 8 else len(body)
+        return sized(body[:at] + self.rng.randbytes(self.rng.randrange(1, 40)) + body[at:])
+
+    def unknown_api(self) -> bytes:
+        """A header with a key or version that nobody serves."""
+        key = self.rng.choice((-1, 99, 1000, 32767, int(self.rng.choice(self._keys))))
+        version = self.rng.choice((-1, 50, 32767))
+        return sized(struct.pack(">hhih", key, version, 1, -1) + self.rng.randbytes(self.rng.randrange(40)))
+
+    def wrong_flexibility(self) -> bytes:
+        """A body written for one version under a header that says another."""
+        key = self.rng.choice([key for key in self._keys if key not in INTER_BROKER])
+        cls = request_class(key)
+        version, other = (self.rng.randint(cls.MIN_VERSION, cls.MAX_VERSION) for _ in range(2))
+        return sized(self.header(key, version, cls) + self.body(cls, other))
+
+    def garbage(self) -> bytes:
+        """Bytes without any meaning in a frame of the right size."""
+        return sized(self.rng.randbytes(self.rng.randrange(0, 200)))
+
+    def bad_size(self) -> bytes:
+        """A frame that lies about its size."""
+        return struct.pack(
+            ">i", self.rng.choice((-1, -(2**31), 2**31 - 1, 200_000_000))
+        ) + self.rng.randbytes(20)
+
+    def request(self, key: ApiKey) -> bytes:
+        cls = request_class(key)
+        version = self.rng.randint(cls.MIN_VERSION, cls.MAX_VERSION)
+        return self.header(key, version, cls) + self.body(cls, version)
+
+    def header(self, key: ApiKey, version: int, cls: type[Message]) -> bytes:
+        head = struct.pack(">hhih", key, version, self.rng.randrange(2**31), 4) + b"fuzz"
+        return head + b"\0" if version >= cls.FLEXIBLE_FROM else head
+
+    def body(self, cls: type[Message], version: int) -> bytes:
+        message = cls()
+        self._fill(message, version, 0)
+        return message.encode(version)
+
+    def _fill(self, message: Struct, version: int, depth: int) -> None:
+        for field in message.FIELDS:
+            if field.is_in(version):
+                setattr(message, field.name, self._value(field, version, depth))
+
+    def _value(self, field: Field, version: int, depth: int) -> Any:
+        if field.is_nullable(version) and self.rng.random() < 0.15:
+            return None
+        if field.kind == "array":
+            return [
+                self._item(field, version, depth)
+                for _ in range(self.rng.choice((0, 1, 1, 1, 2, 3) if depth else (0, 1, 2)))
+            ]
+        if field.kind == "struct":
+            return self._struct(field.element, version, depth)
+        return self._scalar(field.kind)
+
+    def _item(self, field: Field, version: int, depth: int) -> Any:
+        if isinstance(field.element, Field):
+            return self._scalar(field.element.kind)
+        return self._struct(field.element, version, depth)
+
+    def _struct(self, cls: Any, version: int, depth: int) -> Struct:
+        made: Struct = cls()
+        self._fill(made, version, depth + 1)
+        return made
+
+    def _scalar(self, kind: str) -> Any:
+        if kind in _BITS:
+            value = self.rng.choice(INTEGERS)
+            limit = 1 << _BITS[kind]
+            return value if -limit <= value < limit else self.rng.choice((0, limit - 1, -limit))
+        if kind in ("uint16", "uint32"):
+            return self.rng.choice((0, 1, 65535))
+        if kind == "string":
+            return self.rng.choice(STRINGS)
+        if kind == "boolean":
+            return self.rng.random() < 0.5
+        if kind == "uuid":
+            return UUID(int=self.rng.choice((0, 1, self.rng.getrandbits(128))))
+        if kind == "float64":
+            return self.rng.choice((0.0, 1.5, float("inf"), float("nan")))
+        return self._records() if kind == "records" else self.rng.randbytes(self.rng.randrange(30))
+
+    def _records(self) -> bytes:
+        batch = bytearray(self.rng.choice(self._batches))
+        for _ in range(self.rng.choice((0, 0, 0, 1, 3))):
+            batch[self.rng.randrange(len(batch))] ^= 1 << self.rng.randrange(8)
+        return bytes(
+            batch[: self.rng.choice((len(batch), len(batch), self.rng.randrange(len(batch)))) or None]
+        )
+
+    def _batch(self, codec: int) -> bytes:
+        builder = BatchBuilder(codec=codec)
+        for number in range(self.rng.randrange(1, 20)):
+            builder.append(b"k%d" % number, b"v" * self.rng.randrange(50), 1_700_000_000_000 + number)
+        return bytes(builder.build())
+
+
+def sized(body: bytes) -> bytes:
+    """Put the size before a frame's body."""
+    return struct.pack(">i", len(body)) + body
