@@ -1,0 +1,197 @@
+"""kazoo's client with its sharp edges covered: the threads' side of `KazooSession`.
+
+Everything in here runs on kazoo's threads or takes a lock for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import RolledBackError, RuntimeInconsistency, SessionExpiredError
+from kazoo.exceptions import ZookeeperError as KazooZookeeperError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.security import ACL, Id
+
+from ottla.zookeeper.errors import ConnectionLoss, SessionExpired, ZooKeeperError, error_for
+from ottla.zookeeper.session import Acl, Check, Create, Delete, Operation, SetData, Stat
+
+log = logging.getLogger(__name__)
+
+__all__ = ["GuardedClient", "KazooState", "KeeperState", "OwnThread", "transaction_of", "translated"]
+
+# Reconnect at once and keep trying: the default back-off doubles up to an hour and loses sessions
+# that an outage shorter than their timeout should have kept.
+CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 1, "max_delay": 0.5, "ignore_expire": False}
+
+_DEAD_STATES = (KeeperState.CLOSED, KeeperState.AUTH_FAILED, KeeperState.EXPIRED_SESSION)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Threads whose end is logged, not printed: a desynchronised connection raises through its thread."""
+
+    def spawn(self, func: Callable[..., object], *args: object, **kwargs: object) -> threading.Thread:
+        def run() -> None:
+            try:
+                func(*args, **kwargs)
+            except Exception as error:
+                log.info("a connection thread of kazoo ended: %r", error)
+
+        thread = threading.Thread(target=run, daemon=True, name="ottla-zookeeper")
+        thread.start()
+        return thread
+
+
+class GuardedClient(KazooClient):  # type: ignore[misc]
+    """A client that never carries a request into a later session than it was decided in.
+
+    `era` counts the sessions that ended. The owner sets `decided_in` to the era it knows of;
+    a request is refused while the two differ, which closes the gap between the end of a session
+    on kazoo's thread and the owner hearing of it.
+    """
+
+    def __init__(self, hosts: str, timeout_s: float, credentials: Sequence[tuple[str, str]]) -> None:
+        self._guard = threading.Lock()
+        self.era = 0
+        self.decided_in = 0
+        super().__init__(
+            hosts=hosts,
+            timeout=timeout_s,
+            handler=_Handler(),
+            auth_data=list(credentials),
+            connection_retry=dict(CONNECTION_RETRY),
+            command_retry={"max_tries": 0, "ignore_expire": False},
+        )
+
+    def _session_callback(self, state: Any) -> None:
+        if state in _DEAD_STATES:
+            with self._guard:
+                self.era += 1
+        super()._session_callback(state)
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        with self._guard:
+            if self.decided_in != self.era:
+                async_object.set_exception(SessionExpiredError())
+                return False
+            return super()._call(request, async_object)
+
+    def session_id_now(self) -> int:
+        """The id of the session of this moment, 0 without one."""
+        return int(self._session_id or 0)
+
+    def cut(self) -> None:
+        """Break the connection's socket, so that its thread wakes up and ends."""
+        try:
+            self._connection._socket.shutdown(2)
+        except (OSError, AttributeError):
+            return
+
+    def shut_down(self) -> None:
+        """Stop and close; blocks until kazoo's threads are done."""
+        try:
+            self.stop()
+        finally:
+            self.close()
+
+
+class OwnThread:
+    """Runs one function on a thread of its own, which may be left behind. What it raises is logged.
+
+    Not on the loop's executor: a thread that hangs there would keep the process from ending.
+    """
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+        self._done = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._run, daemon=True, name="ottla-zookeeper-lifecycle").start()
+
+    def _run(self) -> None:
+        try:
+            self._function()
+        except Exception as error:
+            log.info("kazoo: %r", error)
+        finally:
+            post(self._loop, self._done.set)
+
+    async def done_within(self, timeout_s: float) -> bool:
+        """Wait for its end; tell whether it came in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._done.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+    """Run `callback` on the loop, or never when the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        return
+
+
+def translated(error: BaseException, path: str) -> ZooKeeperError:
+    """Return our error for one of kazoo's."""
+    if isinstance(error, ZooKeeperError):
+        return error
+    if isinstance(error, SessionExpiredError):
+        return SessionExpired(path)
+    if isinstance(error, KazooZookeeperError):
+        return error_for(int(getattr(error, "code", None) or 0), path)
+    # A reply that could not be read, or one that was not ours: whether it was done nobody knows.
+    return ConnectionLoss(path, repr(error))
+
+
+def transaction_of(client: GuardedClient, operations: Sequence[Operation]) -> Any:
+    """Return kazoo's transaction of operations whose paths are complete and whose ACLs are given."""
+    transaction = client.transaction()
+    transaction.operations.extend(_kazoo_operation(operation) for operation in operations)
+    return transaction
+
+
+def _kazoo_operation(operation: Operation) -> Any:
+    match operation:
+        case Create(path, data, ephemeral, sequential, acl):
+            flags = int(ephemeral) | int(sequential) << 1
+            return serialization.Create(path, data, kazoo_acl(acl or ()), flags)
+        case SetData(path, data, version):
+            return serialization.SetData(path, data, version)
+        case Delete(path, version):
+            return serialization.Delete(path, version)
+        case Check(path, version):
+            return serialization.CheckVersion(path, version)
+
+
+def kazoo_acl(entries: Sequence[Acl]) -> list[Any]:
+    """Return kazoo's form of an ACL."""
+    return [ACL(entry.permissions, Id(entry.scheme, entry.identity)) for entry in entries]
+
+
+def multi_results(operations: Sequence[Operation], answers: Sequence[Any]) -> list[Any]:
+    """Return the results of a transaction; raises what made it fail, which kazoo only returns."""
+    for index, answer in enumerate(answers):
+        if isinstance(answer, Exception) and not isinstance(answer, RolledBackError | RuntimeInconsistency):
+            error = translated(answer, operations[index].path)
+            error.operation_index = index
+            raise error
+    if any(isinstance(answer, Exception) for answer in answers):
+        raise ConnectionLoss(operations[0].path, "a transaction failed without saying why")
+    return [_result(operation, answer) for operation, answer in zip(operations, answers, strict=True)]
+
+
+def _result(operation: Operation, answer: Any) -> Any:
+    match operation:
+        case Create():
+            return str(answer)
+        case SetData():
+            return Stat(*answer)
+    return None

@@ -1,0 +1,27 @@
+"""Which ACL a znode gets when the cluster secures them (`zookeeper.set.acl`)."""
+
+from __future__ import annotations
+
+from ottla.zookeeper import paths
+from ottla.zookeeper.session import ALL_PERMISSIONS, OPEN_ACL, READ_PERMISSION, Acl
+
+CREATOR_ALL: tuple[Acl, ...] = (Acl(ALL_PERMISSIONS, "auth", ""),)
+CREATOR_ALL_WORLD_READ: tuple[Acl, ...] = (*CREATOR_ALL, Acl(READ_PERMISSION, "world", "anyone"))
+
+SENSITIVE = (f"{paths.CONFIG}/users", f"{paths.CONFIG}/brokers", paths.DELEGATION_TOKEN)
+"""Below these are secrets: nobody but the brokers reads them."""
+
+
+def secure_acl(path: str) -> tuple[Acl, ...]:
+    """Return the ACL for a new znode: its creator may do everything, the world may read.
+
+    Below `SENSITIVE` the world may not read; below `/consumers` everybody may write, because old
+    consumers register and commit there. The session needs credentials.
+    """
+    if _below(path, (paths.CONSUMERS,)):
+        return OPEN_ACL
+    return CREATOR_ALL if _below(path, SENSITIVE) else CREATOR_ALL_WORLD_READ
+
+
+def _below(path: str, tops: tuple[str, ...]) -> bool:
+    return any(path == top or path.startswith(f"{top}/") for top in tops)
