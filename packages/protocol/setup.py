@@ -1,6 +1,7 @@
 """The compiled modules; everything else stands in pyproject.toml."""
 
 import sys
+from glob import glob
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -12,7 +13,7 @@ extensions = [
         "ottla.protocol.records._codec",
         [f"{RECORDS}/_codec.pyx"],
         include_dirs=[RECORDS],
-        depends=[f"{RECORDS}/crc32c.h", f"{RECORDS}/wire.h"],
+        depends=glob(f"{RECORDS}/*.h") + glob(f"{RECORDS}/*.pxi"),
         extra_compile_args=["/O2"] if sys.platform == "win32" else ["-O3"],
     )
 ]

@@ -152,6 +152,7 @@ def iter_stored(
     Reads chunks of `chunk_bytes`, and what a larger entry needs. Raises CorruptStorage, with its position, at
     the first thing that is no entry or goes on behind `end`: what came before stands.
     """
+    chunk_bytes = max(chunk_bytes, BATCH_HEADER_SIZE)
     position = start
     while position < end:
         chunk = memoryview(read_at(position, min(chunk_bytes, end - position)))
