@@ -1,0 +1,254 @@
+"""Makes the function that reads one version of one message.
+
+As with the encoder, the whole message is one flat function and neighbours of fixed width are read by one
+`struct` call, together with the length that follows them. `p` is always the place of what is read next; after
+a failure it says where.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.protocol._source import FIXED_CODES, PACKED_KINDS, Source, minimum_size, minimum_size_of
+from ottla.protocol.primitives import (
+    ArrayUnpackers,
+    Unreadable,
+    decode_uvarint,
+    skip_tagged_fields,
+    uuid_from,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ottla.protocol.schema import Field, Message, Struct
+
+_UNPACKERS: Final = {kind: ArrayUnpackers(FIXED_CODES[kind]) for kind in PACKED_KINDS}
+
+
+def make_decoder(cls: type[Message], version: int, filename: str) -> Callable[[Any, int, bool], Any]:
+    """Return a function from (buffer, its length, whether it must end there) to a message."""
+    return _DecoderSource(version, flexible=version >= cls.FLEXIBLE_FROM).build(cls, filename)
+
+
+def _truncated(needed: int, left: int) -> Unreadable:
+    return Unreadable(f"{needed} bytes are announced, {left} are left")
+
+
+def _too_many(count: int, left: int) -> Unreadable:
+    return Unreadable(f"an array of {count} elements cannot be in the {left} bytes left")
+
+
+def _absent() -> Unreadable:
+    return Unreadable("null, where null is not allowed")
+
+
+def _negative(length: int) -> Unreadable:
+    return Unreadable(f"the length {length} is negative")
+
+
+def _overrun(size: int, read: int) -> Unreadable:
+    return Unreadable(f"a tagged field of {size} bytes has {read} bytes of content")
+
+
+def _trailing(count: int) -> Unreadable:
+    return Unreadable(f"{count} bytes follow the end of the message")
+
+
+class _DecoderSource:
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.source = Source(
+            {
+                "new": object.__new__,
+                "uvarint": decode_uvarint,
+                "skip_tagged": skip_tagged_fields,
+                "uuid_from": uuid_from,
+                "truncated": _truncated,
+                "too_many": _too_many,
+                "absent": _absent,
+                "negative": _negative,
+                "overrun": _overrun,
+                "trailing": _trailing,
+            }
+        )
+        self.run: list[tuple[str, str]] = []
+        """Fixed-width values not yet read: their struct codes and targets."""
+        self.after: list[str] = []
+        """Lines to follow the reading of the run."""
+
+    def build(self, cls: type[Message], filename: str) -> Callable[[Any, int, bool], Any]:
+        add = self.source.add
+        add(0, "def decode(b, end, exact):")
+        if _has_records(cls):
+            add(1, "v = b if type(b) is memoryview else memoryview(b)")
+        else:
+            add(1, "if type(b) is not bytes: b = bytes(b)")
+        add(1, "p = 0")
+        self.struct(cls, "m", 1, "")
+        self.flush(1)
+        self.source.path = ""
+        add(1, "if exact and p != end: raise trailing(end - p)", "return m")
+        return self.source.compile("decode", filename)
+
+    def flush(self, depth: int) -> None:
+        if not self.run:
+            return
+        if len(self.run) == 1 and self.run[0][0] == "B":
+            self.source.add(depth, f"{self.run[0][1]} = b[p]", "p += 1")
+        else:
+            name, layout = self.source.layout("".join(code for code, _ in self.run))
+            targets = ", ".join(target for _, target in self.run)
+            comma = "," if len(self.run) == 1 else ""
+            self.source.add(depth, f"{targets}{comma} = {name}_unpack(b, p)", f"p += {layout.size}")
+        self.source.add(depth, *self.after)
+        self.run, self.after = [], []
+
+    def struct(self, cls: type[Struct], variable: str, depth: int, path: str) -> None:
+        """Read a struct into `variable`; the last run stays open for what follows."""
+        made = self.source.constant("C", cls, cls)
+        self.source.add(depth, f"{variable} = new({made})")
+        tagged = []
+        for field in cls.FIELDS:
+            self.source.path = f"{path}{field.name}"
+            target = f"{variable}.{field.name}"
+            if field.is_in(self.version) and not (self.flexible and field.is_tagged(self.version)):
+                self.value(field, target, depth)
+                continue
+            self.source.add(depth, f"{target} = {self.default(field)}")
+            if field.is_in(self.version):
+                tagged.append(field)
+        if self.flexible:
+            self.source.path = f"{path}tagged fields"
+            self.tagged_fields(tagged, variable, depth, path)
+
+    def default(self, field: Field) -> str:
+        if field.default is None:
+            return "None"
+        if field.kind == "array":
+            return "[]"
+        if field.kind == "struct":
+            return self.source.constant("C", field.element, field.element) + "()"
+        if field.kind == "uuid":
+            return self.source.constant("D", field.default, field.default)
+        return repr(field.default)
+
+    def tagged_fields(self, fields: list[Field], variable: str, depth: int, path: str) -> None:
+        count = self.source.fresh("t")
+        self.run.append(("B", count))
+        if not fields:
+            self.after.append(f"if {count}: p = skip_tagged(b, p - 1, end)")
+            return
+        self.flush(depth)
+        tag, size, start = (self.source.fresh(prefix) for prefix in ("g", "z", "a"))
+        self.source.add(depth, f"if {count}:")
+        self.source.add(depth + 1, f"{count}, p = uvarint(b, p - 1)", f"for _ in range({count}):")
+        self.source.add(
+            depth + 2,
+            f"{tag}, p = uvarint(b, p)",
+            f"{size}, p = uvarint(b, p)",
+            f"if {size} > end - p: raise truncated({size}, end - p)",
+            f"{start} = p",
+        )
+        for number, field in enumerate(fields):
+            self.source.path = f"{path}{field.name}"
+            self.source.add(depth + 2, f"{'elif' if number else 'if'} {tag} == {field.tag}:")
+            self.value(field, f"{variable}.{field.name}", depth + 3)
+            self.flush(depth + 3)
+        self.source.add(
+            depth + 2,
+            f"else: p += {size}",
+            f"if p != {start} + {size}: raise overrun({size}, p - {start})",
+        )
+
+    def value(self, field: Field, target: str, depth: int) -> None:
+        """Read one value that is present in this version."""
+        if field.kind == "uuid":
+            raw = self.source.fresh("u")
+            self.run.append(("16s", raw))
+            self.after.append(f"{target} = uuid_from({raw})")
+        elif field.kind in FIXED_CODES:
+            self.run.append((FIXED_CODES[field.kind], target))
+        elif field.kind == "struct":
+            self.inner_struct(field, target, depth)
+        else:
+            self.sized(field, target, depth)
+
+    def inner_struct(self, field: Field, target: str, depth: int) -> None:
+        local, path = self.source.fresh("m"), f"{self.source.path}."
+        if not field.is_nullable(self.version):
+            self.struct(field.element, local, depth, path)
+            self.source.add(depth, f"{target} = {local}")
+            return
+        self.flush(depth)
+        self.source.add(depth, "n = b[p]", "p += 1", f"if n > 127: {target} = None", "else:")
+        self.struct(field.element, local, depth + 1, path)
+        self.flush(depth + 1)
+        self.source.add(depth + 1, f"{target} = {local}")
+
+    def sized(self, field: Field, target: str, depth: int) -> None:
+        """Read a value that starts with its length or count: -1, or in flexible versions 0, is null."""
+        if self.flexible:
+            self.run.append(("B", "n"))
+            self.after.append("if n > 127: n, p = uvarint(b, p - 1)")
+            self.after.append("n -= 1")
+        else:
+            self.run.append(("h" if field.kind == "string" else "i", "n"))
+        self.flush(depth)
+        if field.is_nullable(self.version):
+            negative = "" if self.flexible else "if n != -1: raise negative(n)"
+            self.source.add(depth, "if n < 0:")
+            if negative:
+                self.source.add(depth + 1, negative)
+            self.source.add(depth + 1, f"{target} = None")
+            self.source.add(depth, "else:")
+            self.content(field, target, depth + 1)
+        else:
+            self.source.add(depth, "if n < 0: raise absent() if n == -1 else negative(n)")
+            self.content(field, target, depth)
+
+    def content(self, field: Field, target: str, depth: int) -> None:
+        if field.kind == "array":
+            self.array(field, target, depth)
+            return
+        read = {"string": 'str(b[p:n], "utf-8")', "blob": "bytes(b[p:n])", "records": "v[p:n]"}[field.kind]
+        self.source.add(
+            depth,
+            "n += p",
+            "if n > end: raise truncated(n - p, end - p)",
+            f"{target} = {read}",
+            "p = n",
+        )
+
+    def array(self, field: Field, target: str, depth: int) -> None:
+        element, path = field.element, self.source.path
+        is_struct = isinstance(element, type)
+        least = self.least(element)
+        self.source.add(depth, f"if n * {least} > end - p: raise too_many(n, end - p)")
+        if not is_struct and element.kind in PACKED_KINDS:
+            unpackers = self.source.constant("A", (element.kind, "unpackers"), _UNPACKERS[element.kind])
+            self.source.add(depth, f"{target} = list({unpackers}[n](b, p))", f"p += {least} * n")
+            return
+        items, item = self.source.fresh("l"), self.source.fresh("m")
+        self.source.add(
+            depth, f"{target} = {items} = []", f"{items}_add = {items}.append", "for _ in range(n):"
+        )
+        if is_struct:
+            self.struct(element, item, depth + 1, f"{path}[].")
+        else:
+            self.value(element, item, depth + 1)
+        self.flush(depth + 1)
+        self.source.add(depth + 1, f"{items}_add({item})")
+        self.source.path = path
+
+    def least(self, element: Any) -> int:
+        if isinstance(element, type):
+            fields: tuple[Field, ...] = element.FIELDS  # type: ignore[attr-defined]
+            return minimum_size(fields, self.version, flexible=self.flexible)
+        return minimum_size_of(element, self.version, flexible=self.flexible)
+
+
+def _has_records(cls: type[Struct]) -> bool:
+    inner = (field.element for field in cls.FIELDS if isinstance(field.element, type))
+    return any(field.kind == "records" for field in cls.FIELDS) or any(_has_records(one) for one in inner)

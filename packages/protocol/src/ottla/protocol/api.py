@@ -1,0 +1,119 @@
+"""The APIs by key: their classes, and which header goes with which version."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.protocol.schema import Message
+
+
+class ApiKey(IntEnum):
+    """The APIs this package knows, by the number that opens a request."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+
+
+@cache
+def request_class(key: int) -> type[Message]:
+    """Return the class of an API's request. Raises ValueError for a key that is unknown."""
+    return _message_class(ApiKey(key), "Request")
+
+
+@cache
+def response_class(key: int) -> type[Message]:
+    """Return the class of an API's response. Raises ValueError for a key that is unknown."""
+    return _message_class(ApiKey(key), "Response")
+
+
+def request_header_version(key: int, version: int) -> int:
+    """Return 2 where the request is flexible, else 1 (KIP-482).
+
+    Version 0, which has no client id, belongs to version 0 of ControlledShutdown alone.
+    """
+    if version == 0 and key == ApiKey.CONTROLLED_SHUTDOWN:
+        return 0
+    return 2 if version >= request_class(key).FLEXIBLE_FROM else 1
+
+
+def response_header_version(key: int, version: int) -> int:
+    """Return 1 where the response is flexible, else 0 (KIP-482).
+
+    ApiVersions is always answered with 0: its reader does not know yet what the broker speaks (KIP-511).
+    """
+    if key == ApiKey.API_VERSIONS:
+        return 0
+    return 1 if version >= response_class(key).FLEXIBLE_FROM else 0
+
+
+header_version = request_header_version
+
+
+def _message_class(key: ApiKey, suffix: str) -> type[Message]:
+    module = import_module(f"ottla.protocol.messages.{key.name.lower()}")
+    name = "".join(word.capitalize() for word in key.name.split("_"))
+    found: type[Message] = getattr(module, name + suffix)
+    return found

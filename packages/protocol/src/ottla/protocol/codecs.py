@@ -1,0 +1,101 @@
+"""Compiles constructors, encoders and decoders of messages, and explains their failures.
+
+Nobody but `ottla.protocol.schema` needs this module; it is imported when the first message is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.protocol._decoder import make_decoder
+from ottla.protocol._encoder import make_encoder
+from ottla.protocol._source import FIELD_OF_LINE, Source
+from ottla.protocol.primitives import MalformedMessage, UnencodableValue, UnknownVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from ottla.protocol.schema import Field, Message, Struct
+
+_MISSING = object()
+
+
+def compile_constructor(cls: type[Struct]) -> Callable[..., None]:
+    """Return `__init__` of a struct: keywords only, every one with its default."""
+    source = Source({"MISSING": _MISSING})
+    parameters = ", ".join(f"{field.name}={_default(source, field)}" for field in cls.FIELDS)
+    source.add(0, f"def __init__(self{', *, ' if parameters else ''}{parameters}):")
+    for field in cls.FIELDS:
+        source.add(1, f"self.{field.name} = {_initial(source, field)}")
+    source.add(1, "return None")
+    return source.compile("__init__", f"<constructor of {cls.__qualname__}>")
+
+
+def _is_mutable(field: Field) -> bool:
+    return field.kind in ("array", "struct") and field.default is not None
+
+
+def _default(source: Source, field: Field) -> str:
+    if _is_mutable(field):
+        return "MISSING"
+    return source.constant("D", (field.name, "default"), field.default)
+
+
+def _initial(source: Source, field: Field) -> str:
+    if not _is_mutable(field):
+        return field.name
+    fresh = "[]" if field.kind == "array" else source.constant("C", field.element, field.element) + "()"
+    return f"{fresh} if {field.name} is MISSING else {field.name}"
+
+
+def compile_encoder(cls: type[Message], version: int) -> Callable[[Any], list[Any]]:
+    """Return the function that writes a version of a message. Raises UnknownVersion."""
+    _check_version(cls, version)
+    return make_encoder(cls, version, _filename("encoder", cls, version))
+
+
+def compile_decoder(cls: type[Message], version: int) -> Callable[[Any, int, bool], Any]:
+    """Return the function that reads a version of a message. Raises UnknownVersion."""
+    _check_version(cls, version)
+    return make_decoder(cls, version, _filename("decoder", cls, version))
+
+
+def _check_version(cls: type[Message], version: int) -> None:
+    if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+        raise UnknownVersion(cls.__name__, version, cls.MIN_VERSION, cls.MAX_VERSION)
+
+
+def _filename(what: str, cls: type[Message], version: int) -> str:
+    return f"<{what} of {cls.__module__}.{cls.__qualname__} version {version}>"
+
+
+def explain_encoding(cls: type[Message], version: int, error: Exception) -> UnencodableValue:
+    """Turn the failure of an encoder into one that names the field."""
+    field, _ = _place(error, _filename("encoder", cls, version))
+    return UnencodableValue(cls.__name__, version, field, str(error))
+
+
+def explain_decoding(cls: type[Message], version: int, error: Exception) -> MalformedMessage:
+    """Turn the failure of a decoder into one that names the field and its place."""
+    field, variables = _place(error, _filename("decoder", cls, version))
+    reason = str(error)
+    if isinstance(error, UnicodeDecodeError):
+        reason = "text that is not UTF-8"
+    elif type(error).__module__ == "struct" or isinstance(error, IndexError):
+        reason = "the message ends too early"
+    return MalformedMessage(cls.__name__, version, field, variables.get("p", 0), reason)
+
+
+def _place(error: Exception, filename: str) -> tuple[str, dict[str, Any]]:
+    """Return the field a generated function was at, and the variables it had then.
+
+    The function's frame is still reachable from the traceback, so decoding pays nothing for this.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame: FrameType = trace.tb_frame
+        if frame.f_code.co_filename == filename:
+            return FIELD_OF_LINE[filename][trace.tb_lineno - 1], frame.f_locals
+        trace = trace.tb_next
+    return "", {}

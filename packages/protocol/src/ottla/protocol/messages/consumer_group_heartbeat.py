@@ -1,0 +1,61 @@
+"""Take part in a group of the newer protocol."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from ottla.protocol.schema import (
+    Message,
+    Struct,
+    array,
+    int16,
+    int32,
+    message,
+    nullable_array,
+    nullable_string,
+    nullable_struct,
+    string,
+    uuid,
+)
+
+
+class TopicPartitions(Struct):
+    topic_id: UUID = uuid()
+    partitions: list[int] = array(int32)
+
+
+@message(api_key=68, versions=(0, 0), flexible_from=0)
+class ConsumerGroupHeartbeatRequest(Message):
+    """Joins, stays in or leaves a group, and says what the member owns (KIP-848)."""
+
+    group_id: str = string()
+    member_id: str = string()
+    member_epoch: int = int32()
+    instance_id: str | None = nullable_string(None)
+    rack_id: str | None = nullable_string(None)
+    rebalance_timeout_ms: int = int32(-1)
+    subscribed_topic_names: list[str] | None = nullable_array(string, None)
+    server_assignor: str | None = nullable_string(None)
+    topic_partitions: list[TopicPartitions] | None = nullable_array(TopicPartitions, None)
+
+
+class TopicPartitionsResponse(Struct):
+    topic_id: UUID = uuid()
+    partitions: list[int] = array(int32)
+
+
+class Assignment(Struct):
+    topic_partitions: list[TopicPartitionsResponse] = array(TopicPartitionsResponse)
+
+
+@message(api_key=68, versions=(0, 0), flexible_from=0)
+class ConsumerGroupHeartbeatResponse(Message):
+    """Says the member's epoch and what it shall own."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string(None)
+    member_id: str | None = nullable_string(None)
+    member_epoch: int = int32()
+    heartbeat_interval_ms: int = int32()
+    assignment: Assignment | None = nullable_struct(Assignment)

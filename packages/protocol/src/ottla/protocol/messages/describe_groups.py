@@ -1,0 +1,54 @@
+"""Describe consumer groups."""
+
+from __future__ import annotations
+
+from ottla.protocol.schema import (
+    Message,
+    Struct,
+    array,
+    blob,
+    boolean,
+    int16,
+    int32,
+    message,
+    nullable_string,
+    string,
+)
+
+
+@message(api_key=15, versions=(0, 5), flexible_from=5)
+class DescribeGroupsRequest(Message):
+    """Asks about groups; version 3 asks for permitted operations (KIP-430)."""
+
+    groups: list[str] = array(string)
+    include_authorized_operations: bool = boolean(since=3)
+
+
+class DescribedGroupMember(Struct):
+    member_id: str = string()
+    group_instance_id: str | None = nullable_string(None, since=4, ignorable=True)
+    client_id: str = string()
+    client_host: str = string()
+    member_metadata: bytes = blob()
+    member_assignment: bytes = blob()
+
+
+class DescribedGroup(Struct):
+    error_code: int = int16()
+    group_id: str = string()
+    group_state: str = string()
+    protocol_type: str = string()
+    protocol_data: str = string()
+    members: list[DescribedGroupMember] = array(DescribedGroupMember)
+    authorized_operations: int = int32(-2147483648, since=3)
+
+
+@message(api_key=15, versions=(0, 5), flexible_from=5)
+class DescribeGroupsResponse(Message):
+    """Describes state and members of each group.
+
+    Version 4 adds static members (KIP-345), 6 a message with the error.
+    """
+
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    groups: list[DescribedGroup] = array(DescribedGroup)

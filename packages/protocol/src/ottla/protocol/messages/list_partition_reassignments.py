@@ -1,0 +1,52 @@
+"""List partitions that are being moved."""
+
+from __future__ import annotations
+
+from ottla.protocol.schema import (
+    Message,
+    Struct,
+    array,
+    int16,
+    int32,
+    message,
+    nullable_array,
+    nullable_string,
+    string,
+)
+
+
+class ListPartitionReassignmentsTopics(Struct):
+    name: str = string()
+    partition_indexes: list[int] = array(int32)
+
+
+@message(api_key=46, versions=(0, 0), flexible_from=0)
+class ListPartitionReassignmentsRequest(Message):
+    """Asks for moves under way, of some topics or all (KIP-455)."""
+
+    timeout_ms: int = int32(60000)
+    topics: list[ListPartitionReassignmentsTopics] | None = nullable_array(
+        ListPartitionReassignmentsTopics, None
+    )
+
+
+class OngoingPartitionReassignment(Struct):
+    partition_index: int = int32()
+    replicas: list[int] = array(int32)
+    adding_replicas: list[int] = array(int32)
+    removing_replicas: list[int] = array(int32)
+
+
+class OngoingTopicReassignment(Struct):
+    name: str = string()
+    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
+
+
+@message(api_key=46, versions=(0, 0), flexible_from=0)
+class ListPartitionReassignmentsResponse(Message):
+    """Lists replicas that are, come and go."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)

@@ -1,0 +1,161 @@
+"""The smallest pieces of the wire format, and the errors of reading and writing it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+Buffer = bytes | bytearray | memoryview
+"""What messages are read from."""
+
+ZERO_UUID: Final = UUID(int=0)
+"""Kafka's "no topic id"."""
+
+ONE_BYTE: Final = tuple(bytes([value]) for value in range(256))
+_MAX_UVARINT_BYTES: Final = 5
+_CACHED_LENGTHS: Final = 256
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are not the message they are said to be.
+
+    `message` names the class, `version` its version, `field` the path of the field that could not be read
+    (empty for the message as a whole), `position` the byte where it starts, `reason` what is wrong there.
+    """
+
+    def __init__(self, message: str, version: int, field: str, position: int, reason: str) -> None:
+        super().__init__(message, version, field, position, reason)
+        self.message = message
+        self.version = version
+        self.field = field
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        path = f"{self.message}.{self.field}" if self.field else self.message
+        return f"{path} (version {self.version}), byte {self.position}: {self.reason}"
+
+
+class UnsupportedField(ValueError):
+    """A field has a value, but the version to be written has no place for it, and it must not be lost."""
+
+    def __init__(self, field: str, version: int) -> None:
+        super().__init__(field, version)
+        self.field = field
+        self.version = version
+
+    def __str__(self) -> str:
+        return f"version {self.version} cannot carry {self.field}"
+
+
+class UnencodableValue(ValueError):
+    """A field holds what its wire type cannot express: None, a number out of range, a wrong type."""
+
+    def __init__(self, message: str, version: int, field: str, reason: str) -> None:
+        super().__init__(message, version, field, reason)
+        self.message = message
+        self.version = version
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.message}.{self.field} (version {self.version}): {self.reason}"
+
+
+class UnknownVersion(ValueError):
+    """A message has no such version."""
+
+    def __init__(self, message: str, version: int, first: int, last: int) -> None:
+        super().__init__(message, version, first, last)
+        self.message = message
+        self.version = version
+
+    def __str__(self) -> str:
+        _, _, first, last = self.args
+        return f"{self.message} has versions {first} to {last}, not {self.version}"
+
+
+class Unreadable(Exception):
+    """Raised inside a decoder, which does not know its place; `Message.decode` translates it."""
+
+
+def encode_uvarint(value: int) -> bytes:
+    """Write a non-negative integer in groups of seven bits, the lowest first (KIP-482)."""
+    if value < 0x80:
+        return ONE_BYTE[value]
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def decode_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Return the integer at `position` and the position after it.
+
+    Raises Unreadable past five bytes, the most a 32-bit value takes, and IndexError at the end of the buffer.
+    """
+    value = 0
+    for shift in range(0, 7 * _MAX_UVARINT_BYTES, 7):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise Unreadable(f"a variable-length integer has more than {_MAX_UVARINT_BYTES} bytes")
+
+
+def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
+    """Return the position after the tagged fields at `position`, none of which the reader knows (KIP-482)."""
+    count, position = decode_uvarint(buffer, position)
+    for _ in range(count):
+        _, position = decode_uvarint(buffer, position)
+        size, position = decode_uvarint(buffer, position)
+        position += size
+        if position > end:
+            raise Unreadable(f"a tagged field of {size} bytes is longer than the message")
+    return position
+
+
+@lru_cache(maxsize=4096)
+def uuid_from(raw: bytes) -> UUID:
+    """Return the UUID of 16 bytes; the same few topic ids come again and again."""
+    return UUID(bytes=raw)
+
+
+class ArrayPackers(dict[int, Callable[[Sequence[Any]], bytes]]):
+    """By length, the function that writes an array of fixed-width numbers with its count, in one call."""
+
+    def __init__(self, code: str, *, flexible: bool) -> None:
+        super().__init__()
+        self._code = code
+        self._flexible = flexible
+
+    def __missing__(self, count: int) -> Callable[[Sequence[Any]], bytes]:
+        head = encode_uvarint(count + 1) if self._flexible else struct.pack(">i", count)
+        pack = struct.Struct(f">{len(head)}s{count}{self._code}").pack
+
+        def write(values: Sequence[Any]) -> bytes:
+            return pack(head, *values)
+
+        if count < _CACHED_LENGTHS:
+            self[count] = write
+        return write
+
+
+class ArrayUnpackers(dict[int, Callable[[Any, int], tuple[Any, ...]]]):
+    """By length, the function that reads that many fixed-width numbers in one call."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__()
+        self._code = code
+
+    def __missing__(self, count: int) -> Callable[[Any, int], tuple[Any, ...]]:
+        read = struct.Struct(f">{count}{self._code}").unpack_from
+        if count < _CACHED_LENGTHS:
+            self[count] = read
+        return read
