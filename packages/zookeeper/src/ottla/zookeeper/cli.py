@@ -1,0 +1,146 @@
+"""`ottla zookeeper`: run a ZooKeeper, look into one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+
+import click
+
+from ottla.zookeeper.embedded import EmbeddedCoordinator, Fsync
+from ottla.zookeeper.errors import ZooKeeperError
+from ottla.zookeeper.kazoo_session import KazooSession
+from ottla.zookeeper.launcher import RealZooKeeper, find_installation
+
+EMBEDDED_DIR = Path("data/zookeeper-embedded")
+REAL_DIR = Path("data/zookeeper")
+
+
+@click.group()
+def zookeeper() -> None:
+    """Run a ZooKeeper for one machine, or look into any."""
+
+
+@zookeeper.command(
+    epilog="""\b
+Examples:
+  ottla zookeeper start
+  ottla zookeeper start --embedded --port 2181 --data-dir /var/lib/ottla/zookeeper
+  ottla zookeeper start --embedded --in-memory
+"""
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", default=2181, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"Where its data lives.  [default: {REAL_DIR}, or {EMBEDDED_DIR}]",
+)
+@click.option("--embedded", is_flag=True, help="Run Ottla's own, in this process: no Java, one machine only.")
+@click.option("--in-memory", is_flag=True, help="With --embedded: keep nothing on disk.")
+@click.option(
+    "--fsync",
+    type=click.Choice([each.value for each in Fsync]),
+    default=Fsync.ALWAYS.value,
+    show_default=True,
+    help="With --embedded: when to force writes to disk.",
+)
+@click.option("--heap", default="512m", show_default=True, help="Memory of the Java server.")
+def start(
+    host: str, port: int, data_dir: Path | None, embedded: bool, in_memory: bool, fsync: str, heap: str
+) -> None:
+    """Run a ZooKeeper server until Ctrl-C.
+
+    Without --embedded this is Apache's server, from ZOOKEEPER_HOME, Debian's package, Maven's cache or
+    pyspark's jars, whichever is found first; it needs Java.
+    """
+    if in_memory and not embedded:
+        raise click.UsageError("--in-memory needs --embedded")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    if embedded:
+        directory = None if in_memory else data_dir or EMBEDDED_DIR
+        _run(_serve_embedded(EmbeddedCoordinator(directory, host, port, fsync=Fsync(fsync)), directory))
+    else:
+        output = sys.stderr.buffer
+        _run(_serve_real(RealZooKeeper(data_dir or REAL_DIR, port, host=host, heap=heap, output=output)))
+
+
+@zookeeper.command(epilog="\b\nExample:\n  ottla zookeeper ls localhost:2181 /brokers/ids")
+@click.argument("connect")
+@click.argument("path", default="/")
+def ls(connect: str, path: str) -> None:
+    """List the children of PATH at the ZooKeeper CONNECT (host:port[,host:port...][/chroot])."""
+
+    async def show() -> None:
+        async with KazooSession(connect, connection_timeout_ms=10_000) as session:
+            for name in await session.children(path):
+                click.echo(name)
+
+    _run(show())
+
+
+@zookeeper.command(epilog="\b\nExample:\n  ottla zookeeper get localhost:2181 /controller")
+@click.argument("connect")
+@click.argument("path")
+@click.option("--stat", is_flag=True, help="Show version and times too, on standard error.")
+def get(connect: str, path: str, stat: bool) -> None:
+    """Print the data of PATH at the ZooKeeper CONNECT (host:port[,host:port...][/chroot])."""
+
+    async def show() -> None:
+        async with KazooSession(connect, connection_timeout_ms=10_000) as session:
+            data, facts = await session.get(path)
+            click.echo(data)
+            if stat:
+                for name, value in facts._asdict().items():
+                    click.echo(f"{name} = {value}", err=True)
+
+    _run(show())
+
+
+async def _serve_embedded(coordinator: EmbeddedCoordinator, directory: Path | None) -> None:
+    async with coordinator:
+        where = f"data in {directory}" if directory else "in memory"
+        click.echo(f"ZooKeeper (embedded) at {coordinator.connect_string}, {where}; Ctrl-C ends it")
+        await _until_signalled(coordinator.serve_forever())
+
+
+async def _serve_real(server: RealZooKeeper) -> None:
+    click.echo(f"starting ZooKeeper from {find_installation().source}")
+    async with server:
+        click.echo(f"ZooKeeper at {server.connect_string}; Ctrl-C ends it")
+        await _until_signalled(server.wait())
+
+
+async def _until_signalled(serving: Coroutine[None, None, object]) -> None:
+    """Serve until SIGINT or SIGTERM; raises what ends the serving before."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            stopped = tasks.create_task(stop.wait())
+            served = tasks.create_task(serving)
+            await asyncio.wait([stopped, served], return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            served.cancel()
+    except* OSError as group:
+        raise click.ClickException(str(group.exceptions[0])) from group
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _run(main: Coroutine[None, None, None]) -> None:
+    try:
+        asyncio.run(main)
+    except ZooKeeperError as error:
+        raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        raise click.Abort from None

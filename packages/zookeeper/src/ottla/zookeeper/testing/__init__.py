@@ -1,0 +1,7 @@
+"""For tests: ZooKeeper in memory, a server on a thread of its own, a proxy that misbehaves."""
+
+from ottla.zookeeper.testing.background import Background
+from ottla.zookeeper.testing.memory import MemoryEnsemble, MemorySession
+from ottla.zookeeper.testing.proxy import MisbehavingProxy
+
+__all__ = ["Background", "MemoryEnsemble", "MemorySession", "MisbehavingProxy"]
