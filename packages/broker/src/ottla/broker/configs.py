@@ -1,0 +1,412 @@
+"""Settings that change while the broker runs: kept in ZooKeeper, announced, applied.
+
+Who changes an entity writes it and then adds a numbered notification. Every broker first
+watches the notifications, then loads all entities, then re-reads whatever a notification
+names: a notification is a hint, the entity is the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.config import (
+    BrokerConfig,
+    ConfigError,
+    Key,
+    LogConfig,
+    check_broker_config,
+    field_names_of,
+    keys_of,
+    synonyms_of,
+    topic_keys,
+)
+from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.errors import IllegalName, MalformedZnode
+from ottla.zookeeper.session import BadVersion, EventType, NodeExists, NoNode, WatchEvent, ZooKeeperError
+from ottla.zookeeper.znodes import ConfigChange, ConfigEntity
+
+if TYPE_CHECKING:
+    from ottla.broker.environment import Environment
+    from ottla.zookeeper.session import Session
+
+_log = logging.getLogger(__name__)
+
+DYNAMIC_TOPIC: Final = 1
+DYNAMIC_BROKER: Final = 2
+DYNAMIC_DEFAULT_BROKER: Final = 3
+STATIC_BROKER: Final = 4
+DEFAULT: Final = 5
+
+TOPICS: Final = "topics"
+BROKERS: Final = "brokers"
+CLUSTER_DEFAULT: Final = "<default>"
+NOTIFICATION_LIFE_MS: Final = 15 * 60_000
+RETRY_BACKOFF_S: Final = 0.5
+
+_TYPES: Final[Mapping[str, int]] = {
+    "boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "password": 9,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One place a value may come from."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key as DescribeConfigs shows it; `synonyms` begins with the one that counts."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+    type: int
+    documentation: str
+    synonyms: tuple[Synonym, ...]
+
+
+class Configs:
+    """The settings of topics and brokers as they are now."""
+
+    def __init__(
+        self, session: Session, static: BrokerConfig, environment: Environment, broker_id: int
+    ) -> None:
+        self.static = static
+        self.broker = static
+        """The broker's configuration with what is set dynamically."""
+        self._session = session
+        self._environment = environment
+        self._broker_id = broker_id
+        self._topics: dict[str, dict[str, str]] = {}
+        self._known: set[str] = set()
+        self._brokers: dict[str, dict[str, str]] = {}
+        self._seen = -1
+        self._reload = False
+        self._moved = asyncio.Event()
+        self._log_configs: dict[str, LogConfig] = {}
+        self.on_topic_change: list[Callable[[str, LogConfig], None]] = []
+        self.on_broker_change: list[Callable[[BrokerConfig], None]] = []
+
+    # ---- reading
+
+    def overrides(self, topic: str) -> Mapping[str, str]:
+        """A topic's own settings."""
+        return self._topics.get(topic, {})
+
+    def log_config(self, topic: str) -> LogConfig:
+        """What governs the logs of a topic: the broker's defaults and the topic's own settings."""
+        config = self._log_configs.get(topic)
+        if config is None:
+            config = self._log_configs[topic] = self._build_log_config(topic)
+        return config
+
+    def _build_log_config(self, topic: str) -> LogConfig:
+        config = LogConfig.from_broker(self.broker)
+        for name, value in self.overrides(topic).items():
+            try:
+                config = config.with_overrides({name: value})
+            except ConfigError as error:
+                # Somebody else wrote it, past every check: the other settings still hold.
+                _log.error("topic setting ignored", extra={"topic": topic, "reason": str(error)})
+        return config
+
+    # ---- following ZooKeeper
+
+    async def load(self) -> None:
+        """Watch for notifications, then read every entity."""
+        self._reload = False
+        names = await self._notifications()
+        for kind, store in ((TOPICS, self._topics), (BROKERS, self._brokers)):
+            found = set(await self._children(f"{paths.CONFIG}/{kind}")) | store.keys()
+            await asyncio.gather(*(self._read(kind, name) for name in found))
+        self._seen = max((_number(name) for name in names), default=self._seen)
+
+    async def follow(self) -> None:
+        """Apply changes for ever. A lost connection may have hidden some: then everything is read again."""
+        while True:
+            await self._moved.wait()
+            self._moved.clear()
+            try:
+                await (self.load() if self._reload else self._process_notifications())
+            except ZooKeeperError as error:
+                _log.warning("configuration changes not read", extra={"reason": str(error)})
+                await asyncio.sleep(RETRY_BACKOFF_S)
+                self._moved.set()
+
+    def _notified(self, event: WatchEvent) -> None:
+        self._reload |= event.type is EventType.NONE
+        self._moved.set()
+
+    async def _process_notifications(self) -> None:
+        """Re-read what the notifications since the last time name; remove those that are old."""
+        for name in sorted(await self._notifications(), key=_number):
+            path = f"{paths.CONFIG_CHANGES}/{name}"
+            try:
+                data, stat = await self._session.get(path)
+            except NoNode:
+                continue
+            if _number(name) > self._seen:
+                self._seen = _number(name)
+                await self._apply_notification(path, data)
+            if self._environment.clock.now_ms() - stat.ctime_ms > NOTIFICATION_LIFE_MS:
+                await self._remove(path)
+
+    async def _apply_notification(self, path: str, data: bytes) -> None:
+        try:
+            change = ConfigChange.decode(data)
+        except MalformedZnode as error:
+            _log.error("configuration notification ignored", extra={"path": path, "reason": str(error)})
+            return
+        kind, _, name = change.entity_path.partition("/")
+        if kind in (TOPICS, BROKERS):
+            await self._read(kind, name)
+
+    async def _notifications(self) -> list[str]:
+        return await self._session.children(paths.CONFIG_CHANGES, self._notified)
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return await self._session.children(path)
+        except NoNode:
+            return []
+
+    async def _remove(self, path: str) -> None:
+        try:
+            await self._session.delete(path)
+        except NoNode:
+            return
+
+    async def ensure_topics(self, topics: Iterable[str]) -> None:
+        """Have the settings of topics at hand that this broker hears of for the first time.
+
+        They are written before the topic is, without a notification.
+        """
+        await asyncio.gather(*(self._read(TOPICS, topic) for topic in topics if topic not in self._known))
+
+    async def _read(self, kind: str, name: str) -> None:
+        settings, _ = await self._get(kind, name)
+        if kind == TOPICS:
+            self._take_topic(name, settings or {})
+        elif name in (CLUSTER_DEFAULT, str(self._broker_id)):
+            self._take_broker(name, settings or {})
+
+    async def _get(self, kind: str, name: str) -> tuple[dict[str, str] | None, int]:
+        """The settings of an entity and the version of its znode; (None, -1) when there is none."""
+        try:
+            data, stat = await self._session.get(paths.config_entity(kind, name))
+        except NoNode:
+            return None, -1
+        try:
+            return dict(ConfigEntity.decode(f"{kind}/{name}", data).config), stat.version
+        except MalformedZnode as error:
+            _log.error("settings ignored", extra={"entity": f"{kind}/{name}", "reason": str(error)})
+            return {}, stat.version
+
+    def _take_topic(self, topic: str, settings: dict[str, str]) -> None:
+        self._known.add(topic)
+        if settings == self._topics.get(topic, {}):
+            return
+        if settings:
+            self._topics[topic] = settings
+        else:
+            self._topics.pop(topic, None)
+        self._log_configs.pop(topic, None)
+        for listener in self.on_topic_change:
+            listener(topic, self.log_config(topic))
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop what is remembered of a deleted topic."""
+        self._topics.pop(topic, None)
+        self._log_configs.pop(topic, None)
+        self._known.discard(topic)
+
+    def _take_broker(self, name: str, settings: dict[str, str]) -> None:
+        if settings == self._brokers.get(name, {}):
+            return
+        self._brokers[name] = settings
+        try:
+            self.broker = self._with_dynamic(self._brokers)
+        except ConfigError as error:
+            _log.error("broker settings ignored", extra={"entity": name, "reason": str(error)})
+            return
+        topics, self._log_configs = list(self._log_configs), {}
+        for changed in self.on_broker_change:
+            changed(self.broker)
+        for topic in topics:
+            for listener in self.on_topic_change:
+                listener(topic, self.log_config(topic))
+
+    def _with_dynamic(self, stored: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
+        known, fields = keys_of(BrokerConfig), field_names_of(BrokerConfig)
+        settings = {**stored.get(CLUSTER_DEFAULT, {}), **stored.get(str(self._broker_id), {})}
+        values = {fields[name]: known[name].parse(text) for name, text in settings.items() if name in known}
+        config = dataclasses.replace(self.static, **values)
+        check_broker_config(config)
+        return config
+
+    # ---- describing
+
+    def describe_topic(self, topic: str) -> list[Entry]:
+        """Every topic-level key of a topic with its value and where it comes from."""
+        return self.describe_topic_with(self.overrides(topic))
+
+    def describe_topic_with(self, overrides: Mapping[str, str | None]) -> list[Entry]:
+        """The same for given overrides."""
+        return [self._topic_entry(key, overrides) for key in topic_keys().values()]
+
+    def _topic_entry(self, key: Key, overrides: Mapping[str, str | None]) -> Entry:
+        synonyms: list[Synonym] = []
+        if key.name in overrides:
+            synonyms.append(Synonym(key.name, overrides[key.name], DYNAMIC_TOPIC))
+        broker_synonyms = synonyms_of(key.name)
+        for name in broker_synonyms:
+            synonyms += self._broker_synonyms(name, with_default=name == broker_synonyms[0])
+        if not synonyms or synonyms[-1].source != DEFAULT:
+            synonyms.append(Synonym(key.name, key.show(key.default), DEFAULT))
+        # The effective value is computed: `log.retention.hours` stands behind `retention.ms` in another unit.
+        value = synonyms[0].value if synonyms[0].source == DYNAMIC_TOPIC else self._effective(key)
+        return _entry(key, value, synonyms, read_only=False)
+
+    def _effective(self, key: Key) -> str | None:
+        return key.show(getattr(LogConfig.from_broker(self.broker), field_names_of(LogConfig)[key.name]))
+
+    def describe_broker(self, name: str) -> list[Entry]:
+        """Every key of this broker; with an empty name only the cluster-wide dynamic ones that are set."""
+        known = keys_of(BrokerConfig)
+        if not name:
+            return [
+                _entry(
+                    known[key],
+                    value,
+                    [Synonym(key, value, DYNAMIC_DEFAULT_BROKER)],
+                    read_only=known[key].update == "read-only",
+                )
+                for key, value in self._brokers.get(CLUSTER_DEFAULT, {}).items()
+                if key in known
+            ]
+        return [self._broker_entry(key) for key in known.values()]
+
+    def _broker_entry(self, key: Key) -> Entry:
+        synonyms = self._broker_synonyms(key.name, with_default=True)
+        value = key.show(getattr(self.broker, field_names_of(BrokerConfig)[key.name]))
+        return _entry(key, value, synonyms, read_only=key.update == "read-only")
+
+    def _broker_synonyms(self, name: str, *, with_default: bool) -> list[Synonym]:
+        key = keys_of(BrokerConfig)[name]
+        synonyms: list[Synonym] = []
+        for entity, source in (
+            (str(self._broker_id), DYNAMIC_BROKER),
+            (CLUSTER_DEFAULT, DYNAMIC_DEFAULT_BROKER),
+        ):
+            if name in self._brokers.get(entity, {}):
+                synonyms.append(Synonym(name, self._brokers[entity][name], source))
+        static = getattr(self.static, field_names_of(BrokerConfig)[name])
+        if static != key.default:
+            synonyms.append(Synonym(name, key.show(static), STATIC_BROKER))
+        if with_default:
+            synonyms.append(Synonym(name, key.show(key.default), DEFAULT))
+        return synonyms
+
+    # ---- changing
+
+    async def alter_topic(
+        self, topic: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool = False
+    ) -> None:
+        """Replace a topic's settings by what `change` makes of them.
+
+        Raises UnknownTopicOrPartition, or InvalidConfig saying which setting cannot be used.
+        """
+        if not await self._session.exists(paths.topic(topic)):
+            raise UnknownTopicOrPartition(f"The topic '{topic}' does not exist.")
+
+        def check(settings: Mapping[str, str]) -> None:
+            LogConfig.from_broker(self.broker).with_overrides(settings)
+
+        await self._alter(TOPICS, topic, change, check, validate_only=validate_only)
+
+    async def alter_broker(
+        self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool = False
+    ) -> None:
+        """Replace the dynamic settings of this broker, or of all of them when the name is empty."""
+        if name and name != str(self._broker_id):
+            raise InvalidRequest(f"Unexpected broker id, expected {self._broker_id}, but received {name}")
+        entity = name or CLUSTER_DEFAULT
+
+        def check(settings: Mapping[str, str]) -> None:
+            _check_dynamic(settings, per_broker=bool(name))
+            self._with_dynamic({**self._brokers, entity: settings})
+
+        await self._alter(BROKERS, entity, change, check, validate_only=validate_only)
+
+    async def _alter(
+        self,
+        kind: str,
+        name: str,
+        change: Callable[[dict[str, str]], dict[str, str]],
+        check: Callable[[Mapping[str, str]], None],
+        *,
+        validate_only: bool,
+    ) -> None:
+        while True:
+            present, version = await self._get(kind, name)
+            settings = change(dict(present or {}))
+            try:
+                check(settings)
+            except ConfigError as error:
+                raise InvalidConfig(f"Invalid config value for resource: {error}") from None
+            if validate_only:
+                return
+            try:
+                await self._write(ConfigEntity(f"{kind}/{name}", settings), version)
+            except (BadVersion, NodeExists):
+                continue
+            await self._read(kind, name)
+            return
+
+    async def _write(self, node: ConfigEntity, version: int) -> None:
+        change = ConfigChange(node.entity_path)
+        if version < 0:
+            await self._session.create(node.path, node.encode(), make_parents=True)
+        else:
+            await self._session.set(node.path, node.encode(), version=version)
+        await self._session.create(change.path, change.encode(), sequential=True, make_parents=True)
+
+
+def _check_dynamic(settings: Mapping[str, str], *, per_broker: bool) -> None:
+    known = keys_of(BrokerConfig)
+    for name in settings:
+        if name not in known:
+            raise InvalidConfig(f"{name} is not a broker configuration")
+    if fixed := sorted(name for name in settings if known[name].update == "read-only"):
+        raise InvalidRequest(f"Cannot update these configs dynamically: {', '.join(fixed)}")
+    own = sorted(name for name in settings if known[name].update == "per-broker")
+    if own and not per_broker:
+        raise InvalidRequest(f"Cannot update these configs at default cluster level: {', '.join(own)}")
+
+
+def _entry(key: Key, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+    sensitive = key.type == "password"
+    if sensitive:
+        value = None
+        synonyms = [Synonym(one.name, None, one.source) for one in synonyms]
+    source = synonyms[0].source if synonyms else DEFAULT
+    return Entry(key.name, value, source, read_only, sensitive, _TYPES[key.type], key.doc, tuple(synonyms))
+
+
+def _number(name: str) -> int:
+    try:
+        return paths.sequence_of(name)
+    except IllegalName:
+        return -1

@@ -1,0 +1,110 @@
+"""How the controller talks to brokers: a queue each, one request at a time, repeated until answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from ottla.broker.controller.batch import ControlRequest
+from ottla.broker.controller.events import ControlResponse
+from ottla.broker.controller.model import LiveBroker
+
+_log = logging.getLogger("controller")
+
+RETRY_BACKOFF_S = 0.1
+
+Replied = Callable[[LiveBroker, ControlRequest, ControlResponse], None]
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+
+class Sender(Protocol):
+    """The way to one broker."""
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        """Deliver a request and return the answer; raises OSError or TimeoutError when that failed."""
+        ...
+
+    async def close(self) -> None:
+        """Give up the connection."""
+        ...
+
+
+class Channel:
+    """The queue of one broker in one of its lives."""
+
+    def __init__(self, broker: LiveBroker, sender: Sender, replied: Replied) -> None:
+        self.broker = broker
+        self.task: asyncio.Task[None] | None = None
+        self._sender = sender
+        self._replied = replied
+        self._queue: asyncio.Queue[ControlRequest] = asyncio.Queue()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have not been sent yet."""
+        return self._queue.qsize()
+
+    def put(self, request: ControlRequest) -> None:
+        """Send after everything put before."""
+        self._queue.put_nowait(request)
+
+    async def run(self) -> None:
+        """Deliver for ever; the owner cancels when the broker is gone."""
+        try:
+            while True:
+                request = await self._queue.get()
+                self._replied(self.broker, request, await self._deliver(request))
+        finally:
+            await self._sender.close()
+
+    async def _deliver(self, request: ControlRequest) -> ControlResponse:
+        while True:
+            try:
+                return await self._sender.send(request)
+            except Exception:
+                # A request that is dropped leaves a partition without a leader, so whatever went
+                # wrong it is repeated for as long as the broker is registered.
+                _log.warning("request to broker failed", exc_info=True, extra={"broker": self.broker.id})
+                await asyncio.sleep(RETRY_BACKOFF_S)
+
+
+class Channels:
+    """The channels of one controllership."""
+
+    def __init__(self, connect: Callable[[LiveBroker], Sender], replied: Replied, spawn: Spawn) -> None:
+        self._connect = connect
+        self._replied = replied
+        self._spawn = spawn
+        self._channels: dict[int, Channel] = {}
+
+    def follow(self, live: Mapping[int, LiveBroker]) -> None:
+        """Open channels to brokers that came; drop those of brokers that left, bounced or moved."""
+        for broker_id, channel in list(self._channels.items()):
+            if live.get(broker_id) != channel.broker:
+                self._drop(broker_id)
+        for broker_id, broker in live.items():
+            if broker_id not in self._channels:
+                channel = self._channels[broker_id] = Channel(broker, self._connect(broker), self._replied)
+                channel.task = self._spawn(channel.run(), f"controller-to-broker-{broker_id}")
+
+    def send(self, broker: LiveBroker, request: ControlRequest) -> None:
+        """Queue a request; one for a broker that has left goes nowhere."""
+        channel = self._channels.get(broker.id)
+        if channel is not None and channel.broker.epoch == broker.epoch:
+            channel.put(request)
+
+    def waiting(self) -> int:
+        """How many requests wait in all queues."""
+        return sum(channel.waiting for channel in self._channels.values())
+
+    def close(self) -> None:
+        """Drop all channels and what waits in them."""
+        for broker_id in list(self._channels):
+            self._drop(broker_id)
+
+    def _drop(self, broker_id: int) -> None:
+        channel = self._channels.pop(broker_id)
+        if channel.task is not None:
+            channel.task.cancel()

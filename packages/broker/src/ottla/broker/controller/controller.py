@@ -1,0 +1,492 @@
+"""The controller of one broker: runs for office, and in office feeds the machine and does what it says.
+
+One task owns everything here. Watches, brokers' answers and requests only put something into
+its queue; the queue has no bound, because whoever waits for a place in it would hold up the
+very thing that could empty it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.controller import leadership
+from ottla.broker.controller.batch import ControlRequest, Publish
+from ottla.broker.controller.channels import Channels, Sender, Spawn
+from ottla.broker.controller.events import (
+    Answers,
+    BalanceLeaders,
+    BrokersRead,
+    ControlResponse,
+    DeleteTopic,
+    DropMarker,
+    Effect,
+    Elected,
+    ElectLeaders,
+    Event,
+    LeaderElected,
+    ReplicasFailed,
+    ReplyReceived,
+    TopicsRead,
+    WriteLeaderships,
+    WriteResults,
+)
+from ottla.broker.controller.machine import Machine
+from ottla.broker.controller.model import ControllerContext, LiveBroker, PartitionState
+from ottla.broker.controller.store import Fenced, Store
+from ottla.broker.placement import new_topic_id
+from ottla.protocol.errors import NotController
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.session import (
+    Session,
+    SessionExpired,
+    SessionState,
+    StateChange,
+    WatchEvent,
+    ZooKeeperError,
+)
+from ottla.zookeeper.znodes import LogDirEvent, PreferredReplicaElection
+
+if TYPE_CHECKING:
+    from ottla.broker.environment import Environment
+    from ottla.broker.metrics import Metrics
+
+_log = logging.getLogger("controller")
+_state_change = logging.getLogger("state-change")
+
+RETRY_BACKOFF_S: Final = 0.1
+NO_EPOCH: Final = -1
+
+_OFFICE: Final = "office"
+_BROKERS: Final = "brokers"
+_TOPICS: Final = "topics"
+_PREFERRED: Final = "preferred"
+_LOG_DIRS: Final = "log dirs"
+
+
+class _Asked:
+    """An event somebody waits for."""
+
+    def __init__(self, event: Event, future: asyncio.Future[Answers] | None) -> None:
+        self.event = event
+        self.future = future
+
+    def refuse(self) -> None:
+        """Tell the one who waits that he has to ask another broker."""
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(NotController())
+
+
+class Controller:
+    """Takes part in the election, and leads the cluster while elected.
+
+    `registered` is awaited before each election: the broker has to be in `/brokers/ids` of the
+    present session first. It returns the broker epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        session: Session,
+        environment: Environment,
+        metrics: Metrics,
+        register: Callable[[], Awaitable[int]],
+        connect: Callable[[LiveBroker], Sender],
+        spawn: Spawn,
+        unclean_allowed: Callable[[str], bool] = lambda topic: False,
+        topic_deleted: Callable[[str], None] = lambda topic: None,
+        inter_broker_listener: str = "PLAINTEXT",
+    ) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = NO_EPOCH
+        self.holder = leadership.NOBODY
+        """The broker that is controller, as the znode says; -1 for nobody."""
+        self._session = session
+        self._environment = environment
+        self._register = register
+        self._connect = connect
+        self._spawn = spawn
+        self._unclean_allowed = unclean_allowed
+        self._topic_deleted = topic_deleted
+        self._listener = inter_broker_listener
+        self._signals: dict[str, None] = {}
+        self._dirty_topics: set[str] = set()
+        self._asked: deque[_Asked] = deque()
+        self._something = asyncio.Event()
+        self._machine: Machine | None = None
+        self._store: Store | None = None
+        self._channels: Channels | None = None
+        self._office_session = -1
+        self._registered_session = -1
+        self._closing = False
+        self._watches: dict[str, Callable[[WatchEvent], None]] = {}
+        self._topic_watches: dict[str, Callable[[WatchEvent], None]] = {}
+        self._stop_listening: Callable[[], None] | None = None
+        self._metrics = metrics
+        self._elections = metrics.meter("kafka.controller", "ControllerStats", "LeaderElectionsPerSec")
+        self._unclean = metrics.meter("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec")
+        self._queue_time = metrics.histogram("kafka.controller", "ControllerEventManager", "EventQueueTimeMs")
+        self._gauges(metrics)
+
+    # ---- what others see
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller."""
+        return self._machine is not None
+
+    @property
+    def context(self) -> ControllerContext | None:
+        """What the controller knows, None when this is not it. For reading only."""
+        return self._machine.context if self._machine else None
+
+    def is_stale_broker_epoch(self, epoch: int) -> bool:
+        """Whether a request was meant for an earlier life of this broker."""
+        return epoch != NO_EPOCH and epoch < self.broker_epoch
+
+    async def ask(self, event: Event) -> Answers:
+        """Have the controller process an event and return its answer; raises NotController elsewhere."""
+        if self._machine is None:
+            raise NotController
+        asked = _Asked(event, asyncio.get_running_loop().create_future())
+        self._put(asked)
+        assert asked.future is not None
+        return await asked.future
+
+    def balance_leaders(self, allowed_imbalance: float) -> None:
+        """Look whether leaderships should go back to the preferred replicas."""
+        if self._machine is not None:
+            self._put(_Asked(BalanceLeaders(allowed_imbalance), None))
+
+    # ---- the one task
+
+    async def run(self) -> None:
+        """Take part for ever. Cancel to stop."""
+        self._stop_listening = self._session.listen(self._session_changed)
+        self._signal(_OFFICE)
+        try:
+            while True:
+                await self._something.wait()
+                self._something.clear()
+                await self._drain()
+        finally:
+            self._closing = True
+            self._stop_listening()
+            self._resign("the broker stops")
+
+    async def _drain(self) -> None:
+        while self._signals or self._asked:
+            try:
+                await self._next()
+            except SessionExpired:
+                self._resign("the session is over")
+                self._signal(_OFFICE)
+                await asyncio.sleep(0)
+            except Fenced:
+                self._resign("another controller has been elected")
+                self._signal(_OFFICE)
+            except ZooKeeperError as error:
+                await self._not_reached(error)
+
+    async def _next(self) -> None:
+        if self._signals:
+            signal = next(iter(self._signals))
+            del self._signals[signal]
+            await self._follow(signal)
+        else:
+            asked = self._asked.popleft()
+            await self._answer(asked)
+
+    async def _not_reached(self, error: ZooKeeperError) -> None:
+        """Begin again with everything: what was half read or half done is read again."""
+        _log.warning("ZooKeeper operation failed", extra={"reason": str(error)})
+        self._resign("a ZooKeeper operation failed")
+        self._signal(_OFFICE)
+        await asyncio.sleep(RETRY_BACKOFF_S)
+
+    async def _follow(self, signal: str) -> None:
+        if signal == _OFFICE:
+            await self._office()
+        elif self._machine is None:
+            return
+        elif signal == _BROKERS:
+            await self._read_brokers()
+        elif signal == _TOPICS:
+            await self._read_topics()
+        elif signal == _PREFERRED:
+            await self._preferred_elections()
+        elif signal == _LOG_DIRS:
+            await self._log_dir_events()
+
+    # ---- hearing of things
+
+    def _signal(self, signal: str) -> None:
+        self._signals[signal] = None
+        self._something.set()
+
+    def _put(self, asked: _Asked) -> None:
+        self._asked.append(asked)
+        self._something.set()
+
+    def _watch(self, signal: str) -> Callable[[WatchEvent], None]:
+        if signal not in self._watches:
+            self._watches[signal] = lambda _: self._signal(signal)
+        return self._watches[signal]
+
+    def _watch_topic(self, topic: str) -> Callable[[WatchEvent], None]:
+        if topic not in self._topic_watches:
+            self._topic_watches[topic] = lambda _: self._topic_moved(topic)
+        return self._topic_watches[topic]
+
+    def _topic_moved(self, topic: str) -> None:
+        self._dirty_topics.add(topic)
+        self._signal(_TOPICS)
+
+    def _session_changed(self, change: StateChange) -> None:
+        if change.state is SessionState.LOST:
+            # At once and before everything that waits: from here on somebody else may be elected.
+            self._resign("the session is lost")
+        elif change.state is SessionState.CONNECTED:
+            self._signal(_OFFICE)
+
+    # ---- office
+
+    async def _office(self) -> None:
+        """Register in a new session, see who is controller, and become it if nobody is."""
+        if self._closing or not self._session.connected:
+            return
+        number, session_id = self._session.session_number, self._session.session_id
+        if self._registered_session != number:
+            self.broker_epoch = await self._register()
+            self._registered_session = number
+        bound = self._session.bound(number)
+        holder = await leadership.read_holder(bound, session_id, self.broker_id, self._watch(_OFFICE))
+        self.holder = holder.broker_id
+        if holder.mine and self._machine is not None and self._office_session == number:
+            return
+        self._resign("somebody else is controller")
+        if holder.mine:
+            # Left over from a controllership that ended within this session.
+            await leadership.leave_office(bound, session_id)
+            self._signal(_OFFICE)
+        elif holder.broker_id == leadership.NOBODY:
+            await self._run_for_office(number, session_id)
+
+    async def _run_for_office(self, number: int, session_id: int) -> None:
+        bound = self._session.bound(number)
+        now_ms = self._environment.clock.now_ms()
+        office = await leadership.run_for_office(bound, session_id, self.broker_id, now_ms)
+        if office is None:
+            self._signal(_OFFICE)
+            return
+        if self._session.session_number != number:
+            raise SessionExpired(paths.CONTROLLER)
+        await self._take_office(office, number)
+
+    async def _take_office(self, office: leadership.Office, number: int) -> None:
+        _log.info("elected controller", extra={"epoch": office.epoch, "broker": self.broker_id})
+        self.holder = self.broker_id
+        self._office_session = number
+        context = ControllerContext(self.broker_id, office.epoch, self._unclean_allowed)
+        machine = Machine(context, self._listener)
+        self._store = Store(
+            self._session.bound(number), office, lambda: new_topic_id(self._environment.random)
+        )
+        self._channels = Channels(self._connect, self._replied, self._spawn)
+        self._machine = machine
+        self._dirty_topics.clear()
+        await self._perform(machine, await self._read_everything(self._store))
+        self._signal(_PREFERRED)
+        self._signal(_LOG_DIRS)
+
+    async def _read_everything(self, store: Store) -> Elected:
+        # Each read sets its watch first, so nothing that happens from here on goes unnoticed.
+        brokers = await store.brokers(self._watch(_BROKERS))
+        deletions = await store.deletions(self._watch(_TOPICS))
+        names = await store.topic_names(self._watch(_TOPICS))
+        topics = await store.topics(names, self._watch_topic)
+        partitions = [
+            TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
+        ]
+        leaderships = await store.leaderships(partitions)
+        if self._channels is not None:
+            self._channels.follow(brokers)
+        return Elected(brokers, topics, leaderships, deletions)
+
+    def _resign(self, reason: str) -> None:
+        """Stop being controller at once; everybody who waits is told to ask elsewhere."""
+        if self._machine is not None:
+            _log.info("no longer controller", extra={"reason": reason, "broker": self.broker_id})
+        self._machine = None
+        self._store = None
+        if self._channels is not None:
+            self._channels.close()
+            self._channels = None
+        while self._asked:
+            self._asked.popleft().refuse()
+
+    # ---- reading what changed
+
+    async def _read_brokers(self) -> None:
+        machine, store = self._current()
+        brokers = await store.brokers(self._watch(_BROKERS))
+        if self._channels is not None:
+            self._channels.follow(brokers)
+        await self._perform(machine, BrokersRead(brokers))
+
+    async def _read_topics(self) -> None:
+        machine, store = self._current()
+        dirty, self._dirty_topics = self._dirty_topics, set()
+        try:
+            # Markers first: a marker for a topic that is not in the later list is for one that is gone.
+            deletions = await store.deletions(self._watch(_TOPICS))
+            names = await store.topic_names(self._watch(_TOPICS))
+            known = machine.context.topics
+            fresh = await store.topics((n for n in names if n in dirty or n not in known), self._watch_topic)
+        except BaseException:
+            self._dirty_topics |= dirty
+            raise
+        for gone in self._topic_watches.keys() - set(names):
+            del self._topic_watches[gone]
+        topics = {name: topic for name in names if (topic := fresh.get(name) or known.get(name))}
+        await self._perform(machine, TopicsRead(topics, deletions))
+
+    async def _preferred_elections(self) -> None:
+        """Do what the znode of the election tool asks for, then look whether it asks again."""
+        machine, store = self._current()
+        data = await store.data_of(paths.PREFERRED_REPLICA_ELECTION, self._watch(_PREFERRED))
+        if data is None:
+            return
+        try:
+            node = PreferredReplicaElection.decode(data)
+            partitions = frozenset(TopicPartition(topic, number) for topic, number in node.partitions)
+            await self._perform(machine, ElectLeaders(partitions))
+        except MalformedZnode as error:
+            _log.error("preferred replica election ignored", extra={"reason": str(error)})
+        await store.delete(paths.PREFERRED_REPLICA_ELECTION)
+        # Written again between our read and our delete, it would have been seen by no watch.
+        self._signal(_PREFERRED)
+
+    async def _log_dir_events(self) -> None:
+        machine, store = self._current()
+        root = paths.LOG_DIR_EVENT_NOTIFICATION
+        for name in await store.children_of(root, self._watch(_LOG_DIRS)):
+            data = await store.data_of(f"{root}/{name}")
+            if data is not None:
+                try:
+                    await self._perform(machine, ReplicasFailed(LogDirEvent.decode(data).broker_id))
+                except MalformedZnode as error:
+                    _log.error("log directory event ignored", extra={"reason": str(error)})
+            await store.delete(f"{root}/{name}")
+
+    # ---- deciding and doing
+
+    async def _answer(self, asked: _Asked) -> None:
+        if self._machine is None:
+            asked.refuse()
+            return
+        try:
+            answers = await self._perform(self._machine, asked.event)
+        except BaseException:
+            asked.refuse()
+            raise
+        if asked.future is not None and not asked.future.done():
+            asked.future.set_result(answers)
+
+    def _current(self) -> tuple[Machine, Store]:
+        if self._machine is None or self._store is None:
+            raise SessionExpired(paths.CONTROLLER)
+        return self._machine, self._store
+
+    async def _perform(self, machine: Machine, event: Event) -> Answers:
+        """Run one step of the machine, carrying out each effect before the next is asked for."""
+        steps = machine.step(event)
+        result: WriteResults | None = None
+        while True:
+            try:
+                effect = steps.send(result)
+            except StopIteration as done:
+                answers: Answers = done.value
+                return answers
+            if self._machine is not machine or self._store is None:
+                raise SessionExpired(paths.CONTROLLER)
+            result = await self._carry_out(effect, self._store)
+            if self._machine is not machine:
+                raise SessionExpired(paths.CONTROLLER)
+
+    async def _carry_out(self, effect: Effect, store: Store) -> WriteResults | None:
+        match effect:
+            case WriteLeaderships():
+                return await store.write_leaderships(effect.leaderships)
+            case Publish():
+                if self._channels is not None:
+                    self._channels.send(effect.broker, effect.request)
+            case DeleteTopic():
+                await store.delete_topic(effect.topic)
+                self._topic_deleted(effect.topic)
+                _log.info("topic deleted", extra={"topic": effect.topic})
+            case DropMarker():
+                await store.drop_marker(effect.topic)
+            case LeaderElected():
+                self._note(effect)
+        return None
+
+    def _note(self, effect: LeaderElected) -> None:
+        self._elections.mark()
+        if effect.unclean:
+            self._unclean.mark()
+            _log.warning("unclean leader election", extra={"partition": str(effect.partition)})
+        _state_change.info(
+            "leader elected",
+            extra={"partition": str(effect.partition), "leader": effect.leadership.leader,
+                   "leader_epoch": effect.leadership.leader_epoch, "isr": effect.leadership.isr},
+        )  # fmt: skip
+
+    def _replied(self, broker: LiveBroker, request: ControlRequest, response: ControlResponse) -> None:
+        if self._machine is not None:
+            self._put(_Asked(ReplyReceived(broker, request, response), None))
+
+    # ---- metrics
+
+    def _gauges(self, metrics: Metrics) -> None:
+        def count(what: Callable[[ControllerContext], int]) -> Callable[[], float]:
+            return lambda: what(self._machine.context) if self._machine else 0
+
+        controller = "KafkaController"
+        for name, read in (
+            ("ActiveControllerCount", count(lambda _: 1)),
+            ("OfflinePartitionsCount", count(_offline_partitions)),
+            ("PreferredReplicaImbalanceCount", count(_not_preferred)),
+            ("GlobalTopicCount", count(lambda context: len(context.topics))),
+            ("GlobalPartitionCount", count(lambda context: sum(1 for _ in context.partitions()))),
+            ("TopicsToDeleteCount", count(lambda context: len(context.deleting))),
+            ("ActiveBrokerCount", count(lambda context: len(context.live))),
+        ):
+            metrics.gauge("kafka.controller", controller, name, read)
+        metrics.gauge(
+            "kafka.controller", "ControllerEventManager", "EventQueueSize", lambda: len(self._asked)
+        )
+        metrics.gauge(
+            "kafka.controller", "ControllerChannelManager", "TotalQueueSize",
+            lambda: self._channels.waiting() if self._channels else 0,
+        )  # fmt: skip
+
+
+def _offline_partitions(context: ControllerContext) -> int:
+    states = context.partition_states.items()
+    return sum(s is not PartitionState.ONLINE and not context.is_deleting(p) for p, s in states)
+
+
+def _not_preferred(context: ControllerContext) -> int:
+    leaderships = context.leaderships.items()
+    return sum(
+        now.leader != context.assignment(p).replicas[0]
+        for p, now in leaderships
+        if not context.is_deleting(p)
+    )

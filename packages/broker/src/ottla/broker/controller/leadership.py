@@ -1,0 +1,108 @@
+"""Becoming the controller: one step that takes the office and raises its epoch, or neither."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.zookeeper import paths
+from ottla.zookeeper.session import (
+    BadVersion,
+    ConnectionLoss,
+    Create,
+    NodeExists,
+    NoNode,
+    Operations,
+    OperationTimeout,
+    SetData,
+    Watch,
+)
+from ottla.zookeeper.znodes import ControllerEpoch, ControllerNode
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """A controllership: its epoch, and the version of the epoch znode that fences its writes."""
+
+    epoch: int
+    epoch_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who is controller now; `mine` when the znode belongs to this very session."""
+
+    broker_id: int
+    mine: bool = False
+
+
+async def read_holder(
+    session: Operations, session_id: int, broker_id: int, watch: Watch | None = None
+) -> Holder:
+    """Look who holds the office, and watch for its change.
+
+    Only the session that owns the znode counts: one that an earlier session of this broker
+    left behind is somebody else's.
+    """
+    while True:
+        # The watch is set on existence too, so that an empty office is noticed when it is taken.
+        if await session.exists(paths.CONTROLLER, watch) is None:
+            return Holder(NOBODY)
+        try:
+            data, stat = await session.get(paths.CONTROLLER)
+        except NoNode:
+            continue
+        node = ControllerNode.decode(data)
+        mine = node.broker_id == broker_id and stat.ephemeral_owner == session_id
+        return Holder(node.broker_id, mine)
+
+
+async def run_for_office(session: Operations, session_id: int, broker_id: int, now_ms: int) -> Office | None:
+    """Try once to become controller; None when somebody else was faster, or nobody knows who was."""
+    epoch, version = await _read_epoch(session)
+    node = ControllerNode(broker_id=broker_id, timestamp_ms=now_ms)
+    won = Office(epoch + 1, version + 1)
+    try:
+        await session.multi(
+            [
+                Create(paths.CONTROLLER, node.encode(), ephemeral=True),
+                SetData(paths.CONTROLLER_EPOCH, ControllerEpoch(epoch + 1).encode(), version),
+            ]
+        )
+    except (NodeExists, BadVersion, ConnectionLoss, OperationTimeout):
+        # The answer may be about a try of ours whose own answer was lost: what is there decides.
+        return won if await _is_mine(session, session_id, broker_id, won) else None
+    return won
+
+
+async def leave_office(session: Operations, session_id: int) -> None:
+    """Remove the controller znode that this session owns."""
+    try:
+        _, stat = await session.get(paths.CONTROLLER)
+        if stat.ephemeral_owner == session_id:
+            await session.delete(paths.CONTROLLER, stat.version)
+    except (NoNode, BadVersion):
+        return
+
+
+async def _read_epoch(session: Operations) -> tuple[int, int]:
+    try:
+        data, stat = await session.get(paths.CONTROLLER_EPOCH)
+    except NoNode:
+        await _create_epoch(session)
+        data, stat = await session.get(paths.CONTROLLER_EPOCH)
+    return ControllerEpoch.decode(data).epoch, stat.version
+
+
+async def _create_epoch(session: Operations) -> None:
+    try:
+        await session.create(paths.CONTROLLER_EPOCH, ControllerEpoch(0).encode())
+    except NodeExists:
+        return
+
+
+async def _is_mine(session: Operations, session_id: int, broker_id: int, wanted: Office) -> bool:
+    holder = await read_holder(session, session_id, broker_id)
+    epoch, version = await _read_epoch(session)
+    return holder.mine and (epoch, version) == (wanted.epoch, wanted.epoch_version)

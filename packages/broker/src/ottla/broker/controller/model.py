@@ -1,0 +1,211 @@
+"""What the controller knows: brokers, topics, leaderships, and the state of every partition and replica."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Self
+
+from ottla.protocol.topics import TopicPartition
+
+NO_LEADER = -1
+LEADER_DURING_DELETION = -2
+"""The leader that brokers are told for a partition of a topic that is being deleted."""
+EPOCH_DURING_DELETION = -2
+"""The leader epoch of a StopReplica that deletes: newer than any."""
+
+Replica = tuple[TopicPartition, int]
+
+
+class PartitionState(Enum):
+    """The life of a partition as the controller sees it."""
+
+    NON_EXISTENT = "NonExistentPartition"
+    NEW = "NewPartition"
+    ONLINE = "OnlinePartition"
+    OFFLINE = "OfflinePartition"
+
+
+class ReplicaState(Enum):
+    """The life of one replica as the controller sees it."""
+
+    NON_EXISTENT = "NonExistentReplica"
+    NEW = "NewReplica"
+    ONLINE = "OnlineReplica"
+    OFFLINE = "OfflineReplica"
+    DELETION_STARTED = "ReplicaDeletionStarted"
+    DELETION_SUCCESSFUL = "ReplicaDeletionSuccessful"
+    DELETION_INELIGIBLE = "ReplicaDeletionIneligible"
+
+
+_P, _R = PartitionState, ReplicaState
+
+PARTITION_TRANSITIONS: Mapping[PartitionState, frozenset[PartitionState]] = {
+    _P.NEW: frozenset({_P.NON_EXISTENT}),
+    _P.ONLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+    _P.OFFLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+    _P.NON_EXISTENT: frozenset({_P.OFFLINE}),
+}
+"""For each partition state, the states it may be entered from."""
+
+REPLICA_TRANSITIONS: Mapping[ReplicaState, frozenset[ReplicaState]] = {
+    _R.NEW: frozenset({_R.NON_EXISTENT}),
+    _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
+    _R.OFFLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
+    _R.DELETION_STARTED: frozenset({_R.OFFLINE}),
+    _R.DELETION_SUCCESSFUL: frozenset({_R.DELETION_STARTED}),
+    _R.DELETION_INELIGIBLE: frozenset({_R.OFFLINE, _R.DELETION_STARTED}),
+    _R.NON_EXISTENT: frozenset({_R.DELETION_SUCCESSFUL}),
+}
+"""For each replica state, the states it may be entered from."""
+
+
+class IllegalTransition(AssertionError):
+    """A partition or replica was about to enter a state that its present one does not lead to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address a broker can be reached at."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """A registered broker; `epoch` is the czxid of its registration (KIP-380)."""
+
+    id: int
+    epoch: int
+    endpoints: tuple[Endpoint, ...] = ()
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The replicas of a partition, those being added and those being removed among them."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as its znode describes it."""
+
+    id: uuid.UUID
+    partitions: Mapping[int, Assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """The state znode of a partition; `partition_epoch` is the znode's version."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    partition_epoch: int
+
+    def next(self, *, leader: int, isr: tuple[int, ...], controller_epoch: int) -> Self:
+        """The state that follows this one: one leader epoch later, at the same znode version."""
+        return replace(
+            self,
+            leader=leader,
+            isr=isr,
+            leader_epoch=self.leader_epoch + 1,
+            controller_epoch=controller_epoch,
+        )
+
+
+@dataclass(slots=True)
+class ControllerContext:
+    """The controller's memory. One task owns it; nothing is put in before ZooKeeper holds it."""
+
+    controller_id: int
+    epoch: int
+    unclean_allowed: Callable[[str], bool] = lambda topic: False
+    live: dict[int, LiveBroker] = field(default_factory=dict)
+    shutting_down: set[int] = field(default_factory=set)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    leaderships: dict[TopicPartition, Leadership] = field(default_factory=dict)
+    partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
+    failed_replicas: set[Replica] = field(default_factory=set)
+    """Replicas on a log directory that their broker reported as failed."""
+    deleting: set[str] = field(default_factory=set)
+
+    def assignment(self, partition: TopicPartition) -> Assignment:
+        """The replicas of a known partition."""
+        return self.topics[partition.topic].partitions[partition.partition]
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic; none when it is unknown."""
+        known = self.topics.get(topic)
+        return [TopicPartition(topic, number) for number in known.partitions] if known else []
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        """Every known partition."""
+        return (partition for topic in self.topics for partition in self.partitions_of(topic))
+
+    def partitions_on(self, brokers: Iterable[int]) -> list[TopicPartition]:
+        """The partitions with a replica on any of the given brokers."""
+        wanted = set(brokers)
+        return [p for p in self.partitions() if wanted.intersection(self.assignment(p).replicas)]
+
+    def replicas_of(self, topic: str) -> list[Replica]:
+        """Every replica of a topic."""
+        return [(p, broker) for p in self.partitions_of(topic) for broker in self.assignment(p).replicas]
+
+    def is_alive(self, partition: TopicPartition, broker: int) -> bool:
+        """Whether that broker lives and the log of that partition on it is usable."""
+        return broker in self.live and (partition, broker) not in self.failed_replicas
+
+    def is_deleting(self, partition: TopicPartition) -> bool:
+        """Whether the partition's topic is on its way out."""
+        return partition.topic in self.deleting
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """The partition's state, NON_EXISTENT when it is unknown."""
+        return self.partition_states.get(partition, PartitionState.NON_EXISTENT)
+
+    def replica_state(self, partition: TopicPartition, broker: int) -> ReplicaState:
+        """The replica's state, NON_EXISTENT when it is unknown."""
+        return self.replica_states.get((partition, broker), ReplicaState.NON_EXISTENT)
+
+    def move_partition(self, partition: TopicPartition, target: PartitionState) -> None:
+        """Enter a state, or raise `IllegalTransition`."""
+        present = self.state(partition)
+        if present not in PARTITION_TRANSITIONS[target]:
+            raise IllegalTransition(f"{partition}: {present.value} -> {target.value}")
+        if target is PartitionState.NON_EXISTENT:
+            self.partition_states.pop(partition, None)
+        else:
+            self.partition_states[partition] = target
+
+    def move_replica(self, partition: TopicPartition, broker: int, target: ReplicaState) -> None:
+        """Enter a state, or raise `IllegalTransition`."""
+        present = self.replica_state(partition, broker)
+        if present not in REPLICA_TRANSITIONS[target]:
+            raise IllegalTransition(f"{partition} on {broker}: {present.value} -> {target.value}")
+        if target is ReplicaState.NON_EXISTENT:
+            self.replica_states.pop((partition, broker), None)
+        else:
+            self.replica_states[(partition, broker)] = target
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop everything known of a topic."""
+        for partition in self.partitions_of(topic):
+            self.leaderships.pop(partition, None)
+            self.partition_states.pop(partition, None)
+        for replica in self.replicas_of(topic):
+            self.replica_states.pop(replica, None)
+            self.failed_replicas.discard(replica)
+        self.topics.pop(topic, None)
+        self.deleting.discard(topic)

@@ -1,0 +1,87 @@
+"""CreateTopics: topics with their partitions, placement and configuration."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.topics import CreatedTopic, NewTopic
+from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
+from ottla.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+
+async def handle(
+    services: Services, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    """Create what can be created, and answer once the cluster knows it or the time is over."""
+    deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
+    times = Counter(topic.name for topic in request.topics)
+    unique = {topic.name: topic for topic in request.topics}
+    results = [
+        await _create(services, topic, times[topic.name], validate_only=request.validate_only)
+        for topic in unique.values()
+    ]
+    if not request.validate_only:
+        await _wait(services, [r for r in results if r.error_code == ErrorCode.NONE], deadline_ms)
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(
+    services: Services, topic: CreatableTopic, times: int, *, validate_only: bool
+) -> CreatableTopicResult:
+    try:
+        if times > 1:
+            raise InvalidRequest(f"The request has several entries for topic {topic.name}.")
+        created = await services.topics.create(_new_topic(topic), validate_only=validate_only)
+    except KafkaError as error:
+        return CreatableTopicResult(
+            name=topic.name, error_code=error.code, error_message=str(error) or None, configs=[]
+        )
+    return _created(services, created, topic)
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    indexes = [one.partition_index for one in topic.assignments]
+    if len(set(indexes)) != len(indexes):
+        raise InvalidRequest("A partition is assigned more than once.")
+    return NewTopic(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments={one.partition_index: list(one.broker_ids) for one in topic.assignments},
+        configs={config.name: config.value for config in topic.configs},
+    )
+
+
+def _created(services: Services, created: CreatedTopic, asked: CreatableTopic) -> CreatableTopicResult:
+    overrides = {config.name: config.value for config in asked.configs}
+    return CreatableTopicResult(
+        name=created.name,
+        topic_id=created.id,
+        num_partitions=created.partitions,
+        replication_factor=created.replication_factor,
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in services.configs.describe_topic_with(overrides)
+        ],
+    )
+
+
+async def _wait(services: Services, created: list[CreatableTopicResult], deadline_ms: float) -> None:
+    for result in created:
+        left_ms = deadline_ms - services.environment.clock.monotonic_ms()
+        if not await services.topics.wait_until_led(result.name, result.num_partitions, left_ms):
+            error = RequestTimedOut("The topic was created, but its leaders are not known yet.")
+            result.error_code, result.error_message = error.code, str(error)

@@ -1,0 +1,56 @@
+"""DeleteTopics: marks topics for deletion and waits until they are gone."""
+
+from __future__ import annotations
+
+import uuid
+
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import InvalidRequest, KafkaError, RequestTimedOut, UnknownTopicId
+from ottla.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+_NO_ID = uuid.UUID(int=0)
+
+
+async def handle(
+    services: Services, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
+    """Delete topics by name, or by id from version 6 on."""
+    deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
+    asked = list(request.topics) if context.api_version >= 6 else []
+    asked += [DeleteTopicState(name=name) for name in request.topic_names]
+    results = [await _mark(services, topic) for topic in asked]
+    for result in results:
+        if not result.error_code:
+            await _wait(services, result, deadline_ms)
+    return DeleteTopicsResponse(responses=results)
+
+
+async def _mark(services: Services, asked: DeleteTopicState) -> DeletableTopicResult:
+    name = asked.name
+    topic_id = asked.topic_id
+    try:
+        if name is not None and topic_id != _NO_ID:
+            raise InvalidRequest("A topic is named by its name or by its id, not by both.")
+        if name is None:
+            name = services.metadata.topic_name(topic_id)
+            if name is None:
+                raise UnknownTopicId
+        known_id = services.metadata.topic_id(name)
+        await services.topics.delete(name)
+    except KafkaError as error:
+        return DeletableTopicResult(
+            name=name, topic_id=topic_id, error_code=error.code, error_message=str(error) or None
+        )
+    return DeletableTopicResult(name=name, topic_id=known_id)
+
+
+async def _wait(services: Services, result: DeletableTopicResult, deadline_ms: float) -> None:
+    left_ms = deadline_ms - services.environment.clock.monotonic_ms()
+    if not await services.topics.wait_until_gone(result.name or "", left_ms):
+        error = RequestTimedOut("The topic is marked for deletion, but not gone yet.")
+        result.error_code, result.error_message = error.code, str(error)

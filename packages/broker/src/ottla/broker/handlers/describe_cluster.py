@@ -1,0 +1,39 @@
+"""DescribeCluster: the living brokers and the controller (KIP-700)."""
+
+from __future__ import annotations
+
+from ottla.broker.handlers.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS_ASKED
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+BROKERS = 1
+
+
+async def handle(
+    services: Services, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """Answer from the metadata cache; there are no endpoints but the brokers' (no KRaft controllers)."""
+    if request.endpoint_type != BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="Only the endpoints of brokers can be described.",
+            endpoint_type=request.endpoint_type,
+        )
+    asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=services.cluster_id,
+        controller_id=services.metadata.controller_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker in services.metadata.brokers
+            if (endpoint := broker.endpoint(context.listener_name))
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NO_OPERATIONS_ASKED,
+    )

@@ -1,0 +1,82 @@
+"""DescribeConfigs: the settings of topics and brokers, and where each comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ottla.broker.configs import DEFAULT, Entry
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import InvalidRequest, InvalidTopicException, KafkaError, UnknownTopicOrPartition
+from ottla.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from ottla.protocol.topics import why_illegal_topic_name
+
+TOPIC: Final = 2
+BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+
+
+async def handle(
+    services: Services, request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse:
+    """Describe each resource; an unknown one gets an error of its own."""
+    return DescribeConfigsResponse(
+        results=[_describe(services, resource, request) for resource in request.resources]
+    )
+
+
+def _describe(
+    services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    try:
+        entries = _entries(services, resource.resource_type, resource.resource_name)
+    except KafkaError as error:
+        result.error_code, result.error_message = error.code, str(error)
+        return result
+    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+    result.configs = [_result(e, request) for e in entries if wanted is None or e.name in wanted]
+    return result
+
+
+def _entries(services: Services, resource_type: int, name: str) -> Sequence[Entry]:
+    if resource_type == TOPIC:
+        if why := why_illegal_topic_name(name):
+            raise InvalidTopicException(f"Topic name is illegal: {why}.")
+        if name not in services.metadata:
+            raise UnknownTopicOrPartition
+        return services.configs.describe_topic(name)  # type: ignore[no-any-return]
+    if resource_type == BROKER:
+        own = str(services.metadata.broker_id)
+        if name not in ("", own):
+            raise InvalidRequest(f"Unexpected broker id, expected {own} or empty string, but received {name}")
+        return services.configs.describe_broker(name)  # type: ignore[no-any-return]
+    if resource_type == BROKER_LOGGER:
+        return ()
+    raise InvalidRequest(f"Unsupported resource type: {resource_type}")
+
+
+def _result(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        is_default=entry.source == DEFAULT,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source)
+            for one in entry.synonyms
+        ]
+        if request.include_synonyms
+        else [],
+        config_type=entry.type,
+        documentation=entry.documentation if request.include_documentation else None,
+    )

@@ -1,0 +1,55 @@
+"""ElectLeaders: preferred elections, and unclean ones on demand (KIP-460)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Final
+
+from ottla.broker.controller.events import ElectLeaders
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from ottla.protocol.topics import TopicPartition
+
+PREFERRED: Final = 0
+UNCLEAN: Final = 1
+
+
+async def handle(
+    services: Services, request: ElectLeadersRequest, context: RequestContext
+) -> ElectLeadersResponse:
+    """Ask the controller for the elections and report each partition's outcome."""
+    if request.election_type not in (PREFERRED, UNCLEAN):
+        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    partitions = None
+    if request.topic_partitions is not None:
+        partitions = frozenset(
+            TopicPartition(t.topic, p) for t in request.topic_partitions for p in t.partitions
+        )
+    try:
+        async with asyncio.timeout(max(0, request.timeout_ms) / 1000):
+            event = ElectLeaders(partitions, unclean=request.election_type == UNCLEAN)
+            answers = await services.controller.ask(event)
+    except TimeoutError:
+        return ElectLeadersResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+    except KafkaError as error:
+        return ElectLeadersResponse(error_code=error.code)
+    return ElectLeadersResponse(replica_election_results=_results(answers.partitions))
+
+
+def _results(errors: dict[TopicPartition, int]) -> list[ReplicaElectionResult]:
+    by_topic: dict[str, list[PartitionResult]] = defaultdict(list)
+    for partition, code in sorted(errors.items()):
+        message = str(error_for(ErrorCode(code))) if code else None
+        by_topic[partition.topic].append(
+            PartitionResult(partition_id=partition.partition, error_code=code, error_message=message)
+        )
+    return [
+        ReplicaElectionResult(topic=topic, partition_result=results) for topic, results in by_topic.items()
+    ]

@@ -1,0 +1,124 @@
+"""Metadata: who lives, who leads; and topics that come into being because somebody asked for them."""
+
+from __future__ import annotations
+
+import uuid
+
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.metadata import KnownPartition, KnownTopic
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.protocol.topics import INTERNAL_TOPICS, why_illegal_topic_name
+
+NO_OPERATIONS_ASKED = -(2**31)
+_NO_ID = uuid.UUID(int=0)
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (4, 5, 7, 8, 9, 10, 11, 12))
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+async def handle(services: Services, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """Describe the cluster as this broker knows it, for clients of the listener they came in by."""
+    version = context.api_version
+    everything = request.topics is None or (version == 0 and not request.topics)
+    if everything:
+        topics = [_describe(services, topic, context) for topic in services.metadata.topics()]
+    else:
+        topics = await _asked_for(services, request, context)
+    if version >= 8 and request.include_topic_authorized_operations:
+        for topic in topics:
+            topic.topic_authorized_operations = TOPIC_OPERATIONS
+    cluster_asked = version >= 8 and request.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=_brokers(services, context),
+        cluster_id=services.cluster_id,
+        controller_id=services.metadata.controller_id,
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if cluster_asked else NO_OPERATIONS_ASKED,
+    )
+
+
+def _brokers(services: Services, context: RequestContext) -> list[MetadataResponseBroker]:
+    return [
+        MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker in services.metadata.brokers
+        if (endpoint := broker.endpoint(context.listener_name))
+    ]
+
+
+async def _asked_for(
+    services: Services, request: MetadataRequest, context: RequestContext
+) -> list[MetadataResponseTopic]:
+    asked = list({(topic.name, topic.topic_id): topic for topic in request.topics or ()}.values())
+    may_create = services.config.auto_create_topics_enable and (
+        context.api_version < 4 or request.allow_auto_topic_creation
+    )
+    missing = [
+        topic.name for topic in asked if topic.name is not None and topic.name not in services.metadata
+    ]
+    errors: dict[str, KafkaError] = {}
+    if may_create and missing:
+        errors = await services.topics.auto_create(missing)
+    return [_answer(services, topic, errors, context) for topic in asked]
+
+
+def _answer(
+    services: Services, asked: MetadataRequestTopic, errors: dict[str, KafkaError], context: RequestContext
+) -> MetadataResponseTopic:
+    if asked.name is None:
+        return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
+    if topic := services.metadata.topic(asked.name):
+        return _describe(services, topic, context)
+    if why_illegal_topic_name(asked.name):
+        return _missing(ErrorCode.INVALID_TOPIC_EXCEPTION, asked.name)
+    if error := errors.get(asked.name):
+        return _missing(error.code, asked.name)
+    return _missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, asked.name)
+
+
+def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID = _NO_ID) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=error, name=name or "", topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
+    )
+
+
+def _describe(services: Services, topic: KnownTopic, context: RequestContext) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(services, partition, context) for partition in topic.partitions.values()],
+    )
+
+
+def _partition(
+    services: Services, partition: KnownPartition, context: RequestContext
+) -> MetadataResponsePartition:
+    leader = services.metadata.broker(partition.leader)
+    replicas, isr = list(partition.replicas), list(partition.isr)
+    error = ErrorCode.NONE
+    if leader is None:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    elif leader.endpoint(context.listener_name) is None:
+        error = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+    if context.api_version == 0:
+        # The first clients look every replica up among the brokers and fail on one that is not there.
+        replicas = [broker for broker in replicas if services.metadata.is_alive(broker)]
+        isr = [broker for broker in isr if services.metadata.is_alive(broker)]
+        if error is ErrorCode.NONE and len(replicas) < len(partition.replicas):
+            error = ErrorCode.REPLICA_NOT_AVAILABLE
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=partition.partition,
+        leader_id=partition.leader if leader is not None else -1,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=[b for b in partition.replicas if not services.metadata.is_alive(b)],
+    )

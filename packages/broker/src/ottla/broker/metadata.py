@@ -1,0 +1,214 @@
+"""What this broker knows of the cluster: brokers, topics, leaders. Fed by UpdateMetadata only."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ottla.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+)
+from ottla.protocol.topics import TopicPartition
+
+NO_LEADER = -1
+LEADER_DURING_DELETION = -2
+_NO_ID = uuid.UUID(int=0)
+_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    """Where a broker can be reached through one listener."""
+
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBroker:
+    """A living broker and its endpoints by listener name."""
+
+    id: int
+    endpoints: Mapping[str, BrokerEndpoint]
+    rack: str | None = None
+
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
+        """Where clients of that listener reach this broker; None when it has no such listener."""
+        return self.endpoints.get(listener)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPartition:
+    """The leader, epoch and replicas of one partition as the controller last told them."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+    partition_epoch: int
+    controller_epoch: int
+
+
+@dataclass(slots=True)
+class KnownTopic:
+    """A topic and its partitions by number."""
+
+    name: str
+    id: uuid.UUID
+    partitions: dict[int, KnownPartition] = field(default_factory=dict)
+
+
+class MetadataCache:
+    """The cluster as the controller describes it. Reading never waits; `until` does."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.controller_id = NO_LEADER
+        self.controller_epoch = -1
+        self._brokers: dict[int, KnownBroker] = {}
+        self._topics: dict[str, KnownTopic] = {}
+        self._names: dict[uuid.UUID, str] = {}
+        self._changed = asyncio.Event()
+
+    # ---- writing
+
+    def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
+        """Take in what the controller says; return the partitions that are being deleted."""
+        self.controller_id = request.controller_id
+        self.controller_epoch = request.controller_epoch
+        self._brokers = {broker.id: _known_broker(broker) for broker in request.live_brokers}
+        deleted: list[TopicPartition] = []
+        for name, topic_id, state in _states(request):
+            partition = TopicPartition(name, state.partition_index)
+            if state.leader == LEADER_DURING_DELETION:
+                self._drop(partition)
+                deleted.append(partition)
+                continue
+            self._put(name, topic_id, KnownPartition(
+                state.partition_index, state.leader, state.leader_epoch,
+                tuple(state.isr), tuple(state.replicas),
+                tuple(state.offline_replicas), state.zk_version, state.controller_epoch,
+            ))  # fmt: skip
+        self.wake()
+        return deleted
+
+    def _put(self, name: str, topic_id: uuid.UUID, partition: KnownPartition) -> None:
+        topic = self._topics.get(name)
+        if topic is None or (topic.id != topic_id and topic_id != _NO_ID):
+            topic = self._topics[name] = KnownTopic(name, topic_id)
+            self._names[topic_id] = name
+        topic.partitions[partition.partition] = partition
+
+    def _drop(self, partition: TopicPartition) -> None:
+        topic = self._topics.get(partition.topic)
+        if topic is not None:
+            topic.partitions.pop(partition.partition, None)
+            if not topic.partitions:
+                del self._topics[partition.topic]
+                self._names.pop(topic.id, None)
+
+    def wake(self) -> None:
+        """Have everybody who waits look at his condition again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    # ---- reading
+
+    @property
+    def topic_names(self) -> list[str]:
+        """The names of all topics."""
+        return list(self._topics)
+
+    @property
+    def brokers(self) -> list[KnownBroker]:
+        """The living brokers."""
+        return list(self._brokers.values())
+
+    @property
+    def alive_broker_ids(self) -> list[int]:
+        """The ids of the living brokers, in order."""
+        return sorted(self._brokers)
+
+    def broker(self, broker_id: int) -> KnownBroker | None:
+        """A living broker by its id."""
+        return self._brokers.get(broker_id)
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether that broker is registered."""
+        return broker_id in self._brokers
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def topic(self, name: str) -> KnownTopic | None:
+        """A topic by its name."""
+        return self._topics.get(name)
+
+    def topics(self) -> Iterator[KnownTopic]:
+        """All topics; safe against changes while iterating."""
+        return iter(list(self._topics.values()))
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """The name of a topic by its id."""
+        return self._names.get(topic_id)
+
+    def topic_id(self, name: str) -> uuid.UUID:
+        """The id of a topic, zeros when it is unknown."""
+        topic = self._topics.get(name)
+        return topic.id if topic else _NO_ID
+
+    def partition(self, partition: TopicPartition) -> KnownPartition | None:
+        """A partition by its topic and number."""
+        topic = self._topics.get(partition.topic)
+        return topic.partitions.get(partition.partition) if topic else None
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; 0 when it is unknown."""
+        known = self._topics.get(topic)
+        return len(known.partitions) if known else 0
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        """The living leader of a partition; None when there is none or the partition is unknown."""
+        known = self.partition(partition)
+        return known.leader if known and known.leader in self._brokers else None
+
+    # ---- waiting
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds; it is looked at after each update. The bound is the caller's."""
+        while not condition():
+            await self._changed.wait()
+
+    async def within(self, timeout_ms: float, condition: Callable[[], bool]) -> bool:
+        """Wait at most so long for `condition`; tell whether it holds."""
+        try:
+            async with asyncio.timeout(max(0.0, timeout_ms) / 1000):
+                await self.until(condition)
+        except TimeoutError:
+            return condition()
+        return True
+
+
+def _known_broker(broker: UpdateMetadataBroker) -> KnownBroker:
+    endpoints = {
+        one.listener: BrokerEndpoint(one.host, one.port, _SECURITY_PROTOCOLS[one.security_protocol])
+        for one in broker.endpoints
+    }
+    return KnownBroker(broker.id, endpoints, broker.rack)
+
+
+def _states(
+    request: UpdateMetadataRequest,
+) -> Iterator[tuple[str, uuid.UUID, UpdateMetadataPartitionState]]:
+    for state in request.ungrouped_partition_states:
+        yield state.topic_name, _NO_ID, state
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield topic.topic_name, topic.topic_id, state

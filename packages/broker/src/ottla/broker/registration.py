@@ -1,0 +1,192 @@
+"""How a broker gets its name into the cluster: cluster id, broker id, registration."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.coordination import retrying
+from ottla.zookeeper import paths
+from ottla.zookeeper.session import (
+    BadVersion,
+    Create,
+    NodeExists,
+    NoNode,
+    Operations,
+    Session,
+    SetData,
+    Stat,
+    ZooKeeperError,
+)
+from ottla.zookeeper.znodes import BrokerRegistration, ClusterId, ControllerNode, Endpoint
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.environment import Environment
+
+_log = logging.getLogger(__name__)
+
+SESSION_FILE: Final = "coordination.session"
+
+
+class StartupRefused(RuntimeError):
+    """The broker cannot start as it was asked to; the message is one line that says what to do."""
+
+
+async def make_roots(operations: Operations) -> None:
+    """Create the persistent znodes that a cluster has from its first broker on."""
+    parents = dict.fromkeys(parent for path in paths.PERSISTENT_ROOTS for parent in _lineage(path))
+    for path in parents:
+        await retrying(lambda path=path: _create_quietly(operations, path))  # type: ignore[misc]
+
+
+def _lineage(path: str) -> list[str]:
+    steps = path.strip("/").split("/")
+    return ["/" + "/".join(steps[: count + 1]) for count in range(len(steps))]
+
+
+async def _create_quietly(operations: Operations, path: str, data: bytes = b"") -> None:
+    if await operations.exists(path) is not None:
+        return
+    try:
+        await operations.create(path, data)
+    except NodeExists:
+        return
+
+
+async def cluster_id(operations: Operations, random: Random) -> str:
+    """Return the cluster's id; the first broker of a cluster makes it."""
+    made = base64.urlsafe_b64encode(random.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
+    await retrying(lambda: _create_quietly(operations, paths.CLUSTER, b""))
+    await retrying(lambda: _create_quietly(operations, paths.CLUSTER_ID, ClusterId(made).encode()))
+    data, _ = await retrying(lambda: operations.get(paths.CLUSTER_ID))
+    return ClusterId.decode(data).id
+
+
+def choose_broker_id(configured: int, stored: int | None) -> int | None:
+    """The id from the configuration or from `meta.properties`, None when one has to be generated.
+
+    Raises StartupRefused when they differ.
+    """
+    if configured >= 0 and stored is not None and configured != stored:
+        raise StartupRefused(
+            f"broker.id is {configured}, but the data directory belongs to broker {stored}: "
+            f"set broker.id={stored} or use another log.dirs"
+        )
+    return configured if configured >= 0 else stored
+
+
+async def generate_broker_id(operations: Operations, config: BrokerConfig) -> int:
+    """Take the next id above reserved.broker.max.id."""
+    if not config.broker_id_generation_enable:
+        raise StartupRefused("broker.id is not set and broker.id.generation.enable is false: set broker.id")
+    stat = await retrying(lambda: operations.set(paths.BROKER_SEQUENCE_ID, b""))
+    return stat.version + config.reserved_broker_max_id
+
+
+class Registration:
+    """The znode that says this broker lives; written anew in each session."""
+
+    def __init__(
+        self,
+        session: Session,
+        config: BrokerConfig,
+        environment: Environment,
+        *,
+        broker_id: int,
+        endpoints: Iterable[Endpoint],
+        data_dir: Path,
+    ) -> None:
+        self._session = session
+        self._config = config
+        self._environment = environment
+        self._broker_id = broker_id
+        self._endpoints = tuple(endpoints)
+        self._session_file = data_dir / SESSION_FILE
+        self._earlier_session = _read_session(self._session_file)
+
+    async def register(self) -> int:
+        """Write the znode in the present session; return its czxid, the broker epoch.
+
+        Raises StartupRefused when another live broker has this id. A znode that an earlier
+        session of this very data directory left behind is removed: nobody else can have it,
+        for the directory is locked.
+        """
+        bound, session_id = self._session.bound(), self._session.session_id
+        node = self._node()
+        epoch = await retrying(lambda: self._write(bound, session_id, node))
+        await self._forget_old_office(bound, session_id)
+        self._remember(session_id)
+        _log.info("registered", extra={"broker": self._broker_id, "broker_epoch": epoch})
+        return epoch
+
+    def _node(self) -> BrokerRegistration:
+        protocols = {one.name: one.security_protocol for one in self._config.parsed_listeners}
+        return BrokerRegistration(
+            self._broker_id,
+            self._endpoints,
+            protocols,
+            self._environment.clock.now_ms(),
+            rack=self._config.broker_rack,
+        )
+
+    async def _write(self, bound: Operations, session_id: int, node: BrokerRegistration) -> int:
+        create = Create(node.path, node.encode(), ephemeral=True)
+        try:
+            # The write after the create is what brings the czxid back in the same step.
+            results = await bound.multi([create, SetData(node.path, node.encode())])
+        except NodeExists:
+            return await self._already_there(bound, session_id, node)
+        stat = results[1]
+        assert isinstance(stat, Stat)
+        return stat.czxid
+
+    async def _already_there(self, bound: Operations, session_id: int, node: BrokerRegistration) -> int:
+        stat = await bound.exists(node.path)
+        if stat is None:
+            return await self._write(bound, session_id, node)
+        if stat.ephemeral_owner == session_id:
+            return stat.czxid
+        if stat.ephemeral_owner != self._earlier_session:
+            raise StartupRefused(
+                f"a broker with id {self._broker_id} is registered already: give this one another broker.id, "
+                "or wait one session timeout if it has just died"
+            )
+        await _delete_quietly(bound, node.path, stat.version)
+        return await self._write(bound, session_id, node)
+
+    async def _forget_old_office(self, bound: Operations, session_id: int) -> None:
+        """Vacate the controllership that an earlier session of this data directory held."""
+        try:
+            data, stat = await bound.get(paths.CONTROLLER)
+        except (NoNode, ZooKeeperError):
+            return
+        earlier = (
+            self._earlier_session not in (None, session_id) and stat.ephemeral_owner == self._earlier_session
+        )
+        if earlier and ControllerNode.decode(data).broker_id == self._broker_id:
+            await retrying(lambda: _delete_quietly(bound, paths.CONTROLLER, stat.version))
+
+    def _remember(self, session_id: int) -> None:
+        if session_id != self._earlier_session:
+            self._earlier_session = session_id
+            self._session_file.write_text(f"{session_id}\n")
+
+
+async def _delete_quietly(bound: Operations, path: str, version: int) -> None:
+    try:
+        await bound.delete(path, version)
+    except (NoNode, BadVersion):
+        return
+
+
+def _read_session(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

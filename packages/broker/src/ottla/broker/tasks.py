@@ -1,0 +1,76 @@
+"""The broker's background work: named tasks, each with a heartbeat that metrics can show."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from ottla.broker.environment import Clock
+    from ottla.broker.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+Work = Callable[[], Awaitable[object] | object]
+
+
+class BackgroundTasks:
+    """Owns tasks while it is entered; leaving cancels them and waits for their end."""
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+        await self._group.__aexit__(None, None, None)
+
+    def cancel(self) -> None:
+        """Ask every task to end."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run `work`; if it fails, that is logged and the rest of the broker goes on."""
+        task = self._group.create_task(self._guarded(work, name), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        try:
+            await work
+        except Exception:
+            _log.exception("task failed", extra={"task": name})
+
+    def every(self, name: str, interval_ms: float, work: Work) -> asyncio.Task[None]:
+        """Do `work` again and again, `interval_ms` after its last end; a failure is logged."""
+        return self.spawn(self._repeat(name, interval_ms, work), name)
+
+    async def _repeat(self, name: str, interval_ms: float, work: Work) -> None:
+        beat = [self._clock.monotonic_ms()]
+        self._metrics.gauge(
+            "ottla.broker", "BackgroundTask", "SinceLastRunMs",
+            lambda: self._clock.monotonic_ms() - beat[0], task=name,
+        )  # fmt: skip
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            beat[0] = self._clock.monotonic_ms()
+            try:
+                result = work()
+                if inspect.isawaitable(result):
+                    await result
+            except Exception:
+                _log.exception("periodic task failed", extra={"task": name})

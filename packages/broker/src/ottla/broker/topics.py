@@ -1,0 +1,389 @@
+"""Creating, deleting and enlarging topics, by the broker that was asked; the controller reacts."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ottla.broker.config import ConfigError, parse_topic_overrides
+from ottla.broker.coordination import retrying
+from ottla.broker.placement import Assignments, assign_replicas, new_topic_id
+from ottla.protocol.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    InvalidTopicException,
+    KafkaError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    TopicDeletionDisabled,
+    UnknownTopicOrPartition,
+)
+from ottla.protocol.topics import (
+    GROUP_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+    collides,
+    why_illegal_topic_name,
+)
+from ottla.zookeeper import paths
+from ottla.zookeeper.session import (
+    BadVersion,
+    ConnectionLoss,
+    NodeExists,
+    NoNode,
+    OperationTimeout,
+    SessionExpired,
+)
+from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.environment import Environment
+    from ottla.broker.metadata import MetadataCache
+    from ottla.zookeeper.session import Session
+
+DEFAULT = -1
+AUTO_CREATION_WAIT_MS = 2_000
+INTERNAL_CREATION_WAIT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created; -1 takes the broker's default. Assignments replace both counts."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What became of it."""
+
+    name: str
+    id: uuid.UUID
+    partitions: int
+    replication_factor: int
+
+
+class Topics:
+    """The cluster's topics, as they are changed. Every error is Kafka's."""
+
+    def __init__(
+        self, session: Session, config: BrokerConfig, environment: Environment, metadata: MetadataCache
+    ) -> None:
+        self._session = session
+        self.config = config
+        self._environment = environment
+        self._metadata = metadata
+
+    # ---- creating
+
+    async def create(self, topic: NewTopic, *, validate_only: bool = False) -> CreatedTopic:
+        """Write the topic's configuration and assignment, after checking both.
+
+        Raises InvalidTopicException, TopicAlreadyExists, InvalidPartitions, InvalidReplicationFactor,
+        InvalidReplicaAssignment, InvalidConfig, InvalidRequest; RequestTimedOut when ZooKeeper is silent.
+        """
+        overrides = self._check(topic)
+        with _zookeeper_errors():
+            await self._check_name_is_free(topic.name)
+            assignments = self._place(topic)
+            created = CreatedTopic(
+                topic.name,
+                new_topic_id(self._environment.random),
+                len(assignments),
+                len(next(iter(assignments.values()))),
+            )
+            if not validate_only:
+                await self._write(created, assignments, overrides)
+        return created
+
+    def _check(self, topic: NewTopic) -> dict[str, str]:
+        if why := why_illegal_topic_name(topic.name):
+            raise InvalidTopicException(f"Topic name is illegal: {why}.")
+        counted = topic.partitions != DEFAULT or topic.replication_factor != DEFAULT
+        if topic.assignments and counted:
+            raise InvalidRequest(
+                "Both numPartitions or replicationFactor and replicasAssignments were set. "
+                "Both cannot be used at the same time."
+            )
+        most = self.config.max_partitions_per_topic
+        if max(topic.partitions, len(topic.assignments)) > most:
+            raise InvalidPartitions(f"At most {most} partitions are allowed (max.partitions.per.topic).")
+        return checked_overrides(topic.configs)
+
+    async def _check_name_is_free(self, name: str) -> None:
+        if name in self._metadata or await self._session.exists(paths.topic(name)):
+            raise TopicAlreadyExists(f"Topic '{name}' already exists.")
+        if await self._session.exists(paths.deleted_topic(name)):
+            raise TopicAlreadyExists(f"Topic '{name}' is marked for deletion.")
+        if "." in name or "_" in name:
+            others = await self._session.children(paths.BROKER_TOPICS)
+            if clashes := sorted(other for other in others if collides(name, other)):
+                raise InvalidTopicException(
+                    f"Topic '{name}' collides with existing topics: {', '.join(clashes)}"
+                )
+
+    def _place(self, topic: NewTopic) -> Assignments:
+        if topic.assignments:
+            self._check_assignments(topic.assignments)
+            return {partition: list(brokers) for partition, brokers in sorted(topic.assignments.items())}
+        config = self.config
+        partitions = config.num_partitions if topic.partitions == DEFAULT else topic.partitions
+        factor = topic.replication_factor
+        factor = config.default_replication_factor if factor == DEFAULT else factor
+        return self._assign(partitions, factor)
+
+    def _assign(self, partitions: int, factor: int, **more: int) -> Assignments:
+        brokers = self._metadata.brokers
+        return assign_replicas(
+            [broker.id for broker in brokers],
+            partitions,
+            factor,
+            random=self._environment.random,
+            racks={broker.id: broker.rack for broker in brokers},
+            **more,
+        )
+
+    def _check_assignments(self, assignments: Mapping[int, Sequence[int]]) -> None:
+        if sorted(assignments) != list(range(len(assignments))):
+            raise InvalidReplicaAssignment("Partitions should be a consecutive 0-based integer sequence.")
+        self._check_replicas(list(assignments.values()))
+
+    def _check_replicas(self, replicas: Sequence[Sequence[int]], factor: int | None = None) -> None:
+        sizes = {len(brokers) for brokers in replicas}
+        if len(sizes) != 1 or 0 in sizes or (factor is not None and sizes != {factor}):
+            raise InvalidReplicaAssignment("All partitions should have the same number of replicas.")
+        if any(len(set(brokers)) != len(brokers) for brokers in replicas):
+            raise InvalidReplicaAssignment("Duplicate replica assignment found.")
+        if unknown := {b for brokers in replicas for b in brokers if not self._metadata.is_alive(b)}:
+            raise InvalidReplicaAssignment(
+                f"Unknown broker(s) in replica assignment: {', '.join(map(str, sorted(unknown)))}."
+            )
+
+    async def _write(
+        self, created: CreatedTopic, assignments: Assignments, overrides: Mapping[str, str]
+    ) -> None:
+        # The configuration first: once the assignment is there, brokers make logs with it.
+        await self._put_config(created.name, overrides)
+        node = TopicAssignment(created.name, {p: tuple(b) for p, b in assignments.items()}, created.id)
+        try:
+            await self._session.create(node.path, node.encode(), make_parents=True)
+        except NodeExists:
+            raise TopicAlreadyExists(f"Topic '{created.name}' already exists.") from None
+        except (ConnectionLoss, OperationTimeout):
+            # It may have arrived all the same: the id tells whether what is there is ours.
+            async with asyncio.timeout(self._session.timeout_ms / 1000):
+                data, _ = await retrying(lambda: self._session.get(node.path))
+            if TopicAssignment.decode(created.name, data).topic_id != created.id:
+                raise TopicAlreadyExists(f"Topic '{created.name}' already exists.") from None
+
+    async def _put_config(self, topic: str, overrides: Mapping[str, str]) -> None:
+        node = ConfigEntity(f"topics/{topic}", dict(overrides))
+        try:
+            await self._session.create(node.path, node.encode(), make_parents=True)
+        except NodeExists:
+            await self._session.set(node.path, node.encode())
+
+    # ---- topics that come by themselves
+
+    async def auto_create(self, names: Sequence[str]) -> dict[str, KafkaError]:
+        """Create topics that clients asked for, and wait a moment for their leaders.
+
+        Returns what stood against some of them; LEADER_NOT_AVAILABLE is left to the answer.
+        """
+        errors: dict[str, KafkaError] = {}
+        for name in dict.fromkeys(names):
+            try:
+                await self._create_quietly(name)
+            except KafkaError as error:
+                errors[name] = error
+        for name in names:
+            if name not in errors:
+                await self.wait_until_led(name, 1, AUTO_CREATION_WAIT_MS)
+        return errors
+
+    async def ensure_internal(self, name: str) -> None:
+        """Have an internal topic exist and be led, with the replication the living brokers allow."""
+        if name not in self._metadata:
+            await self._create_quietly(name)
+        await self.wait_until_led(name, self._internal(name).partitions, INTERNAL_CREATION_WAIT_MS)
+
+    async def _create_quietly(self, name: str) -> None:
+        topic = self._internal(name) if name in INTERNAL_TOPICS else NewTopic(name)
+        try:
+            await self.create(topic)
+        except TopicAlreadyExists:
+            return
+
+    def _internal(self, name: str) -> NewTopic:
+        config = self.config
+        partitions, factor, segment_bytes = {
+            GROUP_METADATA_TOPIC: (
+                config.offsets_topic_num_partitions,
+                config.offsets_topic_replication_factor,
+                config.offsets_topic_segment_bytes,
+            ),
+            TRANSACTION_STATE_TOPIC: (
+                config.transaction_state_log_num_partitions,
+                config.transaction_state_log_replication_factor,
+                config.transaction_state_log_segment_bytes,
+            ),
+        }[name]
+        factor = max(1, min(factor, len(self._metadata.brokers)))
+        configs: dict[str, str | None] = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(segment_bytes),
+            "compression.type": "producer",
+        }
+        if name == TRANSACTION_STATE_TOPIC:
+            configs["compression.type"] = "uncompressed"
+            configs["min.insync.replicas"] = str(min(factor, config.transaction_state_log_min_isr))
+        return NewTopic(name, partitions, factor, configs=configs)
+
+    # ---- deleting and enlarging
+
+    async def delete(self, name: str) -> None:
+        """Mark a topic for deletion; the controller does the rest.
+
+        Raises TopicDeletionDisabled, UnknownTopicOrPartition, or RequestTimedOut.
+        """
+        if not self.config.delete_topic_enable:
+            raise TopicDeletionDisabled("Topic deletion is disabled (delete.topic.enable).")
+        with _zookeeper_errors():
+            if not await self._session.exists(paths.topic(name)):
+                raise UnknownTopicOrPartition(f"Topic '{name}' does not exist.")
+            try:
+                await self._session.create(paths.deleted_topic(name), b"", make_parents=True)
+            except NodeExists:
+                return
+
+    async def add_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Raise a topic to `count` partitions; `assignments` are the replicas of the new ones.
+
+        Raises UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, or RequestTimedOut.
+        """
+        with _zookeeper_errors():
+            while True:
+                try:
+                    data, stat = await self._session.get(paths.topic(name))
+                except NoNode:
+                    raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.") from None
+                present = TopicAssignment.decode(name, data)
+                enlarged = self._enlarged(present, count, assignments)
+                if validate_only:
+                    return
+                try:
+                    await self._session.set(enlarged.path, enlarged.encode(), version=stat.version)
+                except BadVersion:
+                    continue
+                return
+
+    def _enlarged(
+        self, present: TopicAssignment, count: int, assignments: Sequence[Sequence[int]] | None
+    ) -> TopicAssignment:
+        old = dict(present.partitions)
+        if count <= len(old):
+            reason = "already has" if count == len(old) else "currently has"
+            raise InvalidPartitions(
+                f"Topic {present.topic} {reason} {len(old)} partitions; "
+                f"only a larger number can be asked for, not {count}."
+            )
+        if count > self.config.max_partitions_per_topic:
+            most = self.config.max_partitions_per_topic
+            raise InvalidPartitions(f"At most {most} partitions are allowed (max.partitions.per.topic).")
+        factor = len(old[0])
+        if assignments is None:
+            added = self._continue_pattern(old, count - len(old), factor)
+        else:
+            if len(assignments) != count - len(old):
+                raise InvalidReplicaAssignment(
+                    f"Increasing the number of partitions by {count - len(old)} "
+                    f"but {len(assignments)} assignments provided."
+                )
+            self._check_replicas(assignments, factor)
+            added = {len(old) + index: list(brokers) for index, brokers in enumerate(assignments)}
+        return replace(present, partitions=old | {p: tuple(brokers) for p, brokers in added.items()})
+
+    def _continue_pattern(self, old: Mapping[int, Sequence[int]], count: int, factor: int) -> Assignments:
+        ids = sorted(broker.id for broker in self._metadata.brokers)
+        first = old[0][0]
+        start = ids.index(first) if first in ids else 0
+        return self._assign(count, factor, start_index=start, first_partition=len(old))
+
+    # ---- waiting
+
+    async def wait_until_led(self, name: str, partitions: int, timeout_ms: float) -> bool:
+        """Wait until that many partitions of a topic have a living leader; tell whether they have."""
+
+        def led() -> bool:
+            known = self._metadata.topic(name)
+            return (
+                known is not None
+                and len(known.partitions) >= partitions
+                and all(self._metadata.is_alive(partition.leader) for partition in known.partitions.values())
+            )
+
+        return await self._metadata.within(timeout_ms, led)
+
+    async def wait_until_gone(self, name: str, timeout_ms: float) -> bool:
+        """Wait until a topic is no longer known here and its marker is removed; tell whether it is so."""
+        deadline_ms = self._environment.clock.monotonic_ms() + timeout_ms
+        if not await self._metadata.within(timeout_ms, lambda: name not in self._metadata):
+            return False
+        return await self._marker_gone(name, deadline_ms)
+
+    async def _marker_gone(self, name: str, deadline_ms: float) -> bool:
+        while True:
+            changed = asyncio.Event()
+            with _zookeeper_errors():
+                if not await self._session.exists(paths.deleted_topic(name), partial(_set, changed)):
+                    return True
+            left_ms = deadline_ms - self._environment.clock.monotonic_ms()
+            try:
+                async with asyncio.timeout(max(0.0, left_ms) / 1000):
+                    await changed.wait()
+            except TimeoutError:
+                return False
+
+
+def _set(changed: asyncio.Event, _: object) -> None:
+    changed.set()
+
+
+def checked_overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """Check a topic's own settings; raise InvalidConfig for the first that cannot be used."""
+    if missing := [name for name, value in configs.items() if value is None]:
+        raise InvalidConfig(f"Null value not supported for topic configs: {', '.join(missing)}")
+    overrides = {name: value for name, value in configs.items() if value is not None}
+    try:
+        parse_topic_overrides(overrides)
+    except ConfigError as error:
+        raise InvalidConfig(str(error)) from None
+    return overrides
+
+
+@contextmanager
+def _zookeeper_errors() -> Iterator[None]:
+    """Say in Kafka's words that ZooKeeper did not answer."""
+    try:
+        yield
+    except (ConnectionLoss, OperationTimeout, SessionExpired, TimeoutError) as error:
+        raise RequestTimedOut("ZooKeeper did not answer in time.") from error

@@ -1,0 +1,115 @@
+"""Random fault schedules: sessions expire, replies are lost, brokers die, topics come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from ottla.broker.controller.testing import ControllerCluster, run_in_virtual_time
+from ottla.zookeeper import paths
+
+SCHEDULES = 60
+STEPS = 40
+BROKERS = (1, 2, 3)
+
+
+class Schedule:
+    """One seed's sequence of faults."""
+
+    def __init__(self, cluster: ControllerCluster) -> None:
+        self.cluster = cluster
+        self.random = cluster.random
+        self.topics: set[str] = set()
+        self.numbers = 0
+
+    async def run(self) -> None:
+        """Let faults happen, then heal and wait for order."""
+        cluster = self.cluster
+        await cluster.start(*BROKERS)
+        for _ in range(STEPS):
+            await self.random.choice(
+                (self.expire, self.lose_reply, self.lose_request, self.disconnect, self.bounce,
+                 self.create, self.create, self.delete, self.remove_controller, self.lose_answers)
+            )()  # fmt: skip
+            await asyncio.sleep(self.random.choice((0.0, 0.002, 0.01, 0.05, 0.3, 2.0)))
+            cluster.invariants.check()
+        await self.heal()
+
+    async def heal(self) -> None:
+        cluster = self.cluster
+        cluster.lost_answers = 0.0
+        await cluster.start(*(broker for broker in BROKERS if broker not in cluster.brokers))
+        for broker in cluster.brokers.values():
+            if not broker.session.connected:
+                cluster.ensemble.reconnect(broker.session)
+        await cluster.until(lambda: cluster.active is not None, "one controller")
+        await cluster.until(
+            lambda: not cluster.ensemble.tree.node(paths.DELETE_TOPICS).children, "deletions done"
+        )
+        for topic in sorted(self.topics):
+            if cluster.exists(paths.topic(topic)):
+                await cluster.until(partial(cluster.settled, topic), f"{topic} led")
+        left = {partition.topic for broker in cluster.brokers.values() for partition in broker.data}
+        assert all(cluster.exists(paths.topic(topic)) for topic in left), "a deleted topic left data"
+
+    async def expire(self) -> None:
+        broker = self.random.choice(list(self.cluster.brokers.values()))
+        self.cluster.ensemble.expire(broker.session)
+
+    async def lose_reply(self) -> None:
+        broker = self.random.choice(list(self.cluster.brokers.values()))
+        self.cluster.ensemble.lose_next_reply(broker.session)
+
+    async def lose_request(self) -> None:
+        broker = self.random.choice(list(self.cluster.brokers.values()))
+        self.cluster.ensemble.lose_next_request(broker.session)
+
+    async def disconnect(self) -> None:
+        broker = self.random.choice(list(self.cluster.brokers.values()))
+        self.cluster.ensemble.disconnect(broker.session)
+        await asyncio.sleep(self.random.choice((0.0, 0.1, 3.0, 7.0)))
+        self.cluster.ensemble.reconnect(broker.session)
+
+    async def bounce(self) -> None:
+        if len(self.cluster.brokers) > 1:
+            broker = self.random.choice(list(self.cluster.brokers))
+            await self.cluster.kill(broker)
+            await asyncio.sleep(self.random.choice((0.0, 0.01, 1.0)))
+            await self.cluster.start(broker)
+
+    async def create(self) -> None:
+        self.numbers += 1
+        name = f"topic-{self.numbers % 6}"
+        self.topics.add(name)
+        replicas = self.random.sample(BROKERS, self.random.randint(1, 3))
+        if not self.cluster.exists(paths.deleted_topic(name)):
+            await self.cluster.create_topic(name, tuple(replicas))
+
+    async def delete(self) -> None:
+        if self.topics:
+            name = self.random.choice(sorted(self.topics))
+            if self.cluster.exists(paths.topic(name)):
+                await self.cluster.delete_topic(name)
+
+    async def remove_controller(self) -> None:
+        for broker in self.cluster.brokers.values():
+            if broker.session.connected and self.cluster.exists(paths.CONTROLLER):
+                try:
+                    await broker.session.delete(paths.CONTROLLER)
+                except Exception:
+                    return
+                return
+
+    async def lose_answers(self) -> None:
+        self.cluster.lost_answers = self.random.choice((0.0, 0.0, 0.3))
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_no_schedule_of_faults_breaks_an_invariant_and_order_returns_after_the_last_one(seed: int) -> None:
+    async def main() -> None:
+        async with ControllerCluster(seed) as cluster:
+            await Schedule(cluster).run()
+
+    run_in_virtual_time(main())

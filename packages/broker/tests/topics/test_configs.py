@@ -1,0 +1,204 @@
+"""Dynamic settings over an ensemble in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ottla.broker.config import BrokerConfig, LogConfig, broker_config_from
+from ottla.broker.configs import (
+    DEFAULT,
+    DYNAMIC_BROKER,
+    DYNAMIC_DEFAULT_BROKER,
+    DYNAMIC_TOPIC,
+    STATIC_BROKER,
+    Configs,
+    Entry,
+)
+from ottla.broker.environment import Environment
+from ottla.broker.registration import make_roots
+from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
+from ottla.zookeeper.znodes import ConfigChange, ConfigEntity
+
+STATIC = broker_config_from({"log.retention.hours": "24", "background.threads": "4"})
+
+
+class Harness:
+    """Settings of broker 1, followed while it is entered."""
+
+    def __init__(self, ensemble: MemoryEnsemble, session: MemorySession) -> None:
+        self.ensemble = ensemble
+        self.session = session
+        self.configs = Configs(session, STATIC, Environment(), 1)
+        self.applied: list[tuple[str, LogConfig]] = []
+        self.broker_changes: list[BrokerConfig] = []
+        self.configs.on_topic_change.append(lambda topic, config: self.applied.append((topic, config)))
+        self.configs.on_broker_change.append(self.broker_changes.append)
+
+    async def topic(self, name: str = "orders", **settings: str) -> None:
+        dotted = {key.replace("_", "."): value for key, value in settings.items()}
+        await self.session.create(paths.topic(name))
+        node = ConfigEntity(f"topics/{name}", dotted)
+        await self.session.create(node.path, node.encode())
+
+    def entry(self, name: str, topic: str = "orders") -> Entry:
+        return next(entry for entry in self.configs.describe_topic(topic) if entry.name == name)
+
+    def broker_entry(self, name: str) -> Entry:
+        return next(entry for entry in self.configs.describe_broker("1") if entry.name == name)
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    ensemble = MemoryEnsemble()
+    async with ensemble.session() as session:
+        await make_roots(session)
+        harness = Harness(ensemble, session)
+        await harness.configs.load()
+        following = asyncio.ensure_future(harness.configs.follow())
+        yield harness
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def settle() -> None:
+    """Let the loop come to rest."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_settings_written_before_the_start_are_loaded(harness: Harness) -> None:
+    await harness.topic(retention_ms="5")
+
+    await harness.configs.load()
+
+    assert harness.configs.log_config("orders").retention_ms == 5
+    assert harness.configs.log_config("other").retention_ms == 24 * 3_600_000
+
+
+async def test_a_change_announced_by_another_broker_is_applied_live(harness: Harness) -> None:
+    await harness.topic()
+    node = ConfigEntity("topics/orders", {"segment.bytes": "2000"})
+    await harness.session.set(node.path, node.encode())
+
+    change = ConfigChange("topics/orders")
+    await harness.session.create(change.path, change.encode(), sequential=True)
+    await settle()
+
+    assert [(topic, config.segment_bytes) for topic, config in harness.applied] == [("orders", 2000)]
+
+
+async def test_a_change_missed_while_disconnected_is_applied_after_the_reconnect(harness: Harness) -> None:
+    await harness.topic()
+    async with harness.ensemble.session() as other:
+        harness.ensemble.disconnect(harness.session)
+        node = ConfigEntity("topics/orders", {"retention.ms": "7"})
+        await other.set(node.path, node.encode())
+        change = ConfigChange("topics/orders")
+        await other.create(change.path, change.encode(), sequential=True)
+
+        harness.ensemble.reconnect(harness.session)
+        await settle()
+
+    assert harness.configs.log_config("orders").retention_ms == 7
+
+
+async def test_nonsense_in_a_notification_or_an_entity_is_passed_over(harness: Harness) -> None:
+    await harness.topic()
+    await harness.session.create(paths.CONFIG_CHANGE_PREFIX, b"{nonsense", sequential=True)
+    node = ConfigEntity("topics/orders", {"retention.ms": "soon", "segment.bytes": "2000"})
+    await harness.session.set(node.path, node.encode())
+    change = ConfigChange("topics/orders")
+    await harness.session.create(change.path, change.encode(), sequential=True)
+    await settle()
+
+    config = harness.configs.log_config("orders")
+    assert (config.segment_bytes, config.retention_ms) == (2000, 24 * 3_600_000)
+
+
+async def test_altering_writes_announces_and_applies(harness: Harness) -> None:
+    await harness.topic()
+
+    await harness.configs.alter_topic("orders", lambda present: {**present, "retention.ms": "9"})
+
+    assert harness.configs.log_config("orders").retention_ms == 9
+    assert len(await harness.session.children(paths.CONFIG_CHANGES)) == 1
+
+
+async def test_checking_alone_changes_nothing(harness: Harness) -> None:
+    await harness.topic()
+
+    await harness.configs.alter_topic("orders", lambda _: {"retention.ms": "9"}, validate_only=True)
+
+    assert harness.configs.overrides("orders") == {}
+    assert await harness.session.children(paths.CONFIG_CHANGES) == []
+
+
+async def test_settings_that_cannot_be_used_are_refused_with_the_reason(harness: Harness) -> None:
+    await harness.topic()
+
+    with pytest.raises(InvalidConfig, match=r"min\.insync\.replicas must be at least 1"):
+        await harness.configs.alter_topic("orders", lambda _: {"min.insync.replicas": "0"})
+    with pytest.raises(InvalidConfig, match=r"no\.such"):
+        await harness.configs.alter_topic("orders", lambda _: {"no.such": "0"})
+    with pytest.raises(UnknownTopicOrPartition):
+        await harness.configs.alter_topic("ghost", lambda _: {})
+
+
+async def test_a_topic_value_is_described_with_every_place_it_may_come_from(harness: Harness) -> None:
+    await harness.topic(retention_ms="9")
+    await harness.configs.load()
+
+    entry = harness.entry("retention.ms")
+
+    assert (entry.value, entry.source, entry.read_only) == ("9", DYNAMIC_TOPIC, False)
+    assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
+        ("retention.ms", "9", DYNAMIC_TOPIC),
+        ("log.retention.ms", None, DEFAULT),
+        ("log.retention.hours", "24", STATIC_BROKER),
+    ] or entry.synonyms[0].source == DYNAMIC_TOPIC
+    plain = harness.entry("segment.bytes")
+    assert (plain.value, plain.source) == ("1073741824", DEFAULT)
+    assert harness.entry("retention.ms", "other").value == "86400000"
+
+
+async def test_a_cluster_wide_setting_reaches_every_topic_that_does_not_override_it(harness: Harness) -> None:
+    await harness.topic(max_message_bytes="500")
+    await harness.configs.load()
+    assert harness.configs.log_config("other").max_message_bytes == 1_048_588
+
+    await harness.configs.alter_broker("", lambda _: {"message.max.bytes": "1000"})
+
+    assert harness.configs.log_config("orders").max_message_bytes == 500
+    assert harness.configs.log_config("other").max_message_bytes == 1000
+    assert harness.broker_changes[-1].message_max_bytes == 1000
+    assert harness.broker_entry("message.max.bytes").source == DYNAMIC_DEFAULT_BROKER
+    assert [entry.name for entry in harness.configs.describe_broker("")] == ["message.max.bytes"]
+
+
+async def test_a_brokers_own_setting_wins_over_the_clusters(harness: Harness) -> None:
+    await harness.configs.alter_broker("", lambda _: {"message.max.bytes": "1000"})
+    await harness.configs.alter_broker("1", lambda _: {"message.max.bytes": "2000"})
+
+    entry = harness.broker_entry("message.max.bytes")
+
+    assert (entry.value, entry.source) == ("2000", DYNAMIC_BROKER)
+    assert [synonym.source for synonym in entry.synonyms] == [DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, DEFAULT]
+
+
+async def test_what_is_read_only_or_somebody_elses_cannot_be_altered(harness: Harness) -> None:
+    with pytest.raises(InvalidRequest, match=r"dynamically: broker\.id"):
+        await harness.configs.alter_broker("1", lambda _: {"broker.id": "7"})
+    with pytest.raises(InvalidRequest, match="Unexpected broker id, expected 1, but received 2"):
+        await harness.configs.alter_broker("2", lambda _: {})
+    assert harness.broker_entry("broker.id").read_only
+
+
+async def test_a_value_from_the_file_is_described_as_static(harness: Harness) -> None:
+    entry = harness.broker_entry("background.threads")
+
+    assert (entry.value, entry.source) == ("4", STATIC_BROKER)

@@ -1,0 +1,251 @@
+"""Creating, enlarging and deleting topics over an ensemble in memory."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from ottla.broker.config import broker_config_from
+from ottla.broker.environment import Environment
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.registration import make_roots
+from ottla.broker.topics import NewTopic, Topics
+from ottla.protocol import errors
+from ottla.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from ottla.protocol.topics import GROUP_METADATA_TOPIC
+from ottla.zookeeper import paths
+from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
+from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
+
+
+class World:
+    """What a broker among three others would have at hand."""
+
+    def __init__(self, session: MemorySession, **settings: str) -> None:
+        self.session = session
+        self.metadata = MetadataCache(0)
+        dotted = {name.replace("_", "."): value for name, value in settings.items()}
+        config = broker_config_from(dotted)
+        self.topics = Topics(session, config, Environment(random=Random(7)), self.metadata)
+        self.tell()
+
+    def tell(self, *topics: str) -> None:
+        """Let the controller speak."""
+        endpoint = UpdateMetadataEndpoint(port=9092, host="h", listener="PLAINTEXT", security_protocol=0)
+        state = UpdateMetadataPartitionState(partition_index=0, leader=1, replicas=[1], isr=[1])
+        self.metadata.update(
+            UpdateMetadataRequest(
+                controller_id=1,
+                live_brokers=[UpdateMetadataBroker(id=broker, endpoints=[endpoint]) for broker in (1, 2, 3)],
+                topic_states=[
+                    UpdateMetadataTopicState(topic_name=t, topic_id=uuid.uuid4(), partition_states=[state])
+                    for t in topics
+                ],
+            )
+        )
+
+    async def assignment(self, topic: str) -> TopicAssignment:
+        return TopicAssignment.decode(topic, (await self.session.get(paths.topic(topic)))[0])
+
+    async def settings(self, topic: str) -> dict[str, str]:
+        data, _ = await self.session.get(paths.config_entity("topics", topic))
+        return dict(ConfigEntity.decode(f"topics/{topic}", data).config)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[MemorySession]:
+    async with MemoryEnsemble().session() as session:
+        await make_roots(session)
+        yield session
+
+
+async def test_a_topic_gets_partitions_replicas_an_id_and_its_settings(session: MemorySession) -> None:
+    world = World(session)
+
+    created = await world.topics.create(NewTopic("orders", 4, 2, configs={"retention.ms": "1000"}))
+
+    node = await world.assignment("orders")
+    assert (len(node.partitions), {len(r) for r in node.partitions.values()}) == (4, {2})
+    assert node.topic_id == created.id
+    assert await world.settings("orders") == {"retention.ms": "1000"}
+
+
+async def test_counts_that_are_not_said_are_the_brokers_defaults(session: MemorySession) -> None:
+    world = World(session, num_partitions="3", default_replication_factor="2")
+
+    created = await world.topics.create(NewTopic("orders"))
+
+    assert (created.partitions, created.replication_factor) == (3, 2)
+
+
+async def test_replicas_can_be_placed_by_hand(session: MemorySession) -> None:
+    world = World(session)
+
+    await world.topics.create(NewTopic("orders", assignments={0: [3, 1], 1: [1, 2]}))
+
+    assert (await world.assignment("orders")).partitions == {0: (3, 1), 1: (1, 2)}
+
+
+async def test_checking_alone_writes_nothing(session: MemorySession) -> None:
+    world = World(session)
+
+    await world.topics.create(NewTopic("orders"), validate_only=True)
+
+    assert await session.children(paths.BROKER_TOPICS) == []
+    assert await session.children(f"{paths.CONFIG}/topics") == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "error", "words"),
+    [
+        (NewTopic(""), errors.InvalidTopicException, "empty"),
+        (NewTopic(".."), errors.InvalidTopicException, r"\.\."),
+        (NewTopic("a/b"), errors.InvalidTopicException, "other than"),
+        (NewTopic("x" * 250), errors.InvalidTopicException, "249"),
+        (NewTopic("taken"), errors.TopicAlreadyExists, "Topic 'taken' already exists"),
+        (NewTopic("old.name"), errors.InvalidTopicException, "collides with existing topics: old_name"),
+        (NewTopic("t", 0), errors.InvalidPartitions, "larger than 0"),
+        (NewTopic("t", -2), errors.InvalidPartitions, "larger than 0"),
+        (NewTopic("t", 2**31 - 1), errors.InvalidPartitions, "At most"),
+        (NewTopic("t", 1, 0), errors.InvalidReplicationFactor, "larger than 0"),
+        (NewTopic("t", 1, 4), errors.InvalidReplicationFactor, "4 larger than available brokers: 3"),
+        (NewTopic("t", 1, assignments={0: [1]}), errors.InvalidRequest, "Both cannot be used"),
+        (NewTopic("t", assignments={1: [1]}), errors.InvalidReplicaAssignment, "consecutive"),
+        (NewTopic("t", assignments={0: [1], 1: [1, 2]}), errors.InvalidReplicaAssignment, "same number"),
+        (NewTopic("t", assignments={0: [1, 1]}), errors.InvalidReplicaAssignment, "Duplicate"),
+        (NewTopic("t", assignments={0: []}), errors.InvalidReplicaAssignment, "same number"),
+        (NewTopic("t", assignments={0: [9]}), errors.InvalidReplicaAssignment, "Unknown broker.* 9"),
+        (NewTopic("t", configs={"no.such": "1"}), errors.InvalidConfig, "no.such"),
+        (NewTopic("t", configs={"retention.ms": "soon"}), errors.InvalidConfig, "retention.ms"),
+        (NewTopic("t", configs={"retention.ms": None}), errors.InvalidConfig, "Null value"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_created_is_refused_with_kafkas_error(
+    session: MemorySession, topic: NewTopic, error: type[errors.KafkaError], words: str
+) -> None:
+    world = World(session)
+    await world.topics.create(NewTopic("taken"))
+    await world.topics.create(NewTopic("old_name"))
+
+    with pytest.raises(error, match=words):
+        await world.topics.create(topic)
+
+    assert await session.children(paths.BROKER_TOPICS) == ["old_name", "taken"]
+
+
+async def test_a_lost_reply_does_not_make_a_created_topic_look_like_somebody_elses(
+    session: MemorySession,
+) -> None:
+    ensemble = MemoryEnsemble()
+    async with ensemble.session() as shaky:
+        await make_roots(shaky)
+        world = World(shaky)
+        create = shaky.create
+
+        async def lose_reply(path: str, *rest: object, **named: object) -> str:
+            if path == paths.topic("orders"):
+                ensemble.lose_next_reply(shaky)
+            return await create(path, *rest, **named)  # type: ignore[arg-type]
+
+        shaky.create = lose_reply  # type: ignore[method-assign]
+
+        created = await world.topics.create(NewTopic("orders"))
+
+        assert (await world.assignment("orders")).topic_id == created.id
+
+
+async def test_the_offsets_topic_takes_the_replication_that_the_living_allow(session: MemorySession) -> None:
+    world = World(session, offsets_topic_num_partitions="5", offsets_topic_replication_factor="5")
+
+    errors_of = await world.topics.auto_create([GROUP_METADATA_TOPIC])
+
+    node = await world.assignment(GROUP_METADATA_TOPIC)
+    assert errors_of == {}
+    assert (len(node.partitions), len(node.partitions[0])) == (5, 3)
+    assert (await world.settings(GROUP_METADATA_TOPIC))["cleanup.policy"] == "compact"
+
+
+async def test_partitions_are_added_and_old_ones_stay(session: MemorySession) -> None:
+    world = World(session)
+    await world.topics.create(NewTopic("orders", 2, 2))
+    before = (await world.assignment("orders")).partitions
+
+    await world.topics.add_partitions("orders", 5, None)
+
+    after = (await world.assignment("orders")).partitions
+    assert len(after) == 5
+    assert {number: after[number] for number in before} == before
+    assert all(len(set(replicas)) == 2 for replicas in after.values())
+
+
+@pytest.mark.parametrize(
+    ("count", "assignments", "error"),
+    [
+        (2, None, errors.InvalidPartitions),
+        (1, None, errors.InvalidPartitions),
+        (10**7, None, errors.InvalidPartitions),
+        (4, [[1]], errors.InvalidReplicaAssignment),
+        (3, [[1, 2]], errors.InvalidReplicaAssignment),
+        (3, [[7]], errors.InvalidReplicaAssignment),
+    ],
+)
+async def test_partitions_that_cannot_be_added_are_refused(
+    session: MemorySession, count: int, assignments: list[list[int]] | None, error: type[errors.KafkaError]
+) -> None:
+    world = World(session)
+    await world.topics.create(NewTopic("orders", 2, 1))
+
+    with pytest.raises(error):
+        await world.topics.add_partitions("orders", count, assignments)
+
+
+async def test_an_unknown_topic_can_be_neither_enlarged_nor_deleted(session: MemorySession) -> None:
+    world = World(session)
+
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        await world.topics.add_partitions("ghost", 2, None)
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        await world.topics.delete("ghost")
+
+
+async def test_deleting_marks_the_topic_and_its_name_stays_taken_until_it_is_gone(
+    session: MemorySession,
+) -> None:
+    world = World(session)
+    await world.topics.create(NewTopic("orders"))
+
+    await world.topics.delete("orders")
+    await world.topics.delete("orders")
+    await session.delete(paths.topic("orders"))
+
+    with pytest.raises(errors.TopicAlreadyExists, match="marked for deletion"):
+        await world.topics.create(NewTopic("orders"))
+    assert not await world.topics.wait_until_gone("orders", 10)
+    await session.delete(paths.deleted_topic("orders"))
+    assert await world.topics.wait_until_gone("orders", 1_000)
+
+
+async def test_deletion_can_be_forbidden(session: MemorySession) -> None:
+    world = World(session, delete_topic_enable="false")
+    await world.topics.create(NewTopic("orders"))
+
+    with pytest.raises(errors.TopicDeletionDisabled):
+        await world.topics.delete("orders")
+
+
+async def test_waiting_ends_when_the_controller_names_a_living_leader(session: MemorySession) -> None:
+    world = World(session)
+
+    assert not await world.topics.wait_until_led("orders", 1, 10)
+    world.tell("orders")
+    assert await world.topics.wait_until_led("orders", 1, 10)
