@@ -32,6 +32,7 @@ from ottla.protocol.records import (
     read_end_transaction_marker,
     read_header,
     read_headers,
+    retain_records,
     scan_records,
     set_log_append_time,
     set_producer_state,
@@ -533,3 +534,26 @@ def test_large_batches_grow_and_are_checked_without_the_gil() -> None:
 
     assert validate_batch(batch, dense=True, check_records=True).record_count == 300
     assert [record.value for record in iter_records(batch)] == values
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_compaction_keeps_some_records_where_they_are(codec: Codec) -> None:
+    batch = a_batch(10, codec, base_offset=50, producer_id=1, producer_epoch=2, base_sequence=3)
+
+    kept = retain_records(batch, lambda record: record.offset % 3 == 0)
+
+    header = validate_batch(kept, check_records=True)
+    assert decode_records(kept) == [r for r in decode_records(batch) if r.offset % 3 == 0]
+    assert (header.base_offset, header.last_offset, header.record_count) == (50, 59, 3)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1, 2, 3)
+    assert (header.codec, header.max_timestamp) == (codec, NOW_MS + 7)
+    assert retain_records(batch, lambda _: True) == batch
+
+
+def test_compaction_may_leave_an_empty_batch() -> None:
+    batch = a_batch(10, Codec.GZIP, base_offset=50, producer_id=1, producer_epoch=2, base_sequence=3)
+
+    header = validate_batch(retain_records(batch, lambda _: False), check_records=True)
+
+    assert (header.base_offset, header.last_offset, header.record_count) == (50, 59, 0)
+    assert (header.last_sequence, header.max_timestamp, header.codec) == (12, NOW_MS + 9, Codec.NONE)

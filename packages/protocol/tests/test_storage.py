@@ -332,6 +332,16 @@ def test_producer_snapshots_are_read_again(entries: list[ProducerEntry]) -> None
     assert struct.unpack_from(">I", data, 2)[0] == crc32c(data[6:])
 
 
+def test_a_producer_snapshot_is_the_one_that_kafkas_tool_shows() -> None:
+    # DumpLogSegments of Apache Kafka 3.9.1 shows these producers in these bytes
+    data = encode_producer_snapshot([ProducerEntry(11, 2, 33, 144, 5, 1_700_000_000_006, 7, -1)])
+
+    assert data[6:] == bytes.fromhex(
+        "00000001 000000000000000b 0002 00000021 0000000000000090 00000005 0000018bcfe56806 00000007"
+        "ffffffffffffffff"
+    )
+
+
 def test_a_damaged_producer_snapshot_is_refused() -> None:
     data = encode_producer_snapshot([ProducerEntry(1, 2, 3, 4, 5, 6, 7, 8)])
     resealed = bytearray(data)

@@ -188,15 +188,25 @@ cdef class BatchBuilder:
         return delta
 
     cdef int _grow(self, Py_ssize_t needed) except -1:
-        cdef bytes larger
         if needed > MAX_BATCH_SIZE:
             raise ValueError(f"a batch of {needed} bytes does not fit Kafka's 32-bit length")
         self._capacity = max(needed, min(2 * self._capacity, max(self.max_bytes, needed)))
-        larger = PyBytes_FromStringAndSize(NULL, self._capacity)
-        memcpy(PyBytes_AS_STRING(larger), self._buffer, self._position)
-        self._owner = larger
-        self._buffer = <unsigned char*>PyBytes_AS_STRING(larger)
+        self._owner = self._resized(self._capacity)
+        self._buffer = <unsigned char*>PyBytes_AS_STRING(self._owner)
         return 0
+
+    cdef bytes _resized(self, Py_ssize_t size):
+        """The buffer, taken out and resized in place where the allocator can: nobody else has seen it."""
+        cdef PyObject* owner
+        cdef bytes out
+        Py_INCREF(self._owner)
+        owner = <PyObject*>self._owner
+        self._owner = None
+        self._buffer = NULL
+        _PyBytes_Resize(&owner, size)
+        out = <bytes>owner
+        Py_XDECREF(owner)
+        return out
 
     def build(
         self, *, int64_t base_offset=0, int32_t partition_leader_epoch=-1, int64_t producer_id=-1,
@@ -223,7 +233,7 @@ cdef class BatchBuilder:
             attributes |= <int>self.codec
             out = self._compressed()
         else:
-            out = self._plain()
+            out = self._resized(self._position)
         p = <unsigned char*>PyBytes_AS_STRING(out)
         put64(p, base_offset)
         put32(p + 8, <int32_t>(PyBytes_GET_SIZE(out) - ENTRY_OVERHEAD))
@@ -238,19 +248,6 @@ cdef class BatchBuilder:
         put32(p + 53, base_sequence)
         put32(p + 57, self.record_count)
         _seal(p, PyBytes_GET_SIZE(out))
-        return out
-
-    cdef bytes _plain(self):
-        """The buffer itself, cut to size: no copy unless the allocator moves it."""
-        cdef PyObject* owner
-        cdef bytes out
-        Py_INCREF(self._owner)
-        owner = <PyObject*>self._owner
-        self._owner = None
-        self._buffer = NULL
-        _PyBytes_Resize(&owner, self._position)
-        out = <bytes>owner
-        Py_XDECREF(owner)
         return out
 
     cdef bytes _compressed(self):

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import final
 
 from ottla.protocol.records.compression import Buffer
@@ -257,3 +257,12 @@ class RecordIterator(Iterator[Record]):
     def __next__(self) -> Record: ...
     def read_all(self, *, detach: bool = True) -> list[Record]:
         """All records not yet read; `detach` gives each its own bytes: the buffer may go or change."""
+
+def retain_records(
+    batch: Buffer, keep: Callable[[Record], bool], *, max_decompressed_bytes: int = ...
+) -> bytes | bytearray:
+    """The v2 batch with only those records for which `keep` is true, for compaction.
+
+    Offsets, times and producer state stay, and `last_offset_delta`: the batch covers the same offsets, if
+    need be without any record. Raises as `RecordIterator`.
+    """

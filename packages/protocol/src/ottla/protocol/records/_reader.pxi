@@ -205,3 +205,40 @@ cdef class RecordIterator:
             records.append(record)
         self._finish()
         return records
+
+
+def retain_records(batch, keep, *, max_decompressed_bytes=_DEFAULT_MAX):
+    cdef RecordIterator records = RecordIterator(batch, max_decompressed_bytes=max_decompressed_bytes)
+    cdef const unsigned char* start
+    cdef Record record
+    cdef int64_t newest = -1
+    cdef list kept = []
+    while records._remaining:
+        start = records._next
+        record = records._read()
+        if keep(record):
+            # deltas stay as they are: base offset and base timestamp do not change
+            kept.append(PyBytes_FromStringAndSize(<const char*>start, records._next - start))
+            newest = max(newest, record.timestamp_ms)
+    records._finish()
+    if len(kept) == records.header.record_count:
+        return bytes(memoryview(batch)[:records.header.batch_length + ENTRY_OVERHEAD])
+    return _retained(batch, records.header, kept, newest)
+
+
+cdef bytearray _retained(batch, BatchHeader header, list kept, int64_t newest):
+    cdef bytearray out = bytearray(memoryview(batch)[:HEADER_SIZE])
+    cdef int16_t attributes = header.attributes
+    cdef unsigned char* p
+    if kept:
+        out += _compress(_codec_of(attributes), b"".join(kept))
+    else:
+        attributes &= ~CODEC_MASK
+        newest = header.max_timestamp
+    p = <unsigned char*>PyByteArray_AS_STRING(out)
+    put32(p + 8, <int32_t>(PyByteArray_GET_SIZE(out) - ENTRY_OVERHEAD))
+    put16(p + 21, attributes)
+    put64(p + 35, newest)
+    put32(p + 57, <int32_t>len(kept))
+    _seal(p, PyByteArray_GET_SIZE(out))
+    return out

@@ -1,12 +1,12 @@
 /* CRC-32C (Castagnoli, reflected 0x82F63B78), chosen at run time by what the processor can do.
  *
- * Everything works on the raw register: no inversion before or after. Every constant is computed when the module
- * loads, and a fast routine is used only after it has agreed with the table on a set of buffers, so a wrong
- * constant, or an emulator with a broken instruction, costs speed and not data.
+ * Everything works on the raw register: no inversion before or after. Every constant is computed when the
+ * module loads, and a fast routine is used only after it has agreed with the table on a set of buffers, so a
+ * wrong constant, or an emulator with a broken instruction, costs speed and not data.
  *
- * Notation: bit 31 of a 32-bit value is x^0, bit 0 is x^31. A carry-less product of two such values, read as a
- * 64-bit value in the same bit order, is their product times x; the crc32 instruction over a 64-bit value from
- * register zero multiplies by x^32 and reduces. Hence the "- 33" in the exponents.
+ * Notation: bit 31 of a 32-bit value is x^0, bit 0 is x^31. A carry-less product of two such values, read as
+ * a 64-bit value in the same bit order, is their product times x; the crc32 instruction over a 64-bit value
+ * from register zero multiplies by x^32 and reduces. Hence the "- 33" in the exponents.
  */
 #ifndef OTTLA_CRC32C_H
 #define OTTLA_CRC32C_H
@@ -43,8 +43,9 @@ static inline uint32_t ottla_le32(const unsigned char *p) {
 static uint32_t ottla_crc_sliced(uint32_t r, const unsigned char *p, size_t n) {
     for (; n >= 8; n -= 8, p += 8) {
         uint32_t a = r ^ ottla_le32(p), b = ottla_le32(p + 4);
-        r = ottla_crc_table[7][a & 255] ^ ottla_crc_table[6][(a >> 8) & 255] ^ ottla_crc_table[5][(a >> 16) & 255] ^
-            ottla_crc_table[4][a >> 24] ^ ottla_crc_table[3][b & 255] ^ ottla_crc_table[2][(b >> 8) & 255] ^
+        r = ottla_crc_table[7][a & 255] ^ ottla_crc_table[6][(a >> 8) & 255] ^
+            ottla_crc_table[5][(a >> 16) & 255] ^ ottla_crc_table[4][a >> 24] ^
+            ottla_crc_table[3][b & 255] ^ ottla_crc_table[2][(b >> 8) & 255] ^
             ottla_crc_table[1][(b >> 16) & 255] ^ ottla_crc_table[0][b >> 24];
     }
     for (; n; n--, p++) r = (r >> 8) ^ ottla_crc_table[0][(r ^ *p) & 255];
@@ -133,7 +134,12 @@ static uint32_t ottla_crc_sse42(uint32_t r, const unsigned char *p, size_t n) {
 }
 
 #define OTTLA_CRC_FOLD(lane, constant, next)                                                         \
-    OTTLA_CRC_XOR3(_mm_clmulepi64_si128(lane, constant, 0x00), _mm_clmulepi64_si128(lane, constant, 0x11), next)
+    OTTLA_CRC_XOR3(_mm_clmulepi64_si128(lane, constant, 0x00),                                       \
+                   _mm_clmulepi64_si128(lane, constant, 0x11), next)
+
+#define OTTLA_CRC_AT(p) _mm_loadu_si128((const __m128i *)(p))
+#define OTTLA_CRC_TIMES(a, b)                                                                        \
+    _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)(a)), _mm_cvtsi32_si128((int)(b)), 0)
 
 #define OTTLA_CRC_HYBRID(NAME, TARGET)                                                               \
     __attribute__((target(TARGET)))                                                                  \
@@ -143,10 +149,10 @@ static uint32_t ottla_crc_sse42(uint32_t r, const unsigned char *p, size_t n) {
             if (turns > OTTLA_CRC_MAX_TURNS) turns = OTTLA_CRC_MAX_TURNS;                            \
             const unsigned char *v = p, *a = p + 64 * turns, *b = a + 24 * turns, *c = b + 24 * turns; \
             const uint32_t *shift = ottla_crc_shift[turns];                                          \
-            const __m128i by_512 = _mm_loadu_si128((const __m128i *)ottla_crc_fold_512);             \
-            const __m128i by_128 = _mm_loadu_si128((const __m128i *)ottla_crc_fold_128);             \
-            __m128i x0 = _mm_loadu_si128((const __m128i *)v), x1 = _mm_loadu_si128((const __m128i *)(v + 16)); \
-            __m128i x2 = _mm_loadu_si128((const __m128i *)(v + 32)), x3 = _mm_loadu_si128((const __m128i *)(v + 48)); \
+            const __m128i by_512 = OTTLA_CRC_AT(ottla_crc_fold_512);                                 \
+            const __m128i by_128 = OTTLA_CRC_AT(ottla_crc_fold_128);                                 \
+            __m128i x0 = OTTLA_CRC_AT(v), x1 = OTTLA_CRC_AT(v + 16);                                 \
+            __m128i x2 = OTTLA_CRC_AT(v + 32), x3 = OTTLA_CRC_AT(v + 48);                            \
             uint64_t ra = 0, rb = 0, rc = 0;                                                         \
             x0 = _mm_xor_si128(x0, _mm_cvtsi32_si128((int)r));                                       \
             for (size_t i = turns;;) {                                                               \
@@ -161,19 +167,19 @@ static uint32_t ottla_crc_sse42(uint32_t r, const unsigned char *p, size_t n) {
                 rc = _mm_crc32_u64(rc, ottla_crc_load64(c + 16));                                    \
                 if (--i == 0) break;                                                                 \
                 a += 24, b += 24, c += 24, v += 64;                                                  \
-                x0 = OTTLA_CRC_FOLD(x0, by_512, _mm_loadu_si128((const __m128i *)v));                \
-                x1 = OTTLA_CRC_FOLD(x1, by_512, _mm_loadu_si128((const __m128i *)(v + 16)));         \
-                x2 = OTTLA_CRC_FOLD(x2, by_512, _mm_loadu_si128((const __m128i *)(v + 32)));         \
-                x3 = OTTLA_CRC_FOLD(x3, by_512, _mm_loadu_si128((const __m128i *)(v + 48)));         \
+                x0 = OTTLA_CRC_FOLD(x0, by_512, OTTLA_CRC_AT(v));                                    \
+                x1 = OTTLA_CRC_FOLD(x1, by_512, OTTLA_CRC_AT(v + 16));                               \
+                x2 = OTTLA_CRC_FOLD(x2, by_512, OTTLA_CRC_AT(v + 32));                               \
+                x3 = OTTLA_CRC_FOLD(x3, by_512, OTTLA_CRC_AT(v + 48));                               \
             }                                                                                        \
             x1 = OTTLA_CRC_FOLD(x0, by_128, x1);                                                     \
             x2 = OTTLA_CRC_FOLD(x1, by_128, x2);                                                     \
             x3 = OTTLA_CRC_FOLD(x2, by_128, x3);                                                     \
             uint64_t rv = _mm_crc32_u64(0, (uint64_t)_mm_extract_epi64(x3, 0));                      \
             rv = _mm_crc32_u64(rv, (uint64_t)_mm_extract_epi64(x3, 1));                              \
-            __m128i t = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)rv), _mm_cvtsi32_si128((int)shift[0]), 0); \
-            t = _mm_xor_si128(t, _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)ra), _mm_cvtsi32_si128((int)shift[1]), 0)); \
-            t = _mm_xor_si128(t, _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)rb), _mm_cvtsi32_si128((int)shift[2]), 0)); \
+            __m128i t = OTTLA_CRC_TIMES(rv, shift[0]);                                               \
+            t = _mm_xor_si128(t, OTTLA_CRC_TIMES(ra, shift[1]));                                     \
+            t = _mm_xor_si128(t, OTTLA_CRC_TIMES(rb, shift[2]));                                     \
             r = (uint32_t)(_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(t)) ^ rc);                   \
             p += OTTLA_CRC_TURN * turns;                                                             \
             n -= OTTLA_CRC_TURN * turns;                                                             \
@@ -187,7 +193,7 @@ OTTLA_CRC_HYBRID(ottla_crc_pclmul, "sse4.2,pclmul")
 #define OTTLA_CRC_XOR3(a, b, c) _mm_ternarylogic_epi64(a, b, c, 0x96)
 OTTLA_CRC_HYBRID(ottla_crc_avx512, "sse4.2,pclmul,avx512f,avx512vl")
 
-/* Four 512-bit lanes; -DOTTLA_EMULATE_VPCLMUL lets a processor without the wide instruction test this routine. */
+/* Four 512-bit lanes. -DOTTLA_EMULATE_VPCLMUL lets a processor without the wide instruction test it. */
 #ifdef OTTLA_EMULATE_VPCLMUL
 #define OTTLA_CRC_WIDE_TARGET "sse4.2,pclmul,avx512f,avx512vl"
 __attribute__((target(OTTLA_CRC_WIDE_TARGET)))
@@ -303,7 +309,8 @@ static const char *ottla_crc_names[OTTLA_CRC_MAX_IMPLEMENTATIONS];
 static int ottla_crc_count = 0;
 
 static int ottla_crc_agrees(ottla_crc_function candidate) {
-    static const size_t lengths[] = {0, 1, 7, 8, 15, 64, 135, 271, 272, 273, 600, 1023, 1024, 1300, 3071, 3072, 4000};
+    static const size_t lengths[] = {0,   1,   7,   8,    15,   64,   135,  271, 272,
+                                     273, 600, 1023, 1024, 1300, 3071, 3072, 4000};
     unsigned char data[4001];
     uint32_t seed = 12345;
     for (size_t i = 0; i < sizeof data; i++) {

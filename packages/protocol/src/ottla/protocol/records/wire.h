@@ -1,4 +1,4 @@
-/* Big-endian integers and zig-zag varints, as every Kafka record format has them. Shifts compile to one byte swap. */
+/* Big-endian integers and zig-zag varints, as in every Kafka record format. Shifts compile to a byte swap. */
 #ifndef OTTLA_WIRE_H
 #define OTTLA_WIRE_H
 
@@ -47,7 +47,8 @@ static inline unsigned char *put_varint(unsigned char *p, int64_t value) {
 }
 
 /* The next read returns the position after the varint, or NULL when it runs past `end` or is too long. */
-static inline const unsigned char *get_varlong(const unsigned char *p, const unsigned char *end, int64_t *out) {
+static inline const unsigned char *get_varlong(const unsigned char *p, const unsigned char *end,
+                                               int64_t *out) {
     uint64_t v = 0;
     for (int shift = 0; shift < 70 && p < end; shift += 7) {
         unsigned char byte = *p++;
@@ -61,7 +62,8 @@ static inline const unsigned char *get_varlong(const unsigned char *p, const uns
     }
     return NULL;
 }
-static inline const unsigned char *get_varint(const unsigned char *p, const unsigned char *end, int32_t *out) {
+static inline const unsigned char *get_varint(const unsigned char *p, const unsigned char *end,
+                                              int32_t *out) {
     uint64_t v;
     if (p >= end) return NULL;
     v = *p++;
