@@ -47,6 +47,8 @@ class BackgroundTasks:
         task = self._group.create_task(self._guarded(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # A task cancelled before its first step never got to `work`, which would complain about that.
+        task.add_done_callback(lambda _: work.close())
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> None:

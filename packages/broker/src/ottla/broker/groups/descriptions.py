@@ -1,0 +1,64 @@
+"""Groups as administrators see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.broker.groups.events import GroupState
+from ottla.broker.groups.group import Group
+from ottla.protocol.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """One member; metadata and assignment are only told while the group is stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes = b""
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """One group, or why it cannot be described."""
+
+    group_id: str
+    error: ErrorCode = ErrorCode.NONE
+    state: GroupState = GroupState.EMPTY
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: tuple[MemberDescription, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group in a list."""
+
+    group_id: str
+    protocol_type: str
+    state: GroupState
+
+
+def describe(group: Group) -> GroupDescription:
+    """Describe a group as it is now."""
+    stable = group.state is GroupState.STABLE
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_name=(group.protocol_name or "") if stable else "",
+        members=tuple(
+            MemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(group.protocol_name) if stable else b"",
+                member.assignment if stable else b"",
+            )
+            for member in group.members
+        ),
+    )

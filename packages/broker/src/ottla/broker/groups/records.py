@@ -1,0 +1,163 @@
+"""The records of `__consumer_offsets`, in the layouts that Kafka 2.8 writes and its tools read.
+
+A key says what kind of record it is: OffsetCommitKey (versions 0 and 1) or GroupMetadataKey (2). A
+record without value takes back what the key stands for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from ottla.broker.groups.events import GroupSnapshot, MemberSnapshot
+from ottla.broker.groups.offsets import CommittedOffset
+from ottla.protocol.internal_topics import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_offsets_key,
+)
+from ottla.protocol.topics import TopicPartition
+
+_OFFSET_KEY_VERSION: Final = 1
+_GROUP_KEY_VERSION: Final = 2
+_OFFSET_VALUE_VERSION: Final = 3
+_EXPIRING_OFFSET_VALUE_VERSION: Final = 1
+_GROUP_VALUE_VERSION: Final = 3
+
+
+class KeyValue(NamedTuple):
+    """What goes into a record; no value makes it a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    """A committed offset, or with None that there is none any more."""
+
+    group_id: str
+    partition: TopicPartition
+    committed: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group's members and assignments, or with None that there is no such group any more."""
+
+    group_id: str
+    snapshot: GroupSnapshot | None
+
+
+LogRecord: TypeAlias = OffsetRecord | GroupRecord
+
+
+def offset_record(group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> KeyValue:
+    """Write a committed offset; None makes a tombstone."""
+    key = OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition)
+    encoded_key = key.to_bytes(_OFFSET_KEY_VERSION)
+    return KeyValue(encoded_key, None if committed is None else _offset_value(committed))
+
+
+def _offset_value(committed: CommittedOffset) -> bytes:
+    expires = committed.expire_timestamp_ms
+    version = _OFFSET_VALUE_VERSION if expires is None else _EXPIRING_OFFSET_VALUE_VERSION
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        expire_timestamp=-1 if expires is None else expires,
+    )
+    return value.to_bytes(version)
+
+
+def group_record(snapshot: GroupSnapshot) -> KeyValue:
+    """Write a group."""
+    value = GroupMetadataValue(
+        protocol_type=snapshot.protocol_type or "",
+        generation=snapshot.generation,
+        protocol=snapshot.protocol_name,
+        leader=snapshot.leader_id,
+        current_state_timestamp=snapshot.state_since_ms,
+        members=[_member_value(member) for member in snapshot.members],
+    )
+    return KeyValue(_group_key(snapshot.group_id), value.to_bytes(_GROUP_VALUE_VERSION))
+
+
+def group_tombstone(group_id: str) -> KeyValue:
+    """Write that there is no such group any more."""
+    return KeyValue(_group_key(group_id), None)
+
+
+def _group_key(group_id: str) -> bytes:
+    return GroupMetadataKey(group=group_id).to_bytes(_GROUP_KEY_VERSION)
+
+
+def _member_value(member: MemberSnapshot) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.subscription,
+        assignment=member.assignment,
+    )
+
+
+def read_record(key: bytes, value: bytes | None) -> LogRecord | None:
+    """Read one record; None for kinds that came after the classic protocol.
+
+    Raises MalformedMessage and UnknownVersion for bytes that are not what their version says.
+    """
+    decoded = decode_offsets_key(key)
+    if decoded is None:
+        return None
+    if isinstance(decoded, GroupMetadataKey):
+        return GroupRecord(decoded.group, None if value is None else _read_group(decoded.group, value))
+    partition = TopicPartition(decoded.topic, decoded.partition)
+    return OffsetRecord(decoded.group, partition, None if value is None else _read_offset(value))
+
+
+def _read_offset(encoded: bytes) -> CommittedOffset:
+    value = OffsetCommitValue.from_bytes(encoded)
+    return CommittedOffset(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_timestamp_ms=value.commit_timestamp,
+        expire_timestamp_ms=None if value.expire_timestamp == -1 else value.expire_timestamp,
+    )
+
+
+def _read_group(group_id: str, encoded: bytes) -> GroupSnapshot:
+    value = GroupMetadataValue.from_bytes(encoded)
+    return GroupSnapshot(
+        group_id=group_id,
+        generation=value.generation,
+        protocol_type=value.protocol_type or None,
+        protocol_name=value.protocol,
+        leader_id=value.leader,
+        state_since_ms=value.current_state_timestamp,
+        members=tuple(_read_member(member) for member in value.members),
+    )
+
+
+def _read_member(member: MemberMetadata) -> MemberSnapshot:
+    # Version 0 has no rebalance timeout: the session timeout was both.
+    rebalance_ms = member.rebalance_timeout if member.rebalance_timeout != -1 else member.session_timeout
+    return MemberSnapshot(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=rebalance_ms,
+        session_timeout_ms=member.session_timeout,
+        subscription=bytes(member.subscription),
+        assignment=bytes(member.assignment),
+    )

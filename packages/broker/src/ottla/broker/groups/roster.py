@@ -1,0 +1,162 @@
+"""The members of a group: who they are, which protocols all of them speak, who is waited for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ottla.broker.groups.events import JoinedMember, MemberSnapshot, Token
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member of a group. `join` and `sync` are its requests that wait for an answer."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    join: Token | None = None
+    sync: Token | None = None
+    is_new: bool = False
+    """It does not know its id yet, so it cannot send heartbeats."""
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the member keeps its place across restarts (KIP-345)."""
+        return self.instance_id is not None
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What the member said for that protocol; empty when it does not speak it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def vote(self, candidates: set[str]) -> str | None:
+        """The first of the member's protocols that everybody speaks."""
+        return next((name for name, _ in self.protocols if name in candidates), None)
+
+    def snapshot(self, protocol: str | None, assignment: bytes) -> MemberSnapshot:
+        """The member as the log keeps it."""
+        return MemberSnapshot(
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.metadata(protocol),
+            assignment=assignment,
+        )
+
+
+class Roster:
+    """The members by id, in the order of their coming, with counts kept up to date.
+
+    Every change of a member's protocols or waiting join goes through here.
+    """
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+        self._static: dict[str, str] = {}
+        self._speakers: Counter[str] = Counter()
+        self.awaiting_join = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._members
+
+    def __getitem__(self, member_id: str) -> Member:
+        return self._members[member_id]
+
+    def get(self, member_id: str) -> Member | None:
+        """A member by its id, or None."""
+        return self._members.get(member_id)
+
+    def static_member_id(self, instance_id: str) -> str | None:
+        """The member id that an instance id stands for now."""
+        return self._static.get(instance_id)
+
+    def first(self) -> str | None:
+        """The id of the member that is there longest."""
+        return next(iter(self._members), None)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest time any member asked for; 0 without members."""
+        return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)
+
+    # ---- changing
+
+    def add(self, member: Member) -> None:
+        """Take a member in."""
+        self._members[member.member_id] = member
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+        self._speakers.update({name for name, _ in member.protocols})
+        self.awaiting_join += member.join is not None
+
+    def remove(self, member: Member) -> None:
+        """Let a member go."""
+        del self._members[member.member_id]
+        if member.instance_id is not None:
+            self._static.pop(member.instance_id, None)
+        self._forget_protocols(member)
+        self.awaiting_join -= member.join is not None
+
+    def replace(self, member: Member, new_member_id: str) -> None:
+        """Let a static member go on under another id, at the same place in the order."""
+        old = member.member_id
+        member.member_id = new_member_id
+        self._members = {
+            (new_member_id if key == old else key): value for key, value in self._members.items()
+        }
+        if member.instance_id is not None:
+            self._static[member.instance_id] = new_member_id
+
+    def set_join(self, member: Member, token: Token | None) -> Token | None:
+        """Let the member wait with this join, or with none; returns the one it waited with."""
+        previous, member.join = member.join, token
+        self.awaiting_join += (token is not None) - (previous is not None)
+        return previous
+
+    def set_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        """Take in what the member says it speaks now."""
+        self._forget_protocols(member)
+        member.protocols = protocols
+        self._speakers.update({name for name, _ in protocols})
+
+    def _forget_protocols(self, member: Member) -> None:
+        for name in {name for name, _ in member.protocols}:
+            self._speakers[name] -= 1
+            if not self._speakers[name]:
+                del self._speakers[name]
+
+    # ---- deciding
+
+    def speaks_one_of(self, protocols: tuple[tuple[str, bytes], ...]) -> bool:
+        """Whether at least one of these protocols is spoken by every member."""
+        return any(self._speakers[name] == len(self._members) for name, _ in protocols)
+
+    def elect_protocol(self) -> str:
+        """The protocol most members prefer among those that all of them speak; ties go to the first vote."""
+        candidates = {name for name, count in self._speakers.items() if count == len(self._members)}
+        votes = Counter(member.vote(candidates) for member in self._members.values())
+        winner = votes.most_common(1)[0][0]
+        assert winner is not None, "a member was let in that speaks no protocol of the group"
+        return winner
+
+    def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
+        """What the leader is told of the members."""
+        return tuple(
+            JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
+            for member in self._members.values()
+        )

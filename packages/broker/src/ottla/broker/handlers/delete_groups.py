@@ -1,0 +1,20 @@
+"""DeleteGroups: groups without members go, with their offsets."""
+
+from __future__ import annotations
+
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+
+async def handle(
+    services: Services, request: DeleteGroupsRequest, context: RequestContext
+) -> DeleteGroupsResponse:
+    """Delete groups; one with members gets NON_EMPTY_GROUP, an unknown one GROUP_ID_NOT_FOUND."""
+    results = await services.groups.delete_groups(dict.fromkeys(request.groups_names))
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=name, error_code=error) for name, error in results.items()]
+    )

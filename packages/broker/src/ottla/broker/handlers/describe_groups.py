@@ -1,0 +1,59 @@
+"""DescribeGroups: members, subscriptions and assignments of groups."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.broker.groups.descriptions import GroupDescription
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+OPERATIONS_FROM: Final = 3
+READ, DELETE, DESCRIBE = 3, 6, 8
+ALL_OPERATIONS: Final = 1 << READ | 1 << DELETE | 1 << DESCRIBE
+NO_OPERATIONS_ASKED: Final = -(2**31)
+
+
+async def handle(
+    services: Services, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    """Describe each group; one that is not known is Dead."""
+    asked = context.api_version >= OPERATIONS_FROM and request.include_authorized_operations
+    return DescribeGroupsResponse(
+        groups=[
+            _described(services.groups.describe_group(group_id), with_operations=asked)
+            for group_id in request.groups
+        ]
+    )
+
+
+def _described(group: GroupDescription, *, with_operations: bool) -> DescribedGroup:
+    if group.error is not ErrorCode.NONE:
+        return DescribedGroup(
+            group_id=group.group_id,
+            error_code=group.error,
+        )
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+        authorized_operations=ALL_OPERATIONS if with_operations else NO_OPERATIONS_ASKED,
+    )

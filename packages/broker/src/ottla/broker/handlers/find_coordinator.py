@@ -1,0 +1,75 @@
+"""FindCoordinator: which broker looks after a group; the first to ask makes `__consumer_offsets`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.groups.partitions import partition_for
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    KafkaError,
+    TransactionalIdAuthorizationFailed,
+)
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.metadata import BrokerEndpoint
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+NO_TRANSACTIONS: Final = (
+    "This broker serves no transactions; use an idempotent producer without transactional.id."
+)
+
+
+async def handle(
+    services: Services, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    """Answer with the leader of the partition that keeps the group.
+
+    A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: of the errors an answer
+    may hold, it is the one that every client takes for final and shows with our text.
+    """
+    try:
+        node_id, endpoint = await _find(services, request, context)
+    except KafkaError as error:
+        return FindCoordinatorResponse(
+            error_code=error.code, error_message=str(error) or None, node_id=-1, host="", port=-1
+        )
+    return FindCoordinatorResponse(node_id=node_id, host=endpoint.host, port=endpoint.port)
+
+
+async def _find(
+    services: Services, request: FindCoordinatorRequest, context: RequestContext
+) -> tuple[int, BrokerEndpoint]:
+    if request.key_type == TRANSACTION:
+        raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
+    if request.key_type != GROUP:
+        raise InvalidRequest(f"There is no kind {request.key_type} of coordinator.")
+    if GROUP_METADATA_TOPIC not in services.metadata:
+        await _create(services)
+    return _leader(services, request.key, context)
+
+
+async def _create(services: Services) -> None:
+    try:
+        await services.topics.ensure_internal(GROUP_METADATA_TOPIC)
+    except KafkaError as error:
+        raise CoordinatorNotAvailable(f"{GROUP_METADATA_TOPIC} cannot be created: {error}") from error
+
+
+def _leader(services: Services, group_id: str, context: RequestContext) -> tuple[int, BrokerEndpoint]:
+    partitions = services.metadata.partition_count(GROUP_METADATA_TOPIC)
+    if not partitions:
+        raise CoordinatorNotAvailable(f"{GROUP_METADATA_TOPIC} is being created.")
+    leader_id = services.metadata.leader_of(
+        TopicPartition(GROUP_METADATA_TOPIC, partition_for(group_id, partitions))
+    )
+    broker = services.metadata.broker(leader_id) if leader_id is not None else None
+    endpoint = broker.endpoint(context.listener_name) if broker else None
+    if broker is None or endpoint is None:
+        raise CoordinatorNotAvailable("The group's partition has no leader that can be reached.")
+    return broker.id, endpoint

@@ -1,0 +1,30 @@
+"""InitProducerId: an id for an idempotent producer."""
+
+from __future__ import annotations
+
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+async def handle(
+    services: Services, request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    """Give a new id with epoch 0.
+
+    A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the error that every
+    client's transaction code takes for fatal at once instead of trying again until a timeout.
+    """
+    if request.transactional_id == "":
+        return _refusal(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        return _refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    try:
+        producer_id = await services.transactions.producer_ids.next_id()
+    except KafkaError as error:
+        return _refusal(error.code)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _refusal(error: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)

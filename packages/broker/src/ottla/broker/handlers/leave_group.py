@@ -1,0 +1,37 @@
+"""LeaveGroup: members go, or an administrator removes them by instance id."""
+
+from __future__ import annotations
+
+from ottla.broker.groups.events import Leave, LeaveResult, MemberIdentity
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+
+BATCHED_FROM = 3
+
+
+async def handle(
+    services: Services, request: LeaveGroupRequest, context: RequestContext
+) -> LeaveGroupResponse:
+    """Answer with an error for each member; versions before 3 name one member and have one error."""
+    batched = context.api_version >= BATCHED_FROM
+    if batched:
+        members = tuple(MemberIdentity(one.member_id, one.group_instance_id) for one in request.members)
+    else:
+        members = (MemberIdentity(request.member_id),)
+    result = await services.groups.leave(request.group_id, Leave(token=None, members=members))
+    return _batched_response(result) if batched else LeaveGroupResponse(error_code=_only_error(result))
+
+
+def _batched_response(result: LeaveResult) -> LeaveGroupResponse:
+    return LeaveGroupResponse(
+        error_code=result.error,
+        members=[
+            MemberResponse(member_id=one.member_id, group_instance_id=one.instance_id, error_code=error)
+            for one, error in result.members
+        ],
+    )
+
+
+def _only_error(result: LeaveResult) -> ErrorCode:
+    return next((error for _, error in result.members), result.error)

@@ -1,0 +1,106 @@
+"""OffsetCommit: where a group goes on reading. Version 0 writes to ZooKeeper, all others to the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ottla.broker.groups.offsets import CommittedOffset
+from ottla.broker.groups.zookeeper_offsets import write_offset
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.protocol.topics import TopicPartition
+
+DEFAULT = -1
+
+
+async def handle(
+    services: Services, request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    """Commit offsets of partitions that exist; the others get UNKNOWN_TOPIC_OR_PARTITION."""
+    asked = {
+        TopicPartition(topic.name, partition.partition_index): partition
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    known = {one: asked[one] for one in asked if services.metadata.partition(one) is not None}
+    if context.api_version == 0:
+        results = await _commit_to_zookeeper(services, request.group_id, known)
+    elif known:
+        results = await _commit(services, request, known)
+    else:
+        results = {}
+    return _response(request, results)
+
+
+async def _commit(
+    services: Services,
+    request: OffsetCommitRequest,
+    partitions: Mapping[TopicPartition, OffsetCommitRequestPartition],
+) -> dict[TopicPartition, ErrorCode]:
+    now_ms = services.environment.clock.now_ms()
+    retention_ms = request.retention_time_ms
+    expires_ms = None if retention_ms == DEFAULT else now_ms + retention_ms
+    offsets = {
+        one: CommittedOffset(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+            commit_timestamp_ms=now_ms
+            if partition.commit_timestamp == DEFAULT
+            else partition.commit_timestamp,
+            expire_timestamp_ms=expires_ms,
+        )
+        for one, partition in partitions.items()
+    }
+    results: dict[TopicPartition, ErrorCode] = await services.groups.commit_offsets(
+        request.group_id,
+        offsets,
+        member_id=request.member_id,
+        generation=request.generation_id_or_member_epoch,
+        instance_id=request.group_instance_id,
+    )
+    return results
+
+
+async def _commit_to_zookeeper(
+    services: Services, group_id: str, partitions: Mapping[TopicPartition, OffsetCommitRequestPartition]
+) -> dict[TopicPartition, ErrorCode]:
+    results: dict[TopicPartition, ErrorCode] = {}
+    for one, partition in partitions.items():
+        results[one] = ErrorCode.NONE
+        if len(partition.committed_metadata or "") > services.config.offset_metadata_max_bytes:
+            results[one] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            continue
+        try:
+            await write_offset(services.session, group_id, one, partition.committed_offset)
+        except KafkaError as error:
+            results[one] = error.code
+    return results
+
+
+def _response(
+    request: OffsetCommitRequest, results: Mapping[TopicPartition, ErrorCode]
+) -> OffsetCommitResponse:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=one.partition_index,
+                        error_code=results.get(TopicPartition(topic.name, one.partition_index), unknown),
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

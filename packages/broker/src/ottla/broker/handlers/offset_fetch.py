@@ -1,0 +1,95 @@
+"""OffsetFetch: where a group goes on reading. Version 0 asks ZooKeeper, others the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ottla.broker.groups.offsets import NO_OFFSET, CommittedOffset
+from ottla.broker.groups.zookeeper_offsets import read_offset
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from ottla.protocol.topics import TopicPartition
+
+GROUP_ERROR_FROM = 2
+
+Fetched = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
+
+
+async def handle(
+    services: Services, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    """Return committed offsets, of all partitions when no topics are named; -1 where there is none."""
+    if context.api_version == 0:
+        return _response(await _fetch_from_zookeeper(services, request))
+    asked = None if request.topics is None else _partitions(request)
+    error, fetched = services.groups.fetch_offsets(
+        request.group_id, asked, require_stable=request.require_stable
+    )
+    if error is ErrorCode.NONE:
+        return _response(fetched)
+    if context.api_version >= GROUP_ERROR_FROM:
+        return OffsetFetchResponse(error_code=error)
+    return _response(dict.fromkeys(asked or (), error))
+
+
+def _partitions(request: OffsetFetchRequest) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, index)
+        for topic in request.topics or ()
+        for index in topic.partition_indexes
+    ]
+
+
+async def _fetch_from_zookeeper(services: Services, request: OffsetFetchRequest) -> Fetched:
+    fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
+    for one in _partitions(request):
+        try:
+            fetched[one] = await _offset_in_zookeeper(services, request.group_id, one)
+        except KafkaError as error:
+            fetched[one] = error.code
+    return fetched
+
+
+async def _offset_in_zookeeper(
+    services: Services, group_id: str, partition: TopicPartition
+) -> CommittedOffset | ErrorCode:
+    if services.metadata.partition(partition) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    offset = await read_offset(services.session, group_id, partition)
+    # The 0.8 clients start at auto.offset.reset when they see this error, and fail on a bare -1.
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if offset is None else CommittedOffset(offset=offset)
+
+
+def _response(fetched: Fetched) -> OffsetFetchResponse:
+    topics: dict[str, list[OffsetFetchResponsePartition]] = {}
+    for one, what in fetched.items():
+        topics.setdefault(one.topic, []).append(_partition(one.partition, what))
+    return OffsetFetchResponse(topics=_topics(topics.items()))
+
+
+def _topics(
+    topics: Iterable[tuple[str, list[OffsetFetchResponsePartition]]],
+) -> list[OffsetFetchResponseTopic]:
+    return [OffsetFetchResponseTopic(name=name, partitions=partitions) for name, partitions in topics]
+
+
+def _partition(index: int, what: CommittedOffset | ErrorCode | None) -> OffsetFetchResponsePartition:
+    if isinstance(what, CommittedOffset):
+        return OffsetFetchResponsePartition(
+            partition_index=index,
+            committed_offset=what.offset,
+            committed_leader_epoch=what.leader_epoch,
+            metadata=what.metadata,
+        )
+    return OffsetFetchResponsePartition(
+        partition_index=index,
+        committed_offset=NO_OFFSET,
+        metadata="",
+        error_code=ErrorCode.NONE if what is None else what,
+    )

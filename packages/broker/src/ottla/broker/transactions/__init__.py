@@ -1,0 +1,1 @@
+"""Producer ids, and the room of the transaction coordinator."""

@@ -1,0 +1,14 @@
+"""What the broker offers producers that need to be known: ids for idempotent ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.broker.transactions.producer_ids import ProducerIds
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The services of this package, as handlers use them."""
+
+    producer_ids: ProducerIds

@@ -1,0 +1,85 @@
+"""Ids for idempotent producers, unique in the cluster: each broker takes blocks of them from ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ottla.protocol.errors import CoordinatorLoadInProgress, UnknownServerError
+from ottla.zookeeper import paths
+from ottla.zookeeper.errors import BadVersion, NodeExists, NoNode, ZooKeeperError
+from ottla.zookeeper.znodes import ProducerIdBlock
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.session import Session
+
+log = logging.getLogger(__name__)
+
+BLOCK_SIZE: Final = 1_000
+_LARGEST_ID: Final = 2**63 - 1
+_ATTEMPTS: Final = 100
+
+
+class ProducerIds:
+    """Hands out producer ids that no other broker hands out.
+
+    A block is claimed by writing it over the last claimed one, version checked. Ids of a block that was not
+    used up before a restart are never used, which costs nothing.
+    """
+
+    def __init__(self, session: Session, broker_id: int) -> None:
+        self._session = session
+        self._broker_id = broker_id
+        self._next = 0
+        self._last = -1
+        self._claiming = asyncio.Lock()
+
+    async def next_id(self) -> int:
+        """Return an id that was never returned before.
+
+        Raises CoordinatorLoadInProgress, which producers retry, while ZooKeeper does not answer.
+        """
+        while self._next > self._last:
+            async with self._claiming:
+                if self._next > self._last:
+                    await self._claim()
+        producer_id = self._next
+        self._next += 1
+        return producer_id
+
+    async def _claim(self) -> None:
+        try:
+            for _ in range(_ATTEMPTS):
+                block = await self._try_to_claim()
+                if block is not None:
+                    self._next, self._last = block.first, block.last
+                    log.info("producer ids claimed", extra={"first": block.first, "last": block.last})
+                    return
+        except ZooKeeperError as error:
+            # If the write went through all the same, its block is lost, and the next claim goes past it.
+            raise CoordinatorLoadInProgress(f"No producer ids can be claimed now: {error}") from error
+        raise CoordinatorLoadInProgress("Too many brokers claim producer ids at once.")
+
+    async def _try_to_claim(self) -> ProducerIdBlock | None:
+        path = paths.LATEST_PRODUCER_ID_BLOCK
+        try:
+            data, stat = await self._session.get(path)
+        except NoNode:
+            block = self._block_after(-1)
+            try:
+                await self._session.create(path, block.encode(), make_parents=True)
+            except NodeExists:
+                return None
+            return block
+        block = self._block_after(ProducerIdBlock.decode(data).last if data else -1)
+        try:
+            await self._session.set(path, block.encode(), stat.version)
+        except BadVersion:
+            return None
+        return block
+
+    def _block_after(self, last: int) -> ProducerIdBlock:
+        if last > _LARGEST_ID - BLOCK_SIZE:
+            raise UnknownServerError("All producer ids there are have been given out.")
+        return ProducerIdBlock(self._broker_id, last + 1, last + BLOCK_SIZE)

@@ -1,0 +1,555 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ottla.broker.config import load_broker_config
+from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
+from ottla.broker.environment import Environment
+from ottla.broker.groups.coordinator import GroupCoordinator
+from ottla.broker.groups.events import (
+    GroupState,
+    Heartbeat,
+    Join,
+    JoinResult,
+    Leave,
+    MemberIdentity,
+    Sync,
+    SyncResult,
+)
+from ottla.broker.groups.offsets import CommittedOffset
+from ottla.broker.groups.testing import MemoryOffsets
+from ottla.broker.metrics import Metrics
+from ottla.protocol.errors import ErrorCode, NotEnoughReplicas, NotLeaderOrFollower
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+
+PARTITIONS = 4
+MINUTE_MS = 60_000
+TOPIC_0, TOPIC_1 = TopicPartition("topic", 0), TopicPartition("topic", 1)
+SETTINGS = {
+    "log.dirs": "/nowhere",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "offsets.retention.minutes": "10",
+    "offsets.retention.check.interval.ms": "60000",
+    "offset.metadata.max.bytes": "10",
+}
+
+
+def make(store: MemoryOffsets, metrics: Metrics | None = None, **settings: str) -> GroupCoordinator:
+    named = {key.replace("_", "."): value for key, value in settings.items()}
+    return GroupCoordinator(
+        config=load_broker_config(SETTINGS | named).config,
+        environment=Environment(clock=LoopClock()),
+        metrics=Metrics() if metrics is None else metrics,
+        store=store,
+    )
+
+
+@asynccontextmanager
+async def leading(
+    store: MemoryOffsets, metrics: Metrics | None = None, **settings: str
+) -> AsyncIterator[GroupCoordinator]:
+    async with make(store, metrics, **settings) as groups:
+        elect(groups)
+        await asyncio.sleep(0.01)
+        yield groups
+
+
+def elect(groups: GroupCoordinator, epoch: int = 0) -> None:
+    groups.leadership_changed(
+        [(TopicPartition(GROUP_METADATA_TOPIC, p), epoch) for p in range(PARTITIONS)], []
+    )
+
+
+def resign(groups: GroupCoordinator, epoch: int = 0) -> None:
+    groups.leadership_changed(
+        [], [(TopicPartition(GROUP_METADATA_TOPIC, p), epoch) for p in range(PARTITIONS)]
+    )
+
+
+def subscription(*topics: str) -> bytes:
+    names = b"".join(len(one).to_bytes(2, "big") + one.encode() for one in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\0\0\0\0"
+
+
+def a_join(member_id: str = "", new_member_id: str = "m", **more: Any) -> Join:
+    return Join(
+        token=None,
+        member_id=member_id,
+        new_member_id=new_member_id,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=(("range", subscription("topic")),),
+        **more,
+    )
+
+
+async def settle(groups: GroupCoordinator, group_id: str, names: list[str]) -> list[str]:
+    """Bring a group to Stable; return its member ids, the leader first."""
+    joins = await asyncio.gather(*(groups.join(group_id, a_join(new_member_id=name)) for name in names))
+    ids = sorted((one.member_id for one in joins), key=lambda one: one != joins[0].leader_id)
+    assignments = {one: one.encode() for one in ids}
+    await asyncio.gather(
+        *(
+            groups.sync(
+                group_id,
+                Sync(token=None, member_id=one, generation=joins[0].generation, assignments=assignments),
+            )
+            for one in ids
+        )
+    )
+    return ids
+
+
+def offset(number: int, metadata: str = "", **more: Any) -> CommittedOffset:
+    return CommittedOffset(offset=number, metadata=metadata, **{"commit_timestamp_ms": 0} | more)
+
+
+Story = Callable[[], Coroutine[Any, Any, None]]
+
+
+def in_virtual_time(story: Story) -> Callable[[], None]:
+    def test() -> None:
+        run_in_virtual_time(_bounded(story))
+
+    test.__name__ = story.__name__
+    return test
+
+
+async def _bounded(story: Story) -> None:
+    async with asyncio.timeout(24 * 3600):
+        await story()
+
+
+@in_virtual_time
+async def test_two_members_share_a_group() -> None:
+    store = MemoryOffsets(PARTITIONS)
+    async with leading(store) as groups:
+        ids = await settle(groups, "g", ["a", "b"])
+
+        described = groups.describe_group("g")
+        assert described.state is GroupState.STABLE
+        assert {one.member_id: one.assignment for one in described.members} == {
+            one: one.encode() for one in ids
+        }
+        assert groups.list_groups()[1][0].group_id == "g"
+        assert groups.list_groups(["Empty"]) == (ErrorCode.NONE, [])
+
+
+@in_virtual_time
+async def test_a_silent_member_is_removed_after_its_session() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        await settle(groups, "g", ["a"])
+
+        await asyncio.sleep(10.01)
+
+        assert groups.describe_group("g").state is GroupState.EMPTY
+
+
+@in_virtual_time
+async def test_members_with_heartbeats_stay() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        (member,) = await settle(groups, "g", ["a"])
+
+        for _ in range(20):
+            await asyncio.sleep(9)
+            beat = Heartbeat(token=None, member_id=member, generation=1)
+            assert await groups.heartbeat("g", beat) is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_a_group_that_was_never_joined_is_not_kept() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        answer = await groups.join("g", a_join("unknown"))
+
+        assert answer.error is ErrorCode.UNKNOWN_MEMBER_ID
+        assert groups.list_groups() == (ErrorCode.NONE, [])
+        assert groups.describe_group("g").state is GroupState.DEAD
+
+
+@in_virtual_time
+async def test_requests_without_a_group_get_kafkas_answers() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        sync = await groups.sync("g", Sync(token=None, member_id="m", generation=1))
+        leave = await groups.leave("g", Leave(token=None, members=(MemberIdentity("m"),)))
+
+        assert sync.error is ErrorCode.UNKNOWN_MEMBER_ID
+        assert leave.members == ((MemberIdentity("m"), ErrorCode.UNKNOWN_MEMBER_ID),)
+        beat = Heartbeat(token=None, member_id="m", generation=1)
+        assert await groups.heartbeat("g", beat) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await groups.delete_groups(["g"]) == {"g": ErrorCode.GROUP_ID_NOT_FOUND}
+        assert (await groups.delete_offsets("g", [TOPIC_0]))[0] is ErrorCode.GROUP_ID_NOT_FOUND
+        commit = await groups.commit_offsets("g", {TOPIC_0: offset(1)}, member_id="m", generation=3)
+        assert commit == {TOPIC_0: ErrorCode.ILLEGAL_GENERATION}
+        assert groups.fetch_offsets("g", [TOPIC_0]) == (ErrorCode.NONE, {TOPIC_0: None})
+        assert groups.fetch_offsets("g") == (ErrorCode.NONE, {})
+
+
+@in_virtual_time
+async def test_the_empty_group_id_is_for_simple_consumers_only() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        assert (await groups.join("", a_join())).error is ErrorCode.INVALID_GROUP_ID
+        assert (await groups.commit_offsets("", {TOPIC_0: offset(3)})) == {TOPIC_0: ErrorCode.NONE}
+        assert groups.fetch_offsets("", [TOPIC_0])[1] == {TOPIC_0: offset(3)}
+        assert groups.describe_group("").state is GroupState.EMPTY
+        assert await groups.delete_groups([""]) == {"": ErrorCode.NONE}
+
+
+@in_virtual_time
+async def test_another_brokers_group_is_not_ours() -> None:
+    async with make(MemoryOffsets(PARTITIONS)) as groups:
+        assert (await groups.join("g", a_join())).error is ErrorCode.NOT_COORDINATOR
+        assert groups.fetch_offsets("g")[0] is ErrorCode.NOT_COORDINATOR
+
+
+@in_virtual_time
+async def test_a_coordinator_that_is_not_running_is_not_available() -> None:
+    groups = make(MemoryOffsets(PARTITIONS))
+    assert (await groups.join("g", a_join())).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert groups.list_groups()[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+# ---- offsets
+
+
+@in_virtual_time
+async def test_a_simple_consumer_commits_and_fetches() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        committed = {TOPIC_0: offset(5, "note", leader_epoch=3), TOPIC_1: offset(7)}
+
+        assert set((await groups.commit_offsets("g", committed)).values()) == {ErrorCode.NONE}
+
+        assert groups.fetch_offsets("g") == (ErrorCode.NONE, committed)
+        unknown = TopicPartition("other", 0)
+        assert groups.fetch_offsets("g", [unknown]) == (ErrorCode.NONE, {unknown: None})
+
+
+@in_virtual_time
+async def test_long_metadata_is_refused_for_its_partition_alone() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        results = await groups.commit_offsets(
+            "g", {TOPIC_0: offset(5, "x" * 11), TOPIC_1: offset(7, "x" * 10)}
+        )
+
+        assert results == {TOPIC_0: ErrorCode.OFFSET_METADATA_TOO_LARGE, TOPIC_1: ErrorCode.NONE}
+        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_1]
+
+
+@in_virtual_time
+async def test_an_offset_is_not_seen_before_all_replicas_have_it() -> None:
+    store = MemoryOffsets(PARTITIONS)
+    async with leading(store) as groups, asyncio.TaskGroup() as tasks:
+        store.hold = True
+        commit = tasks.create_task(groups.commit_offsets("g", {TOPIC_0: offset(5)}))
+        await asyncio.sleep(1)
+        assert not commit.done()
+        assert groups.fetch_offsets("g", [TOPIC_0])[1] == {TOPIC_0: None}
+
+        store.release()
+
+        assert await commit == {TOPIC_0: ErrorCode.NONE}
+        assert groups.fetch_offsets("g", [TOPIC_0])[1] == {TOPIC_0: offset(5)}
+
+
+@in_virtual_time
+async def test_a_commit_whose_client_hung_up_is_still_seen() -> None:
+    store = MemoryOffsets(PARTITIONS)
+    async with leading(store) as groups, asyncio.TaskGroup() as tasks:
+        store.hold = True
+        commit = tasks.create_task(groups.commit_offsets("g", {TOPIC_0: offset(5)}))
+        await asyncio.sleep(1)
+        commit.cancel()
+        await asyncio.sleep(0)
+
+        store.release()
+        await asyncio.sleep(0.1)
+
+        assert groups.fetch_offsets("g", [TOPIC_0])[1] == {TOPIC_0: offset(5)}
+
+
+@in_virtual_time
+async def test_a_commit_that_replicas_do_not_take_times_out() -> None:
+    store = MemoryOffsets(PARTITIONS)
+    async with leading(store) as groups:
+        store.hold = True
+
+        assert await groups.commit_offsets("g", {TOPIC_0: offset(5)}) == {
+            TOPIC_0: ErrorCode.REQUEST_TIMED_OUT
+        }
+        assert groups.fetch_offsets("g", [TOPIC_0])[1] == {TOPIC_0: None}
+
+
+@in_virtual_time
+async def test_what_the_log_refuses_is_told_in_the_words_of_groups() -> None:
+    store = MemoryOffsets(PARTITIONS)
+    async with leading(store) as groups:
+        store.fail_with = NotEnoughReplicas()
+        commit = await groups.commit_offsets("g", {TOPIC_0: offset(5)})
+        assert commit == {TOPIC_0: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        store.fail_with = NotLeaderOrFollower()
+        commit = await groups.commit_offsets("g", {TOPIC_0: offset(5)})
+        assert commit == {TOPIC_0: ErrorCode.NOT_COORDINATOR}
+        assert groups.list_groups()[1] == []
+
+        joined = await groups.join("g", a_join())
+        sync = Sync(token=None, member_id=joined.member_id, generation=1)
+        assert (await groups.sync("g", sync)).error is ErrorCode.NOT_COORDINATOR
+
+
+@in_virtual_time
+async def test_members_cannot_commit_for_a_generation_that_is_over() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        (member,) = await settle(groups, "g", ["a"])
+
+        old = await groups.commit_offsets("g", {TOPIC_0: offset(5)}, member_id=member, generation=0)
+        simple = await groups.commit_offsets("g", {TOPIC_0: offset(5)})
+        now = await groups.commit_offsets("g", {TOPIC_0: offset(6)}, member_id=member, generation=1)
+
+        assert old == {TOPIC_0: ErrorCode.ILLEGAL_GENERATION}
+        assert simple == {TOPIC_0: ErrorCode.UNKNOWN_MEMBER_ID}
+        assert now == {TOPIC_0: ErrorCode.NONE}
+
+
+@in_virtual_time
+async def test_offsets_of_topics_in_use_cannot_be_deleted() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        (member,) = await settle(groups, "g", ["a"])
+        other = TopicPartition("other", 0)
+        offsets = {TOPIC_0: offset(5), other: offset(6)}
+        await groups.commit_offsets("g", offsets, member_id=member, generation=1)
+
+        error, results = await groups.delete_offsets("g", [TOPIC_0, other])
+
+        assert error is ErrorCode.NONE
+        assert results == {TOPIC_0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
+        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_0]
+        assert await groups.delete_groups(["g"]) == {"g": ErrorCode.NON_EMPTY_GROUP}
+
+
+@in_virtual_time
+async def test_offsets_of_deleted_partitions_go() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        await groups.commit_offsets("g", {TOPIC_0: offset(5), TOPIC_1: offset(6)})
+
+        groups.partitions_deleted([TOPIC_0])
+
+        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_1]
+
+
+@in_virtual_time
+async def test_offsets_of_an_empty_group_expire_together_after_it_emptied() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        (member,) = await settle(groups, "g", ["a"])
+        await groups.commit_offsets("g", {TOPIC_0: offset(5)}, member_id=member, generation=1)
+        for _ in range(200):
+            await asyncio.sleep(9)
+            await groups.heartbeat("g", Heartbeat(token=None, member_id=member, generation=1))
+        assert groups.fetch_offsets("g")[1], "a member is subscribed to the topic"
+        await groups.leave("g", Leave(token=None, members=(MemberIdentity(member),)))
+
+        await asyncio.sleep(9 * 60)
+        assert groups.fetch_offsets("g")[1]
+        await asyncio.sleep(2 * 60)
+
+        assert groups.fetch_offsets("g")[1] == {}
+        assert groups.list_groups()[1] == []
+
+
+@in_virtual_time
+async def test_offsets_of_topics_nobody_subscribes_to_expire_in_a_living_group() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        (member,) = await settle(groups, "g", ["a"])
+        other = TopicPartition("other", 0)
+        offsets = {TOPIC_0: offset(5), other: offset(6)}
+        await groups.commit_offsets("g", offsets, member_id=member, generation=1)
+
+        for _ in range(80):
+            await asyncio.sleep(9)
+            await groups.heartbeat("g", Heartbeat(token=None, member_id=member, generation=1))
+
+        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_0]
+
+
+@in_virtual_time
+async def test_a_retention_that_came_with_the_commit_is_kept_to() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        await groups.commit_offsets(
+            "g", {TOPIC_0: offset(5, expire_timestamp_ms=2 * MINUTE_MS), TOPIC_1: offset(6)}
+        )
+
+        await asyncio.sleep(3 * 60)
+
+        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_1]
+
+
+# ---- loading and unloading
+
+
+@in_virtual_time
+async def test_the_next_coordinator_goes_on_where_the_last_one_stopped() -> None:
+    store = MemoryOffsets(PARTITIONS)
+    async with leading(store) as groups:
+        leader, follower = await settle(groups, "g", ["a", "b"])
+        await groups.commit_offsets("g", {TOPIC_0: offset(5)}, member_id=leader, generation=1)
+        await groups.commit_offsets("g", {TOPIC_0: offset(8, "n")}, member_id=leader, generation=1)
+        await groups.commit_offsets("simple", {TOPIC_1: offset(1)})
+        await groups.commit_offsets("gone", {TOPIC_1: offset(1)})
+        await groups.delete_groups(["gone"])
+        before = {name: groups.describe_group(name) for name in ("g", "simple", "gone")}
+
+    async with leading(store) as groups:
+        assert {name: groups.describe_group(name) for name in before} == before
+        assert groups.fetch_offsets("g")[1] == {TOPIC_0: offset(8, "n")}
+        assert groups.fetch_offsets("simple")[1] == {TOPIC_1: offset(1)}
+        beat = Heartbeat(token=None, member_id=follower, generation=1)
+        assert await groups.heartbeat("g", beat) is ErrorCode.NONE
+        sync = await groups.sync("g", Sync(token=None, member_id=follower, generation=1))
+        assert sync == SyncResult(
+            error=ErrorCode.NONE,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignment=follower.encode(),
+        )
+
+
+@in_virtual_time
+async def test_while_groups_are_loaded_members_are_put_off_gently() -> None:
+    store = MemoryOffsets(PARTITIONS)
+    async with leading(store) as groups:
+        (member,) = await settle(groups, "g", ["a"])
+    store.read_gate.clear()
+    async with make(store) as groups:
+        elect(groups)
+        await asyncio.sleep(0.01)
+        assert (await groups.join("g", a_join())).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert groups.fetch_offsets("g")[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        sync = await groups.sync("g", Sync(token=None, member_id=member, generation=1))
+        assert sync.error is ErrorCode.REBALANCE_IN_PROGRESS
+        beat = Heartbeat(token=None, member_id=member, generation=1)
+        assert await groups.heartbeat("g", beat) is ErrorCode.NONE
+        assert groups.list_groups()[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+        store.read_gate.set()
+        await asyncio.sleep(0.01)
+
+        assert groups.describe_group("g").state is GroupState.STABLE
+
+
+@in_virtual_time
+async def test_a_load_that_fails_is_tried_again() -> None:
+    store = MemoryOffsets(PARTITIONS)
+    async with leading(store) as groups:
+        await groups.commit_offsets("g", {TOPIC_0: offset(5)})
+    store.led.clear()
+    async with make(store) as groups:
+        elect(groups)
+        await asyncio.sleep(3)
+        assert groups.fetch_offsets("g")[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+        store.led.update(range(PARTITIONS))
+        await asyncio.sleep(3)
+
+        assert groups.fetch_offsets("g")[1] == {TOPIC_0: offset(5)}
+
+
+@in_virtual_time
+async def test_those_who_wait_are_sent_away_when_leadership_ends() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups, asyncio.TaskGroup() as tasks:
+        await settle(groups, "g", ["a"])
+        waiting = tasks.create_task(groups.join("g", a_join(new_member_id="b")))
+        await asyncio.sleep(0.1)
+
+        resign(groups)
+
+        assert (await waiting).error is ErrorCode.NOT_COORDINATOR
+        assert groups.list_groups() == (ErrorCode.NONE, [])
+
+
+@in_virtual_time
+async def test_an_older_resignation_does_not_end_a_newer_leadership() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        await groups.commit_offsets("g", {TOPIC_0: offset(5)})
+        elect(groups, epoch=5)
+
+        resign(groups, epoch=4)
+
+        assert groups.fetch_offsets("g")[1] == {TOPIC_0: offset(5)}
+
+
+@in_virtual_time
+async def test_those_who_wait_are_sent_away_when_the_broker_stops() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        async with leading(MemoryOffsets(PARTITIONS)) as groups:
+            await settle(groups, "g", ["a"])
+            waiting: asyncio.Task[JoinResult] = tasks.create_task(groups.join("g", a_join(new_member_id="b")))
+            await asyncio.sleep(0.1)
+
+        assert (await waiting).error is ErrorCode.NOT_COORDINATOR
+
+
+@in_virtual_time
+async def test_a_static_member_hears_of_its_new_id_only_when_it_is_in_the_log() -> None:
+    store = MemoryOffsets(PARTITIONS)
+    async with leading(store) as groups, asyncio.TaskGroup() as tasks:
+        joined = await groups.join("g", a_join(instance_id="one", new_member_id="one-1"))
+        await groups.sync("g", Sync(token=None, member_id="one-1", generation=joined.generation))
+        store.hold = True
+        again = tasks.create_task(groups.join("g", a_join(instance_id="one", new_member_id="one-2")))
+        await asyncio.sleep(1)
+        assert not again.done()
+
+        store.release()
+
+        assert (await again).member_id == "one-2"
+    async with leading(store) as groups:
+        beat = Heartbeat(token=None, member_id="one-2", generation=1, instance_id="one")
+        assert await groups.heartbeat("g", beat) is ErrorCode.NONE
+
+
+def test_loading_a_long_log_never_keeps_the_loop_for_long() -> None:
+    async def story() -> None:
+        store = MemoryOffsets(PARTITIONS, batches_in_a_chunk=1_000)
+        async with leading(store) as groups:
+            for number in range(5_000):
+                await groups.commit_offsets("g", {TopicPartition("topic", number % 50): offset(number)})
+        async with make(store) as groups:
+            elect(groups)
+            turns = 0
+            while groups.why_not("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                turns += 1
+                await asyncio.sleep(0)
+            assert len(groups.fetch_offsets("g")[1]) == 50
+            assert turns > 5
+
+    asyncio.run(story())
+
+
+@in_virtual_time
+async def test_groups_and_offsets_are_counted() -> None:
+    metrics = Metrics()
+    async with leading(MemoryOffsets(PARTITIONS), metrics) as groups:
+        await settle(groups, "g", ["a"])
+        await groups.commit_offsets("h", {TOPIC_0: offset(5), TOPIC_1: offset(5)})
+
+        def gauge(name: str) -> float:
+            found = metrics.get("kafka.coordinator.group", "GroupMetadataManager", name)
+            assert found is not None
+            return found.value  # type: ignore[union-attr]
+
+        assert gauge("NumGroups") == 2
+        assert gauge("NumOffsets") == 2
+        assert (gauge("NumGroupsStable"), gauge("NumGroupsEmpty"), gauge("NumGroupsDead")) == (1, 1, 0)
+
+
+@in_virtual_time
+async def test_many_groups_share_one_timer() -> None:
+    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        for number in range(300):
+            await settle(groups, f"g{number}", ["a"])
+        assert len(asyncio.all_tasks()) <= 5
+
+        await asyncio.sleep(10.1)
+
+        assert {one.state for one in groups.list_groups()[1]} == {GroupState.EMPTY}
