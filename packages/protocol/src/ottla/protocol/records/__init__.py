@@ -95,10 +95,10 @@ def iter_records(
     Raises CorruptRecords at the first record that is malformed, and DecompressedTooLarge when a batch unfolds
     to more than `max_decompressed_bytes`.
     """
-    entries = list(split_batches(batches))
-    if len(entries) == 1 and magic_at(entries[0]) == 2:
-        return RecordIterator(entries[0], max_decompressed_bytes=max_decompressed_bytes)
-    return _iter_entries(entries, max_decompressed_bytes)
+    size = len(batches)
+    if size >= BATCH_HEADER_SIZE and magic_at(batches) == 2 and read_header(batches).size_in_bytes == size:
+        return RecordIterator(batches, max_decompressed_bytes=max_decompressed_bytes)
+    return _iter_entries(list(split_batches(batches)), max_decompressed_bytes)
 
 
 def _iter_entries(entries: list[memoryview], max_decompressed_bytes: int) -> Iterator[Record]:
