@@ -73,8 +73,8 @@ class _DecoderSource:
                 "trailing": _trailing,
             }
         )
-        self.run: list[tuple[str, str]] = []
-        """Fixed-width values not yet read: their struct codes and targets."""
+        self.run: list[tuple[str, str, str]] = []
+        """Fixed-width values not yet read: their struct codes, targets and fields."""
         self.after: list[str] = []
         """Lines to follow the reading of the run."""
 
@@ -92,16 +92,21 @@ class _DecoderSource:
         add(1, "if exact and p != end: raise trailing(end - p)", "return m")
         return self.source.compile("decode", filename)
 
+    def put(self, code: str, target: str) -> None:
+        self.run.append((code, target, self.source.path))
+
     def flush(self, depth: int) -> None:
         if not self.run:
             return
+        path, self.source.path = self.source.path, self.source.run_path(path for _, _, path in self.run)
         if len(self.run) == 1 and self.run[0][0] == "B":
             self.source.add(depth, f"{self.run[0][1]} = b[p]", "p += 1")
         else:
-            name, layout = self.source.layout("".join(code for code, _ in self.run))
-            targets = ", ".join(target for _, target in self.run)
+            name, layout = self.source.layout("".join(code for code, _, _ in self.run))
+            targets = ", ".join(target for _, target, _ in self.run)
             comma = "," if len(self.run) == 1 else ""
             self.source.add(depth, f"{targets}{comma} = {name}_unpack(b, p)", f"p += {layout.size}")
+        self.source.path = path
         self.source.add(depth, *self.after)
         self.run, self.after = [], []
 
@@ -136,7 +141,7 @@ class _DecoderSource:
 
     def tagged_fields(self, fields: list[Field], variable: str, depth: int, path: str) -> None:
         count = self.source.fresh("t")
-        self.run.append(("B", count))
+        self.put("B", count)
         if not fields:
             self.after.append(f"if {count}: p = skip_tagged(b, p - 1, end)")
             return
@@ -166,10 +171,10 @@ class _DecoderSource:
         """Read one value that is present in this version."""
         if field.kind == "uuid":
             raw = self.source.fresh("u")
-            self.run.append(("16s", raw))
+            self.put("16s", raw)
             self.after.append(f"{target} = uuid_from({raw})")
         elif field.kind in FIXED_CODES:
-            self.run.append((FIXED_CODES[field.kind], target))
+            self.put(FIXED_CODES[field.kind], target)
         elif field.kind == "struct":
             self.inner_struct(field, target, depth)
         else:
@@ -190,11 +195,11 @@ class _DecoderSource:
     def sized(self, field: Field, target: str, depth: int) -> None:
         """Read a value that starts with its length or count: -1, or in flexible versions 0, is null."""
         if self.flexible:
-            self.run.append(("B", "n"))
+            self.put("B", "n")
             self.after.append("if n > 127: n, p = uvarint(b, p - 1)")
             self.after.append("n -= 1")
         else:
-            self.run.append(("h" if field.kind == "string" else "i", "n"))
+            self.put("h" if field.kind == "string" else "i", "n")
         self.flush(depth)
         if field.is_nullable(self.version):
             negative = "" if self.flexible else "if n != -1: raise negative(n)"

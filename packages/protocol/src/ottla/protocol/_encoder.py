@@ -42,8 +42,8 @@ class _EncoderSource:
         self.source = Source(
             {"BYTE": ONE_BYTE, "uvarint": encode_uvarint, "UnsupportedField": UnsupportedField}
         )
-        self.run: list[tuple[str, str]] = []
-        """Fixed-width values not yet written: their struct codes and expressions."""
+        self.run: list[tuple[str, str, str]] = []
+        """Fixed-width values not yet written: their struct codes, expressions and fields."""
         self.write = "w"
         """The name of the function that takes the next piece; another one inside a tagged field."""
 
@@ -55,16 +55,20 @@ class _EncoderSource:
         self.source.add(1, "return out")
         return self.source.compile("encode", filename)
 
+    def put(self, code: str, value: str) -> None:
+        self.run.append((code, value, self.source.path))
+
     def flush(self, depth: int) -> None:
         if not self.run:
             return
-        codes = "".join(code for code, _ in self.run)
-        values = ", ".join(value for _, value in self.run)
-        if all(value == "0" for _, value in self.run):
+        path, self.source.path = self.source.path, self.source.run_path(path for _, _, path in self.run)
+        if all(value == "0" for _, value, _ in self.run):
             self.source.add(depth, f"{self.write}({bytes(len(self.run))!r})")
         else:
-            name, _ = self.source.layout(codes)
+            name, _ = self.source.layout("".join(code for code, _, _ in self.run))
+            values = ", ".join(value for _, value, _ in self.run)
             self.source.add(depth, f"{self.write}({name}_pack({values}))")
+        self.source.path = path
         self.run = []
 
     def struct(self, cls: type[Struct], variable: str, depth: int, path: str) -> None:
@@ -104,7 +108,7 @@ class _EncoderSource:
 
     def tagged_fields(self, fields: list[Field], variable: str, depth: int, path: str) -> None:
         if not fields:
-            self.run.append(("B", "0"))
+            self.put("B", "0")
             return
         self.flush(depth)
         outer, tags = self.write, self.source.fresh("t")
@@ -129,9 +133,9 @@ class _EncoderSource:
     def value(self, field: Field, value: str, depth: int) -> None:
         """Write one value that is present in this version."""
         if field.kind == "uuid":
-            self.run.append(("16s", f"{value}.bytes"))
+            self.put("16s", f"{value}.bytes")
         elif field.kind in FIXED_CODES:
-            self.run.append((FIXED_CODES[field.kind], value))
+            self.put(FIXED_CODES[field.kind], value)
         elif field.kind == "struct":
             self.inner_struct(field, value, depth)
         else:
@@ -158,7 +162,7 @@ class _EncoderSource:
         self.flush(depth)
         local = self.source.fresh("x")
         self.source.add(depth, f"{local} = {value}", f'if {local} is None: {self.write}(b"\\xff")', "else:")
-        self.run.append(("B", "1"))
+        self.put("B", "1")
         self.struct(field.element, local, depth + 1, path)
         self.flush(depth + 1)
 
@@ -170,7 +174,7 @@ class _EncoderSource:
         if field.kind == "string":
             self.source.add(depth, f"{local} = {local}.encode()")
         if not self.flexible:
-            self.run.append(("h" if field.kind == "string" else "i", f"len({local})"))
+            self.put("h" if field.kind == "string" else "i", f"len({local})")
             self.flush(depth)
             self.source.add(depth, f"{self.write}({local})")
             return
@@ -195,7 +199,7 @@ class _EncoderSource:
                 depth, f"n = len({local}) + 1", f"{self.write}(BYTE[n] if n < 128 else uvarint(n))"
             )
         else:
-            self.run.append(("i", f"len({local})"))
+            self.put("i", f"len({local})")
             self.flush(depth)
         one = self.source.fresh("v")
         path = self.source.path

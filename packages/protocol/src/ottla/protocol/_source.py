@@ -43,6 +43,10 @@ class Source:
             self.lines.append(" " * depth + line)
             self.paths.append(self.path)
 
+    def run_path(self, paths: Iterable[str]) -> str:
+        """Name the fields that one line serves together."""
+        return ", ".join(dict.fromkeys(paths))
+
     def fresh(self, prefix: str) -> str:
         """Return a variable name not used before."""
         self._counter += 1

@@ -62,7 +62,8 @@ class UnencodableValue(ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.message}.{self.field} (version {self.version}): {self.reason}"
+        path = f"{self.message}.{self.field}" if self.field else self.message
+        return f"{path} (version {self.version}): {self.reason}"
 
 
 class UnknownVersion(ValueError):

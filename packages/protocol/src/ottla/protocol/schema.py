@@ -35,7 +35,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, Self, TypedDict, TypeVar, Unpack, cast, dataclass_transform
 from uuid import UUID
 
-from ottla.protocol.primitives import ZERO_UUID, Buffer, Unreadable, UnsupportedField
+from ottla.protocol.primitives import ZERO_UUID, Buffer, UnencodableValue, Unreadable, UnsupportedField
 
 LATEST: Final = 32767
 """An upper bound for versions that is none."""
@@ -301,7 +301,11 @@ class Message(Struct):
         Raises UnknownVersion, UnsupportedField for a value the version has no place for, and
         UnencodableValue for one its wire type cannot express.
         """
-        return b"".join(self.encode_parts(version))
+        parts = self.encode_parts(version)
+        try:
+            return b"".join(parts)
+        except TypeError as error:
+            raise UnencodableValue(type(self).__name__, version, "", str(error)) from error
 
     def encode_parts(self, version: int) -> list[bytes | memoryview]:
         """Return the body as pieces to be sent one after the other; record sets are among them uncopied."""
