@@ -1,0 +1,287 @@
+"""The disk as the log sees it: one seam, so that tests can lose power.
+
+`DiskFiles` is the real one. `ottla.broker.log.memory_files.MemoryFiles` keeps everything in memory, knows
+what was not synced, and makes the states a crash may leave.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+Mapping: TypeAlias = mmap.mmap | memoryview
+"""A mapped file: read with `struct.unpack_from`, written with `struct.pack_into`."""
+
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors that say the disk is full: what was begun is undone, and the directory stays in use."""
+_RESERVE_BYTES: Final = 4096
+
+
+class Lock(Protocol):
+    """A held lock file."""
+
+    def release(self) -> None:
+        """Let it go."""
+        ...
+
+
+class File(Protocol):
+    """An open file. It is closed when nobody refers to it any more, so a reader never loses it under way."""
+
+    @property
+    def path(self) -> Path:
+        """Where it was when it was opened."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile and preadv."""
+        ...
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        ...
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write all of `data`, or raise OSError: then any part of it may be there."""
+        ...
+
+    def pread(self, size: int, position: int) -> bytes:
+        """At most `size` bytes, fewer only at the end."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or lengthen it by a hole."""
+        ...
+
+    def reserve(self, position: int, size: int) -> None:
+        """Have blocks for this region, or raise OSError. What is mapped must be reserved before it is
+        written: a full disk under a mapping ends the process.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Force content and size to the disk, mapped pages included. Blocks."""
+        ...
+
+    def map(self, size: int, *, writable: bool) -> Mapping:
+        """Map the first `size` bytes, at least one."""
+        ...
+
+    def unmap(self, mapping: Mapping) -> None:
+        """End a mapping; needed before the file is cut."""
+        ...
+
+
+class Files(Protocol):
+    """A file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open for reading and writing. Raises FileNotFoundError unless `create`."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Whether a file or directory is there."""
+        ...
+
+    def is_dir(self, path: Path) -> bool:
+        """Whether a directory is there."""
+        ...
+
+    def size(self, path: Path) -> int:
+        """Bytes in a file."""
+        ...
+
+    def modified_ms(self, path: Path) -> int:
+        """When a file was last written."""
+        ...
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        """Change that."""
+        ...
+
+    def list(self, path: Path) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def make_dirs(self, path: Path) -> None:
+        """Make a directory and those above it, unless there."""
+        ...
+
+    def read(self, path: Path) -> bytes:
+        """A small file's content."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file over whatever is there, or a directory."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and everything in it."""
+        ...
+
+    def sync_dir(self, path: Path) -> None:
+        """Force a directory's names to the disk. Blocks."""
+        ...
+
+    def space(self, path: Path) -> tuple[int, int]:
+        """Bytes of the volume, and those still usable."""
+        ...
+
+    def lock(self, path: Path) -> Lock | None:
+        """Lock a file that is made for it; None when somebody else holds it."""
+        ...
+
+
+class DiskFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        written = os.pwrite(self._descriptor, data, position)
+        if written != len(data):
+            self._write_rest(memoryview(data)[written:], position + written)
+
+    def _write_rest(self, rest: memoryview, position: int) -> None:
+        # A short write is how a full disk begins; the next one says so.
+        while rest:
+            written = os.pwrite(self._descriptor, rest, position)
+            rest, position = rest[written:], position + written
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._descriptor, size - got, position + got)):
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def reserve(self, position: int, size: int) -> None:
+        os.posix_fallocate(self._descriptor, position, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def map(self, size: int, *, writable: bool) -> Mapping:
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return mmap.mmap(self._descriptor, size, access=access)
+
+    def unmap(self, mapping: Mapping) -> None:
+        assert isinstance(mapping, mmap.mmap)
+        mapping.close()
+
+
+class _FileLock:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+class DiskFiles:
+    """The operating system's file systems."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return DiskFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: Path) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: Path) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: Path) -> int:
+        return os.path.getsize(path)
+
+    def modified_ms(self, path: Path) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+
+    def list(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_dirs(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+    def sync_dir(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def space(self, path: Path) -> tuple[int, int]:
+        volume = os.statvfs(path)
+        return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
+
+    def lock(self, path: Path) -> Lock | None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return _FileLock(descriptor)
+
+
+def write_atomically(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Replace a small file: beside it, forced to disk, renamed over it, the directory forced too.
+
+    Without `sync` a crash may leave it old, new, or damaged: only for what recovery can make again.
+    """
+    beside = path.with_name(path.name + ".tmp")
+    file = files.open(beside, create=True)
+    file.truncate(0)
+    file.pwrite(data, 0)
+    if sync:
+        file.sync()
+    files.rename(beside, path)
+    if sync:
+        files.sync_dir(path.parent)

@@ -1,0 +1,679 @@
+"""All logs of one broker: its log directories, their locks and checkpoints, and what is done to them in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+from uuid import UUID
+
+from ottla.broker.config import BrokerConfig, LogConfig
+from ottla.broker.log.checkpoints import (
+    read_meta_properties,
+    read_offsets,
+    write_meta_properties,
+    write_offsets,
+)
+from ottla.broker.log.files import DiskFiles, Files, Lock, write_atomically
+from ottla.broker.log.log import Log
+from ottla.broker.log.recovery import open_log
+from ottla.protocol.errors import KafkaError, KafkaStorageError
+from ottla.protocol.storage import CorruptStorage
+from ottla.protocol.storage.checkpoints import (
+    LOG_START_OFFSETS_FILE,
+    RECOVERY_POINTS_FILE,
+    MetaProperties,
+)
+from ottla.protocol.storage.segments import (
+    CLEAN_SHUTDOWN_FILE,
+    LOCK_FILE,
+    DirectoryKind,
+    delete_directory_name,
+    directory_name,
+    parse_directory_name,
+    stray_directory_name,
+)
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.environment import Environment
+    from ottla.broker.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_TICK_S: Final = 1.0
+
+
+class LogDirectoryRefused(RuntimeError):
+    """The log directories cannot be used; the message is one line that says what to do."""
+
+
+@dataclass(slots=True, eq=False)
+class LogDirectory:
+    """One of `log.dirs`."""
+
+    path: Path
+    lock: Lock | None = None
+    clean: bool = False
+    offline: OSError | None = None
+    meta: MetaProperties | None = None
+    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
+    log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSize:
+    """What a partition takes in a log directory."""
+
+    topic_partition: TopicPartition
+    size_bytes: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryDescription:
+    """One log directory as DescribeLogDirs tells it."""
+
+    path: Path
+    error: OSError | None
+    partitions: list[PartitionSize]
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
+@dataclass(slots=True)
+class _Doomed:
+    due_ms: int
+    paths: list[Path]
+    directory: LogDirectory
+
+
+class Logs:
+    """The logs of one broker. Lives on the event loop; what blocks runs on threads.
+
+    `lock`, `identify`, `open`, then use, then `close` and `unlock`. The passes (`retain`, `flush_due`,
+    `checkpoint`, `delete_due`, `expire_producers`) are called with the time by `run`, or by a simulator.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        environment: Environment,
+        metrics: Metrics | None = None,
+        files: Files | None = None,
+    ) -> None:
+        self._config = config
+        self._environment = environment
+        self._metrics = metrics
+        self._files: Files = files or DiskFiles()
+        self._directories: list[LogDirectory] = []
+        self._logs: dict[TopicPartition, Log] = {}
+        self._homes: dict[TopicPartition, LogDirectory] = {}
+        self._doomed: list[_Doomed] = []
+        self._failed_at_once: list[LogDirectory] = []
+        self.on_directory_failed: list[Callable[[list[TopicPartition]], None]] = []
+        """Told, on the loop, which partitions went with a directory."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # ---- locks and identity
+
+    async def lock(self) -> None:
+        """Take the directories, making those that are missing, and read whose they are.
+
+        Raises `LogDirectoryRefused` for one that is used by another broker, named twice, inside of another,
+        or of another broker or cluster than the others; also when none can be used.
+        """
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._lock_all)
+
+    def _lock_all(self) -> None:
+        for path in checked_paths(self._config.data_dirs):
+            directory = LogDirectory(path)
+            self._directories.append(directory)
+            try:
+                self._lock_one(directory)
+            except OSError as error:
+                log.error("the log directory %s is offline: %s", path, error)
+                directory.offline = error
+            except LogDirectoryRefused:
+                self._unlock_all()
+                raise
+        if all(one.offline for one in self._directories):
+            first = self._directories[0]
+            self._unlock_all()
+            raise LogDirectoryRefused(f"no log directory can be used: {first.path}: {first.offline}")
+
+    def _lock_one(self, directory: LogDirectory) -> None:
+        path = directory.path
+        self._files.make_dirs(path)
+        directory.lock = self._files.lock(path / LOCK_FILE)
+        if directory.lock is None:
+            raise LogDirectoryRefused(
+                f"another broker uses the log directory {path}: stop it, or give this one another log.dirs"
+            )
+        try:
+            directory.meta = read_meta_properties(self._files, path)
+        except CorruptStorage as error:
+            raise LogDirectoryRefused(
+                f"{path}/meta.properties cannot be used ({error}): restore it, or remove it if the directory "
+                "belongs to this broker"
+            ) from None
+
+    async def unlock(self) -> None:
+        """Give the directories back."""
+        self._unlock_all()
+
+    def _unlock_all(self) -> None:
+        for directory in self._directories:
+            if directory.lock is not None:
+                directory.lock.release()
+                directory.lock = None
+
+    @property
+    def meta_properties(self) -> MetaProperties | None:
+        """Whose the directories are; None when they are nobody's. Raises `LogDirectoryRefused` for several's."""
+        known = {one.meta for one in self._directories if one.meta is not None}
+        if len(known) > 1:
+            told = "; ".join(
+                f"{one.path}: broker {one.meta.broker_id} of cluster {one.meta.cluster_id}"
+                for one in self._directories
+                if one.meta is not None
+            )
+            raise LogDirectoryRefused(f"the log directories belong to different brokers: {told}")
+        return next(iter(known), None)
+
+    def identify(self, broker_id: int, cluster_id: str) -> None:
+        """Write whose the directories are. Raises `LogDirectoryRefused` when they are somebody else's."""
+        stored, mine = self.meta_properties, MetaProperties(cluster_id, broker_id)
+        if stored is not None:
+            _check_identity(self._directories[0].path, stored, mine)
+        for directory in self._online():
+            if directory.meta != mine:
+                write_meta_properties(self._files, directory.path, mine)
+                directory.meta = mine
+
+    # ---- opening and closing
+
+    async def open(self, log_config: Callable[[str], LogConfig] | None = None) -> None:
+        """Open every log there is; after a crash, recover it. `log_config` gives a topic's configuration.
+
+        A directory that cannot be read goes offline; the others are served.
+        """
+        self._loop = asyncio.get_running_loop()
+        defaults = LogConfig.from_broker(self._config)
+        await asyncio.to_thread(self._open_all, log_config or (lambda _: defaults))
+        self._measure()
+
+    def _open_all(self, log_config: Callable[[str], LogConfig]) -> None:
+        for directory in self._online():
+            try:
+                self._open_directory(directory, log_config)
+            except OSError as error:
+                self._fail(directory, error)
+
+    def _open_directory(self, directory: LogDirectory, log_config: Callable[[str], LogConfig]) -> None:
+        files, path = self._files, directory.path
+        directory.clean = files.exists(path / CLEAN_SHUTDOWN_FILE)
+        if directory.clean:
+            files.unlink(path / CLEAN_SHUTDOWN_FILE)
+            files.sync_dir(path)
+        directory.recovery_points = read_offsets(files, path / RECOVERY_POINTS_FILE) or {}
+        directory.log_starts = read_offsets(files, path / LOG_START_OFFSETS_FILE) or {}
+        found = list(self._partitions_in(directory))
+        with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir, "log-recovery") as threads:
+            opened = threads.map(lambda one: self._load(directory, one[0], one[1], log_config), found)
+            for topic_partition, one in zip((tp for tp, _ in found), opened, strict=True):
+                if one is not None:
+                    self._take(directory, topic_partition, one)
+
+    def _partitions_in(self, directory: LogDirectory) -> Iterator[tuple[TopicPartition, Path]]:
+        files = self._files
+        for name in files.list(directory.path):
+            path = directory.path / name
+            if not files.is_dir(path):
+                continue
+            try:
+                parsed = parse_directory_name(name)
+            except CorruptStorage:
+                continue  # not a partition's
+            match parsed.kind:
+                case DirectoryKind.DELETE:
+                    self._doomed.append(_Doomed(0, [path], directory))
+                case DirectoryKind.CURRENT:
+                    yield parsed.topic_partition, path
+                case _:
+                    log.info("leaving %s alone", path)
+
+    def _load(
+        self,
+        directory: LogDirectory,
+        topic_partition: TopicPartition,
+        path: Path,
+        log_config: Callable[[str], LogConfig],
+    ) -> Log | None:
+        config = log_config(topic_partition.topic)
+        opened = open_log(
+            self._files,
+            path,
+            topic_partition,
+            config,
+            clean=directory.clean,
+            log_start_offset=directory.log_starts.get(topic_partition, 0),
+            recovery_point=directory.recovery_points.get(topic_partition, 0),
+            chance=self._environment.random,
+            failed=self._failure_of(directory),
+        )
+        if not directory.clean:
+            try:
+                opened.flush()
+            except KafkaStorageError:
+                return None
+        opened.flushed_ms = self._environment.clock.now_ms()
+        return opened
+
+    def _take(self, directory: LogDirectory, topic_partition: TopicPartition, opened: Log) -> None:
+        if topic_partition in self._logs:
+            raise LogDirectoryRefused(
+                f"{topic_partition} is in {self._logs[topic_partition].directory.parent} and in "
+                f"{directory.path}: move the one that is not wanted away"
+            )
+        self._logs[topic_partition] = opened
+        self._homes[topic_partition] = directory
+
+    async def close(self) -> None:
+        """Close all logs so that the next start needs no recovery. What cannot be written goes offline."""
+        await asyncio.to_thread(self._close_all)
+
+    def _close_all(self) -> None:
+        for directory in self._online():
+            mine = [one for tp, one in self._logs.items() if self._homes[tp] is directory]
+            try:
+                self._each(mine, Log.close)
+                self._checkpoint_directory(directory)
+                write_atomically(
+                    self._files,
+                    directory.path / CLEAN_SHUTDOWN_FILE,
+                    json.dumps({"version": 0, "brokerEpoch": -1}).encode(),
+                )
+            except (OSError, KafkaError) as error:
+                log.error("%s was not closed cleanly: %s", directory.path, error)
+        for one in self._logs.values():
+            one.abandon()
+
+    def _each(self, logs: list[Log], act: Callable[[Log], None]) -> None:
+        with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir, "log-closing") as threads:
+            list(threads.map(act, logs))
+
+    async def __aenter__(self) -> Self:
+        await self.lock()
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+        await self.unlock()
+
+    # ---- finding, making, deleting
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """The log of a partition, if it is here and its directory can be used."""
+        return self._logs.get(topic_partition)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(list(self._logs.values()))
+
+    def of_topic(self, topic: str) -> list[Log]:
+        """The logs of one topic."""
+        return [one for tp, one in self._logs.items() if tp.topic == topic]
+
+    def directories(self) -> list[Path]:
+        """The directories that can be used."""
+        return [one.path for one in self._online()]
+
+    @property
+    def has_offline_directories(self) -> bool:
+        """Whether any of `log.dirs` cannot be used."""
+        return any(one.offline for one in self._directories)
+
+    @property
+    def all_offline(self) -> bool:
+        """Whether none is left: the broker has to stop."""
+        return all(one.offline for one in self._directories)
+
+    def _online(self) -> list[LogDirectory]:
+        return [one for one in self._directories if one.offline is None]
+
+    def create(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID | None = None,
+        config: LogConfig | None = None,
+        *,
+        is_new: bool = True,
+    ) -> Log:
+        """Make a log in the directory that has the fewest, or return the one there is.
+
+        A partition that is not new may be in a directory that is offline: none is made then. Raises
+        `KafkaStorageError`.
+        """
+        known = self._logs.get(topic_partition)
+        if known is not None:
+            return known
+        if not is_new and self.has_offline_directories:
+            raise KafkaStorageError(f"{topic_partition} may be in a log directory that is offline")
+        if not self._online():
+            raise KafkaStorageError("all log directories are offline")
+        directory = min(self._online(), key=self._partitions_count)
+        try:
+            made = self._make(
+                directory, topic_partition, topic_id, config or LogConfig.from_broker(self._config)
+            )
+        except OSError as error:
+            raise KafkaStorageError(f"no log can be made in {directory.path}: {error}") from error
+        self._take(directory, topic_partition, made)
+        self._measure_log(made)
+        return made
+
+    def _partitions_count(self, directory: LogDirectory) -> int:
+        return sum(1 for home in self._homes.values() if home is directory)
+
+    def _make(
+        self,
+        directory: LogDirectory,
+        topic_partition: TopicPartition,
+        topic_id: UUID | None,
+        config: LogConfig,
+    ) -> Log:
+        made = open_log(
+            self._files,
+            directory.path / directory_name(topic_partition),
+            topic_partition,
+            config,
+            clean=True,
+            topic_id=topic_id,
+            is_new=True,
+            chance=self._environment.random,
+            failed=self._failure_of(directory),
+        )
+        made.flushed_ms = self._environment.clock.now_ms()
+        return made
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Forget a partition at once; its files go after `file.delete.delay.ms`. Raises `KafkaStorageError`."""
+        gone = self._set_aside(topic_partition, delete_directory_name)
+        if gone is not None:
+            due_ms = self._environment.clock.now_ms() + gone.config.file_delete_delay_ms
+            self._doomed.append(_Doomed(due_ms, [gone.directory], self._directory_at(gone.directory.parent)))
+
+    def mark_stray(self, topic_partition: TopicPartition) -> None:
+        """Forget a partition that this broker should not have; its files stay, for a person to look at."""
+        self._set_aside(topic_partition, stray_directory_name)
+
+    def _set_aside(
+        self, topic_partition: TopicPartition, name_for: Callable[[TopicPartition, UUID], str]
+    ) -> Log | None:
+        gone = self._logs.pop(topic_partition, None)
+        if gone is None:
+            return None
+        home = self._homes.pop(topic_partition)
+        target = home.path / name_for(topic_partition, self._unique_id())
+        try:
+            self._files.rename(gone.directory, target)
+        except OSError as error:
+            self._fail(home, error)
+            raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error
+        gone.moved_to(target)
+        home.recovery_points.pop(topic_partition, None)
+        home.log_starts.pop(topic_partition, None)
+        self._unmeasure_log(topic_partition)
+        return gone
+
+    def _unique_id(self) -> UUID:
+        return UUID(int=self._environment.random.getrandbits(128), version=4)
+
+    def _directory_at(self, path: Path) -> LogDirectory:
+        return next(one for one in self._directories if one.path == path)
+
+    def describe(self) -> list[DirectoryDescription]:
+        """Every log directory with what is in it. Asks the system for free space, nothing else."""
+        return [self._describe(one) for one in self._directories]
+
+    def _describe(self, directory: LogDirectory) -> DirectoryDescription:
+        if directory.offline is not None:
+            return DirectoryDescription(directory.path, directory.offline, [])
+        mine = [one for tp, one in self._logs.items() if self._homes[tp] is directory]
+        sizes = [PartitionSize(one.topic_partition, one.size_bytes, one.log_end_offset) for one in mine]
+        try:
+            return DirectoryDescription(directory.path, None, sizes, *self._files.space(directory.path))
+        except OSError as error:
+            return DirectoryDescription(directory.path, error, [])
+
+    # ---- failing
+
+    def _failure_of(self, directory: LogDirectory) -> Callable[[OSError], None]:
+        def failed(error: OSError) -> None:
+            # Threads report too: the rest happens on the loop.
+            if self._loop is None or self._loop.is_closed():
+                self._fail(directory, error)
+            else:
+                self._loop.call_soon_threadsafe(self._fail, directory, error)
+
+        return failed
+
+    def _fail(self, directory: LogDirectory, error: OSError) -> None:
+        """Use a directory no more; nothing is retried: after a failed fsync the next one would lie."""
+        if directory.offline is not None:
+            return
+        directory.offline = error
+        gone = [tp for tp, home in self._homes.items() if home is directory]
+        log.error("the log directory %s is offline, with %d partitions: %s", directory.path, len(gone), error)
+        for topic_partition in gone:
+            lost = self._logs.pop(topic_partition)
+            lost.offline = lost.offline or error
+            del self._homes[topic_partition]
+            self._unmeasure_log(topic_partition)
+        for listener in self.on_directory_failed:
+            listener(gone)
+
+    # ---- passes
+
+    async def run(self) -> None:
+        """Do the passes when they are due, until cancelled."""
+        clock, config = self._environment.clock, self._config
+        passes: list[tuple[float, Callable[[int], Awaitable[object]]]] = [
+            (config.log_retention_check_interval_ms, self.retain),
+            (min(config.log_flush_scheduler_interval_ms, 1000), self.flush_due),
+            (config.log_flush_offset_checkpoint_interval_ms, self.checkpoint),
+            (config.log_flush_start_offset_checkpoint_interval_ms, self.checkpoint_log_starts),
+            (1000, self.delete_due),
+            (config.producer_id_expiration_check_interval_ms, self.expire_producers),
+        ]
+        due = [clock.monotonic_ms() + interval for interval, _ in passes]
+        while True:
+            await asyncio.sleep(_TICK_S)
+            for number, (interval, act) in enumerate(passes):
+                if clock.monotonic_ms() >= due[number]:
+                    due[number] = clock.monotonic_ms() + interval
+                    await self._quietly(act)
+
+    async def _quietly(self, act: Callable[[int], Awaitable[object]]) -> None:
+        try:
+            await act(self._environment.clock.now_ms())
+        except (OSError, KafkaError):
+            log.exception("a pass over the logs failed; it is done again later")
+
+    async def retain(self, now_ms: int) -> int:
+        """Drop the segments that are too old, too much, or below their log's start; says how many.
+
+        The new starts reach the disk before the first file is renamed: otherwise a crash could bring back an
+        older segment without the one behind it.
+        """
+        expired = []
+        for one in self:
+            try:
+                segments = one.expire(now_ms)
+            except (OSError, KafkaError) as error:
+                log.warning("%s was not looked through: %s", one.topic_partition, error)
+                continue
+            if segments:
+                expired.append((one, segments))
+        if not expired:
+            return 0
+        await self.checkpoint_log_starts(now_ms)
+        for one, segments in expired:
+            home = self._homes.get(one.topic_partition)
+            if home is None:
+                continue
+            try:
+                paths = one.discard(segments)
+            except OSError as error:
+                self._fail(home, error)
+                continue
+            log.info("%s dropped %d segments", one.topic_partition, len(segments))
+            self._doomed.append(_Doomed(now_ms + one.config.file_delete_delay_ms, paths, home))
+        return sum(len(segments) for _, segments in expired)
+
+    async def flush_due(self, now_ms: int) -> int:
+        """Force logs to the disk that `flush.ms` asks for, or that began a new segment; says how many."""
+        due = [
+            one
+            for one in self
+            if one.has_sealed or (one.unflushed and now_ms - one.flushed_ms >= one.config.flush_ms)
+        ]
+        for one in due:
+            plan = one.begin_flush()
+            try:
+                await asyncio.to_thread(plan.run)
+            except OSError as error:
+                one.fail(error)
+                continue
+            one.end_flush(plan)
+            one.flushed_ms = now_ms
+        return len(due)
+
+    async def checkpoint(self, now_ms: int) -> None:
+        """Write every directory's recovery points."""
+        await self._checkpoint_all(RECOVERY_POINTS_FILE, _recovery_point)
+
+    async def checkpoint_log_starts(self, now_ms: int) -> None:
+        """Write every directory's log start offsets."""
+        await self._checkpoint_all(LOG_START_OFFSETS_FILE, _log_start_offset)
+
+    async def _checkpoint_all(self, name: str, value: Callable[[Log], int]) -> None:
+        for directory in self._online():
+            offsets = self._offsets_in(directory, value)
+            try:
+                await asyncio.to_thread(write_offsets, self._files, directory.path / name, offsets)
+            except OSError as error:
+                self._fail(directory, error)
+
+    def _checkpoint_directory(self, directory: LogDirectory) -> None:
+        path = directory.path
+        write_offsets(self._files, path / RECOVERY_POINTS_FILE, self._offsets_in(directory, _recovery_point))
+        write_offsets(
+            self._files, path / LOG_START_OFFSETS_FILE, self._offsets_in(directory, _log_start_offset)
+        )
+
+    def _offsets_in(self, directory: LogDirectory, value: Callable[[Log], int]) -> dict[TopicPartition, int]:
+        return {tp: value(one) for tp, one in self._logs.items() if self._homes[tp] is directory}
+
+    async def delete_due(self, now_ms: int) -> int:
+        """Remove the files and directories whose time has come; says how many."""
+        due = [one for one in self._doomed if one.due_ms <= now_ms]
+        self._doomed = [one for one in self._doomed if one.due_ms > now_ms]
+        for one in due:
+            if one.directory.offline is None:
+                try:
+                    await asyncio.to_thread(self._remove, one.paths)
+                except OSError as error:
+                    self._fail(one.directory, error)
+        return sum(len(one.paths) for one in due)
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            if self._files.is_dir(path):
+                self._files.remove_tree(path)
+            else:
+                self._files.unlink(path)
+
+    async def expire_producers(self, now_ms: int) -> int:
+        """Forget producers that wrote nothing for `producer.id.expiration.ms`; says how many."""
+        return sum(one.expire_producers(now_ms, self._config.producer_id_expiration_ms) for one in self)
+
+    # ---- metrics
+
+    def _measure(self) -> None:
+        if self._metrics is None:
+            return
+        kind = ("kafka.log", "LogManager")
+        self._metrics.gauge(
+            *kind, "OfflineLogDirectoryCount", lambda: sum(1 for one in self._directories if one.offline)
+        )
+        for one in self:
+            self._measure_log(one)
+
+    def _measure_log(self, one: Log) -> None:
+        if self._metrics is None:
+            return
+        gauge = self._metrics.gauge
+        tags = {"topic": one.topic_partition.topic, "partition": str(one.topic_partition.partition)}
+        gauge("kafka.log", "Log", "Size", lambda: one.size_bytes, **tags)
+        gauge("kafka.log", "Log", "NumLogSegments", lambda: len(one.segments), **tags)
+        gauge("kafka.log", "Log", "LogStartOffset", lambda: one.log_start_offset, **tags)
+        gauge("kafka.log", "Log", "LogEndOffset", lambda: one.log_end_offset, **tags)
+
+    def _unmeasure_log(self, topic_partition: TopicPartition) -> None:
+        if self._metrics is None:
+            return
+        for name in ("Size", "NumLogSegments", "LogStartOffset", "LogEndOffset"):
+            self._metrics.remove(
+                "kafka.log",
+                "Log",
+                name,
+                topic=topic_partition.topic,
+                partition=str(topic_partition.partition),
+            )
+
+
+def _recovery_point(one: Log) -> int:
+    return one.recovery_point
+
+
+def _log_start_offset(one: Log) -> int:
+    return one.log_start_offset
+
+
+def checked_paths(names: Iterable[str]) -> list[Path]:
+    """The directories by their real paths. Raises `LogDirectoryRefused` for one that is there twice or
+    nested.
+    """
+    paths = [Path(name).resolve() for name in names]
+    for number, path in enumerate(paths):
+        for other in paths[number + 1 :]:
+            if path == other:
+                raise LogDirectoryRefused(f"log.dirs names {path} twice: name every directory once")
+            if path in other.parents or other in path.parents:
+                inner, outer = (other, path) if path in other.parents else (path, other)
+                raise LogDirectoryRefused(
+                    f"log.dirs has {inner} inside of {outer}: use directories side by side"
+                )
+    return paths
+
+
+def _check_identity(path: Path, stored: MetaProperties, mine: MetaProperties) -> None:
+    if stored.broker_id not in (None, mine.broker_id):
+        raise LogDirectoryRefused(
+            f"{path} belongs to broker {stored.broker_id}, not to {mine.broker_id}: "
+            f"set broker.id={stored.broker_id} or use another log.dirs"
+        )
+    if stored.cluster_id not in (None, mine.cluster_id):
+        raise LogDirectoryRefused(
+            f"{path} belongs to cluster {stored.cluster_id}, not to {mine.cluster_id}: "
+            "check zookeeper.connect or use another log.dirs"
+        )

@@ -1,0 +1,27 @@
+"""Entries of magic 0 and 1 in a log that older brokers wrote."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.protocol.records import legacy, magic_at, split_batches, validate_batch
+
+
+class Span(NamedTuple):
+    """What the log has to know of an entry of any magic."""
+
+    last_offset: int
+    max_timestamp: int
+
+
+def spans_of(batches: bytes | bytearray | memoryview) -> list[Span]:
+    """Check entries of any magic. Raises `CorruptMessage`."""
+    spans = []
+    for one in split_batches(batches):
+        if magic_at(one) == 2:
+            header = validate_batch(one)
+            spans.append(Span(header.last_offset, header.max_timestamp))
+        else:
+            entry = legacy.read_entry(one)
+            spans.append(Span(entry.offset, entry.timestamp_ms))
+    return spans

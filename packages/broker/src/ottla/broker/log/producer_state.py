@@ -1,0 +1,293 @@
+"""What is known of idempotent and transactional producers at the end of a log.
+
+Pure: no files, no clock. Appends are checked before they are written (`check`) and taken in afterwards
+(`apply`, `complete`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ottla.protocol.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
+from ottla.protocol.records import BatchHeader, EndTransactionMarker
+from ottla.protocol.storage.producer_snapshot import ProducerEntry
+
+KEPT_BATCHES: Final = 5
+"""Batches kept to answer retries: as many as a producer may have in flight."""
+_NONE: Final = -1
+_MAX_SEQUENCE: Final = 2**31 - 1
+
+
+class KeptBatch(NamedTuple):
+    """One of a producer's last batches."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def base_offset(self) -> int:
+        """Where it begins in the log."""
+        return self.last_offset - self.offset_delta
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker was read; `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class Producer:
+    """What is known of one producer id."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp_ms",
+        "producer_id",
+        "transaction_start",
+    )
+
+    def __init__(self, producer_id: int, epoch: int = _NONE) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.batches: deque[KeptBatch] = deque(maxlen=KEPT_BATCHES)
+        self.coordinator_epoch = _NONE
+        self.last_timestamp_ms = _NONE
+        self.transaction_start = _NONE
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record, -1 if there is none in this epoch."""
+        return self.batches[-1].last_sequence if self.batches else _NONE
+
+    def duplicate_of(self, header: BatchHeader) -> KeptBatch | None:
+        """The kept batch that a retry repeats."""
+        if header.producer_epoch != self.epoch:
+            return None
+        first, last = header.base_sequence, header.last_sequence
+        for batch in self.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        return None
+
+    def snapshot(self) -> ProducerEntry:
+        """As it is kept in a `.snapshot` file."""
+        last = self.batches[-1] if self.batches else KeptBatch(_NONE, _NONE, _NONE, 0, _NONE)
+        return ProducerEntry(
+            self.producer_id,
+            self.epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            self.last_timestamp_ms,
+            self.coordinator_epoch,
+            self.transaction_start,
+        )
+
+    @classmethod
+    def restored(cls, entry: ProducerEntry) -> Producer:
+        """Undo `snapshot`: only the last batch was kept."""
+        producer = cls(entry.producer_id, entry.producer_epoch)
+        producer.coordinator_epoch = entry.coordinator_epoch
+        producer.last_timestamp_ms = entry.timestamp_ms
+        producer.transaction_start = entry.current_transaction_first_offset
+        if entry.last_sequence != _NONE:
+            first = (entry.last_sequence - entry.offset_delta) & _MAX_SEQUENCE
+            producer.batches.append(
+                KeptBatch(
+                    first, entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp_ms
+                )
+            )
+        return producer
+
+
+class ProducerStates:
+    """All producers of one partition, with their open transactions."""
+
+    __slots__ = ("_open", "_producers", "_unreplicated", "end_offset")
+
+    def __init__(self, entries: Iterable[ProducerEntry] = (), end_offset: int = 0) -> None:
+        self._producers: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}
+        """Producer id -> first offset of its open transaction."""
+        self._unreplicated: deque[CompletedTransaction] = deque()
+        """Completed transactions whose marker may still be above the high watermark."""
+        self.end_offset = end_offset
+        """Everything below it has been taken in."""
+        for entry in entries:
+            producer = Producer.restored(entry)
+            self._producers[producer.producer_id] = producer
+            if producer.transaction_start != _NONE:
+                self._open[producer.producer_id] = producer.transaction_start
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self._producers.values())
+
+    def get(self, producer_id: int) -> Producer | None:
+        """What is known of a producer id."""
+        return self._producers.get(producer_id)
+
+    def entries(self) -> list[ProducerEntry]:
+        """As they are kept in a `.snapshot` file."""
+        return [producer.snapshot() for producer in self._producers.values()]
+
+    # ---- before an append
+
+    def check(self, headers: Sequence[BatchHeader]) -> KeptBatch | None:
+        """Check batches that a client sends; gives the batch kept if they are a retry of one.
+
+        Raises `InvalidProducerEpoch`, `OutOfOrderSequenceNumber`, and `InvalidTxnState` for records outside
+        of the transaction that their producer has open.
+        """
+        producers = self._producers
+        staged: dict[int, tuple[int, int]] = {}
+        """Producer id -> (epoch, last sequence), as it will be after the batches before."""
+        for header in headers:
+            producer_id = header.producer_id
+            if producer_id < 0:
+                continue
+            producer = producers.get(producer_id)
+            if producer is not None:
+                duplicate = producer.duplicate_of(header)
+                if duplicate is not None:
+                    return duplicate
+                if not header.is_transactional and producer.transaction_start != _NONE:
+                    raise InvalidTxnState(f"producer {producer_id} has a transaction open")
+            known = staged.get(producer_id)
+            if known is None and producer is not None:
+                known = producer.epoch, producer.last_sequence
+            if known is not None:
+                _check_sequence(header, *known)
+            staged[producer_id] = header.producer_epoch, header.last_sequence
+        return None
+
+    def check_marker(self, header: BatchHeader, marker: EndTransactionMarker) -> None:
+        """Check an end of a transaction that a coordinator sends.
+
+        Raises `InvalidProducerEpoch`, and `TransactionCoordinatorFenced` for one of an earlier coordinator.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return
+        _check_epoch(header, producer.epoch)
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"a marker of coordinator epoch {marker.coordinator_epoch}, "
+                f"{producer.coordinator_epoch} is known"
+            )
+
+    # ---- after an append
+
+    def apply(self, header: BatchHeader, base_offset: int) -> None:
+        """Take in a batch of records that was appended at `base_offset`."""
+        producer = self._with_epoch(header)
+        last_offset = base_offset + header.last_offset_delta
+        producer.batches.append(
+            KeptBatch(
+                header.base_sequence,
+                header.last_sequence,
+                last_offset,
+                header.last_offset_delta,
+                header.max_timestamp,
+            )
+        )
+        producer.last_timestamp_ms = header.max_timestamp
+        if header.is_transactional and producer.transaction_start == _NONE:
+            producer.transaction_start = base_offset
+            self._open[producer.producer_id] = base_offset
+        self.end_offset = last_offset + 1
+
+    def complete(
+        self, header: BatchHeader, base_offset: int, marker: EndTransactionMarker, *, committed: bool
+    ) -> CompletedTransaction | None:
+        """Take in a marker that was appended; gives the transaction it ends, if it ended one with records."""
+        producer = self._with_epoch(header)
+        producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
+        producer.last_timestamp_ms = header.max_timestamp
+        first_offset = producer.transaction_start
+        self.end_offset = base_offset + 1
+        if first_offset == _NONE:
+            return None
+        producer.transaction_start = _NONE
+        del self._open[producer.producer_id]
+        completed = CompletedTransaction(producer.producer_id, first_offset, base_offset, not committed)
+        self._unreplicated.append(completed)
+        return completed
+
+    def _with_epoch(self, header: BatchHeader) -> Producer:
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = Producer(header.producer_id)
+        if producer.epoch != header.producer_epoch:
+            producer.batches.clear()
+            producer.epoch = header.producer_epoch
+        return producer
+
+    # ---- transactions
+
+    def stable_offset_after(self, completed: CompletedTransaction) -> int:
+        """The last stable offset once `completed` is over, as the transaction index has it."""
+        starts = [start for producer, start in self._open.items() if producer != completed.producer_id]
+        return min(starts, default=completed.last_offset + 1)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether the last stable offset may be below the high watermark."""
+        return bool(self._open or self._unreplicated)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """The first offset of a transaction that is open, or whose end is not committed yet."""
+        unreplicated = self._unreplicated
+        while unreplicated and unreplicated[0].last_offset < high_watermark:
+            unreplicated.popleft()
+        starts = [*self._open.values(), *(one.first_offset for one in unreplicated)]
+        return min(starts, default=None)
+
+    # ---- forgetting
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that wrote nothing for `expiration_ms` and have no transaction open; says how
+        many.
+        """
+        expired = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.transaction_start == _NONE and now_ms - producer.last_timestamp_ms >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+
+def _check_epoch(header: BatchHeader, epoch: int) -> None:
+    if header.producer_epoch < epoch:
+        raise InvalidProducerEpoch(
+            f"producer {header.producer_id} has epoch {header.producer_epoch}, epoch {epoch} is known"
+        )
+
+
+def _check_sequence(header: BatchHeader, epoch: int, last_sequence: int) -> None:
+    _check_epoch(header, epoch)
+    expected = 0 if header.producer_epoch != epoch else (last_sequence + 1) & _MAX_SEQUENCE
+    # Without an epoch nothing but a marker's coordinator is known: any sequence may begin.
+    if header.base_sequence != expected and epoch != _NONE:
+        raise OutOfOrderSequenceNumber(
+            f"producer {header.producer_id} sent sequence {header.base_sequence}, {expected} is next"
+        )

@@ -1,0 +1,377 @@
+"""Opening a partition's directory: what is left over goes, what a crash tore is cut, what is missing is made
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from ottla.broker.config import LogConfig
+from ottla.broker.log.checkpoints import read_leader_epochs, read_topic_id, write_topic_id
+from ottla.broker.log.entries import Checked, check_entries, headers_from, walk
+from ottla.broker.log.files import Files
+from ottla.broker.log.index import OffsetIndex, TimeIndex
+from ottla.broker.log.leader_epochs import LeaderEpochs
+from ottla.broker.log.log import Log
+from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from ottla.broker.log.snapshots import Replay, drop_snapshots, rebuilt_producers
+from ottla.protocol.storage import CorruptStorage
+from ottla.protocol.storage.segments import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    SWAP_SUFFIX,
+    FileName,
+    SegmentFile,
+    file_name,
+    parse_file_name,
+)
+from ottla.protocol.topics import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
+
+
+def _ignore(error: OSError) -> None:
+    pass
+
+
+class Found(NamedTuple):
+    """What looking at the segments gave."""
+
+    segments: list[Segment]
+    end_offset: int
+    truncated_bytes: int
+    producers: ProducerStates | None
+    """The producers' state at the end, if everything was looked at anyway."""
+
+
+def open_log(
+    files: Files,
+    directory: Path,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    *,
+    clean: bool,
+    log_start_offset: int = 0,
+    recovery_point: int = 0,
+    topic_id: UUID | None = None,
+    is_new: bool = False,
+    chance: random.Random | None = None,
+    failed: Callable[[OSError], None] = _ignore,
+) -> Log:
+    """Open a partition's log, making it where there is none. Blocks: for a thread, unless it is new.
+
+    Unless the broker was stopped cleanly (`clean`), everything from the segment of the recovery point on is
+    checked, its indexes are made again, and it is cut at the first thing that is no batch; segments behind
+    that go. Raises OSError.
+    """
+    files.make_dirs(directory)
+    if topic_id is not None and is_new:
+        write_topic_id(files, directory, topic_id)
+    segments = _load_segments(files, directory)
+    epochs = _load_epochs(files, directory, segments)
+    known_epochs = epochs.entries
+    found = _check_all(segments, log_start_offset, recovery_point, clean, config, epochs)
+    segments, end_offset = found.segments, found.end_offset
+    if segments and end_offset < log_start_offset:
+        log.warning(
+            "%s ends at %d, below its start %d: it begins anew", topic_partition, end_offset, log_start_offset
+        )
+        _unlink(segments)
+        segments = []
+        epochs.clear()
+    if not segments:
+        segments, end_offset = [_created(files, directory, log_start_offset, config)], log_start_offset
+        is_new = True
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    if found.truncated_bytes:
+        log.warning(
+            "%s was cut at offset %d: %d bytes went", topic_partition, end_offset, found.truncated_bytes
+        )
+    drop_snapshots(files, directory, lambda offset: offset > end_offset)
+    _settle_epochs(epochs, log_start_offset, end_offset)
+    opened = Log(
+        files,
+        directory,
+        topic_partition,
+        config,
+        segments,
+        log_start_offset=log_start_offset,
+        log_end_offset=end_offset,
+        recovery_point=end_offset if clean else max(0, min(recovery_point, end_offset)),
+        leader_epochs=epochs.entries,
+        topic_id=topic_id or read_topic_id(files, directory),
+        is_new=is_new,
+        producers=found.producers if segments is found.segments else None,
+        chance=chance,
+        failed=failed,
+    )
+    opened.recovered(epochs_changed=opened.leader_epochs.entries != known_epochs or not clean)
+    return opened
+
+
+def _created(files: Files, directory: Path, base_offset: int, config: LogConfig) -> Segment:
+    segment = Segment(files, directory, base_offset)
+    segment.create(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+    for kind in (SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX):
+        files.open(segment.path(kind), create=True).truncate(0)
+    return segment
+
+
+# ---- files
+
+
+def _load_segments(files: Files, directory: Path) -> list[Segment]:
+    """The segments there are, once what was left over is gone and what was swapped is in place."""
+    names = [one for one in map(parse_file_name, files.list(directory)) if one is not None]
+    _finish_swaps(files, directory, names)
+    names = [one for one in map(parse_file_name, files.list(directory)) if one is not None]
+    bases = sorted(one.base_offset for one in names if one.kind is SegmentFile.LOG and not one.suffix)
+    for one in names:
+        orphan = (
+            one.kind not in (SegmentFile.LOG, SegmentFile.PRODUCER_SNAPSHOT) and one.base_offset not in bases
+        )
+        if one.suffix or orphan:
+            files.unlink(directory / file_name(*one))
+    return [
+        Segment(files, directory, base, files.size(directory / file_name(base, SegmentFile.LOG)))
+        for base in bases
+    ]
+
+
+def _finish_swaps(files: Files, directory: Path, names: list[FileName]) -> None:
+    """Delete what a compaction had not finished, and put in place what it had.
+
+    A `.swap` of which the `.cleaned` remains is one of several that were to replace one segment, and was not
+    complete: it goes too.
+    """
+    unfinished = min((one.base_offset for one in names if one.suffix == CLEANED_SUFFIX), default=None)
+    for one in names:
+        if one.suffix in (CLEANED_SUFFIX, DELETED_SUFFIX):
+            files.unlink(directory / file_name(*one))
+    swaps = [one for one in names if one.suffix == SWAP_SUFFIX]
+    if unfinished is not None:
+        for one in swaps:
+            if one.base_offset >= unfinished:
+                files.unlink(directory / file_name(*one))
+        swaps = [one for one in swaps if one.base_offset < unfinished]
+    complete = [one.base_offset for one in swaps if one.kind is SegmentFile.LOG]
+    for base in complete:
+        _replace_by_swap(files, directory, base)
+    for one in swaps:
+        if one.kind is not SegmentFile.LOG:
+            files.unlink(directory / file_name(*one))  # indexes are made again
+
+
+def _replace_by_swap(files: Files, directory: Path, base: int) -> None:
+    swap = directory / file_name(base, SegmentFile.LOG, SWAP_SUFFIX)
+    file = files.open(swap)
+    end = base
+    with suppress(CorruptStorage):
+        for entry in walk(file, 0, file.size()):
+            end = entry.last_offset + 1
+    for one in map(parse_file_name, files.list(directory)):
+        replaced = one is not None and not one.suffix and base <= one.base_offset < max(end, base + 1)
+        if one is not None and replaced and one.kind is not SegmentFile.PRODUCER_SNAPSHOT:
+            files.unlink(directory / file_name(*one))
+    files.rename(swap, directory / file_name(base, SegmentFile.LOG))
+
+
+def _unlink(segments: list[Segment]) -> None:
+    for segment in reversed(segments):
+        for path in segment.mark_deleted():
+            segment.files.unlink(path)
+
+
+# ---- segments
+
+
+def _check_all(
+    segments: list[Segment],
+    log_start_offset: int,
+    recovery_point: int,
+    clean: bool,
+    config: LogConfig,
+    epochs: LeaderEpochs,
+) -> Found:
+    end_offset = segments[0].base_offset if segments else 0
+    truncated = 0
+    replay: Replay | None = None
+    kept: list[Segment] = []
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else None
+        flushed = clean or (following is not None and following <= recovery_point)
+        if kept and not flushed and segment.base_offset != end_offset and not config.compact:
+            # The file between, or the end of the one before, did not reach the disk.
+            truncated += sum(one.size for one in segments[number:])
+            _unlink(segments[number:])
+            break
+        kept.append(segment)
+        if flushed and following is not None:
+            _check_sealed(segment)
+            end_offset = following
+            continue
+        end = _end_of(segment) if flushed else None
+        lost = 0
+        if end is None:
+            if replay is None:
+                replay = _replay_up_to(segment, kept, log_start_offset)
+            end, lost = recover_segment(segment, config, epochs, replay)
+        end_offset = end
+        if lost:
+            truncated += lost + sum(one.size for one in segments[number + 1 :])
+            _unlink(segments[number + 1 :])
+            break
+    return Found(kept, end_offset, truncated, replay.states if replay else None)
+
+
+def _replay_up_to(segment: Segment, segments: list[Segment], log_start_offset: int) -> Replay:
+    states = rebuilt_producers(
+        segment.files, segment.directory, segments, log_start_offset, segment.base_offset
+    )
+    return Replay(states, index=True)
+
+
+def _check_sealed(segment: Segment) -> None:
+    """Make the indexes of a segment again that have none."""
+    for kind, size in ((SegmentFile.OFFSET_INDEX, 8), (SegmentFile.TIME_INDEX, 12)):
+        path = segment.path(kind)
+        if not segment.files.exists(path) or segment.files.size(path) % size:
+            rebuild_indexes(segment)
+            return
+
+
+def _end_of(segment: Segment) -> int | None:
+    """The offset behind a segment's last entry; None when it cannot be found and everything has to be looked
+    at.
+    """
+    if not all(
+        segment.files.exists(segment.path(k)) for k in (SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX)
+    ):
+        return None
+    end = segment.base_offset
+    try:
+        index = segment.offsets
+        start = index.lookup(MAX_RELATIVE_OFFSET + segment.base_offset).position if index.count else 0
+        position = start
+        for entry in walk(segment.file, start, segment.size):
+            end, position = entry.last_offset + 1, entry.position + entry.size
+    except CorruptStorage:
+        return None
+    finally:
+        segment.close_indexes()
+    return end if position == segment.size else None
+
+
+def recover_segment(
+    segment: Segment, config: LogConfig, epochs: LeaderEpochs, replay: Replay
+) -> tuple[int, int]:
+    """Check every entry, make the indexes again, cut the file behind the last good entry.
+
+    Gives the offset behind that and how many bytes went.
+    """
+    segment.close()
+    replay.begin(segment)
+    end, position = segment.base_offset, 0
+    building = _Building(segment, config.index_interval_bytes, config.segment_index_bytes)
+    try:
+        for entry in check_entries(segment.file, 0, segment.size):
+            if not segment.base_offset <= entry.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
+                break
+            if position and entry.base_offset < end:
+                break
+            building.add(entry)
+            if entry.header is not None:
+                _assign(epochs, entry)
+                replay.take(segment, entry.header, entry.position, entry.size)
+            end, position = entry.last_offset + 1, entry.position + entry.size
+    except CorruptStorage as error:
+        log.info("%s: %s", segment.path(SegmentFile.LOG), error)
+    lost = segment.size - position
+    building.finish()
+    if lost:
+        segment.file.truncate(position)
+        segment.size = position
+    return end, lost
+
+
+def _assign(epochs: LeaderEpochs, entry: Checked) -> None:
+    header = entry.header
+    if header is not None and header.partition_leader_epoch > epochs.latest:
+        epochs.assign(header.partition_leader_epoch, entry.base_offset)
+
+
+class _Building:
+    """Indexes of one segment in the making. The transaction index is kept: its entries need what came before."""
+
+    def __init__(self, segment: Segment, interval_bytes: int, max_bytes: int) -> None:
+        self._segment = segment
+        self._interval = interval_bytes
+        self._indexed = 0
+        self._largest = (-1, segment.base_offset)
+        self._offsets = OffsetIndex(
+            segment.files, segment.path(SegmentFile.OFFSET_INDEX), segment.base_offset
+        )
+        self._times = TimeIndex(segment.files, segment.path(SegmentFile.TIME_INDEX), segment.base_offset)
+        room = max(max_bytes, segment.size // max(1, interval_bytes) * 12 + 64)
+        self._offsets.open_for_writing(room, keep=False)
+        self._times.open_for_writing(room, keep=False)
+        self._first = -1
+
+    def add(self, entry: Checked) -> None:
+        if not entry.position:
+            self._first = entry.max_timestamp
+        if entry.max_timestamp > self._largest[0]:
+            self._largest = entry.max_timestamp, entry.last_offset
+        if entry.position - self._indexed > self._interval:
+            self._offsets.append(entry.last_offset, entry.position)
+            self._times.maybe_append(*self._largest)
+            self._indexed = entry.position
+
+    def finish(self) -> None:
+        self._times.maybe_append(*self._largest, last_one=True)
+        self._offsets.close()
+        self._times.close()
+        self._segment.set_max_timestamp(*self._largest)
+        if self._first >= 0:
+            self._segment.first_timestamp = self._first
+
+
+def rebuild_indexes(segment: Segment, interval_bytes: int = 4096) -> None:
+    """Make offset and time index of a sealed segment again, as far as its entries are good."""
+    building = _Building(segment, interval_bytes, _DEFAULT_INDEX_BYTES)
+    with suppress(CorruptStorage):
+        for entry in check_entries(segment.file, 0, segment.size):
+            building.add(entry)
+    building.finish()
+
+
+# ---- epochs
+
+
+def _load_epochs(files: Files, directory: Path, segments: list[Segment]) -> LeaderEpochs:
+    """The epochs in the checkpoint; found in all segments when it is missing or damaged."""
+    entries = read_leader_epochs(files, directory)
+    if entries is not None:
+        return LeaderEpochs(entries)
+    epochs = LeaderEpochs()
+    for segment in segments:
+        with suppress(CorruptStorage):
+            for header, _, _ in headers_from(segment.file, 0, segment.size):
+                if header.partition_leader_epoch > epochs.latest:
+                    epochs.assign(header.partition_leader_epoch, header.base_offset)
+        segment.close()
+    return epochs
+
+
+def _settle_epochs(epochs: LeaderEpochs, log_start_offset: int, end_offset: int) -> None:
+    epochs.truncate_from_end(end_offset)
+    epochs.truncate_from_start(log_start_offset)

@@ -1,0 +1,241 @@
+"""One segment: a log file with its indexes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ottla.broker.log.entries import Located, check_entries, locate
+from ottla.broker.log.files import File, Files
+from ottla.broker.log.index import OffsetIndex, TimeIndex, TransactionIndex
+from ottla.protocol.storage import CorruptStorage
+from ottla.protocol.storage.indexes import OffsetEntry
+from ottla.protocol.storage.segments import DELETED_SUFFIX, SegmentFile, file_name
+
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+UNKNOWN: Final = -2
+
+
+class Segment:
+    """A log file named by its base offset, with offset, time and transaction index.
+
+    Files are opened when they are needed; a sealed segment that nobody reads costs a few hundred bytes. The
+    newest segment of a log is active: `size` and the timestamps are kept by the log's tail and written here.
+    """
+
+    __slots__ = (
+        "_file",
+        "_first_timestamp",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_offsets",
+        "_times",
+        "active",
+        "base_offset",
+        "directory",
+        "files",
+        "size",
+        "transactions",
+    )
+
+    def __init__(self, files: Files, directory: Path, base_offset: int, size: int = 0) -> None:
+        self.files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.active = False
+        self._file: File | None = None
+        self._offsets: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
+        self.transactions = TransactionIndex(files, self.path(SegmentFile.TRANSACTION_INDEX))
+        self._max_timestamp = UNKNOWN
+        self._max_timestamp_offset = base_offset
+        self._first_timestamp = UNKNOWN
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}, {self.size} bytes)"
+
+    def path(self, kind: SegmentFile, suffix: str = "") -> Path:
+        """The path of one of its files."""
+        return self.directory / file_name(self.base_offset, kind, suffix)
+
+    # ---- files
+
+    @property
+    def file(self) -> File:
+        """The log file."""
+        if self._file is None:
+            self._file = self.files.open(self.path(SegmentFile.LOG))
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its log file or an index is open."""
+        return self._file is not None or self._offsets is not None or self._times is not None
+
+    @property
+    def offsets(self) -> OffsetIndex:
+        """The offset index; made anew if it is damaged."""
+        if self._offsets is None:
+            index = OffsetIndex(self.files, self.path(SegmentFile.OFFSET_INDEX), self.base_offset)
+            try:
+                index.open_for_reading()
+                index.check(self.size)
+            except (CorruptStorage, FileNotFoundError):
+                index.close()
+                self._rebuild()
+                return self.offsets
+            self._offsets = index
+        return self._offsets
+
+    @property
+    def times(self) -> TimeIndex:
+        """The time index; made anew if it is damaged."""
+        if self._times is None:
+            index = TimeIndex(self.files, self.path(SegmentFile.TIME_INDEX), self.base_offset)
+            try:
+                index.open_for_reading()
+                index.check()
+            except (CorruptStorage, FileNotFoundError):
+                index.close()
+                self._rebuild()
+                return self.times
+            self._times = index
+        return self._times
+
+    def _rebuild(self) -> None:
+        from ottla.broker.log.recovery import rebuild_indexes
+
+        self.close()
+        rebuild_indexes(self)
+
+    def create(self, *, preallocate_bytes: int = 0) -> None:
+        """Make its log file, empty."""
+        self._file = self.files.open(self.path(SegmentFile.LOG), create=True)
+        self._file.truncate(0)
+        self.size = 0
+        if preallocate_bytes:
+            self._file.reserve(0, preallocate_bytes)
+
+    def activate(self, max_index_bytes: int, *, keep: bool) -> None:
+        """Open the indexes for writing, with their entries if `keep`."""
+        self.close_indexes()
+        self._offsets = OffsetIndex(self.files, self.path(SegmentFile.OFFSET_INDEX), self.base_offset)
+        self._times = TimeIndex(self.files, self.path(SegmentFile.TIME_INDEX), self.base_offset)
+        try:
+            self._offsets.open_for_writing(max_index_bytes, keep=keep)
+            self._times.open_for_writing(max_index_bytes, keep=keep)
+        except BaseException:
+            self.close_indexes()
+            raise
+        self.active = True
+
+    def seal(self) -> None:
+        """Cut the files to what is in them: nothing more will be written."""
+        if not self.active:
+            return
+        self.active = False
+        with suppress(OSError):  # a full disk: what is found by time is found a little earlier
+            self.times.maybe_append(self.max_timestamp, self.max_timestamp_offset, last_one=True)
+        self.offsets.trim()
+        self.times.trim()
+        if self.file.size() != self.size:  # it was preallocated
+            self.file.truncate(self.size)
+
+    def close_indexes(self) -> None:
+        """Let go of the indexes."""
+        for index in (self._offsets, self._times):
+            if index is not None:
+                index.close()
+        self._offsets = self._times = None
+        self.transactions.close()
+        self.active = False
+
+    def close(self) -> None:
+        """Let go of all files; who reads one keeps it open."""
+        self.close_indexes()
+        self._file = None
+
+    def to_sync(self) -> list[File]:
+        """The files that were written to and have to be forced to the disk."""
+        found: list[File | None] = [self.file, self.transactions.file]
+        if not self.active:
+            found += [self.offsets.file, self.times.file]
+        return [one for one in found if one is not None]
+
+    # ---- times
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in it, -1 if there is none."""
+        if self._max_timestamp == UNKNOWN:
+            self._load_times()
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """The offset that has it."""
+        if self._max_timestamp == UNKNOWN:
+            self._load_times()
+        return self._max_timestamp_offset
+
+    def _load_times(self) -> None:
+        self._max_timestamp, self._max_timestamp_offset = self.times.last
+
+    def set_max_timestamp(self, timestamp_ms: int, offset: int) -> None:
+        """Note the largest timestamp and where it is."""
+        self._max_timestamp, self._max_timestamp_offset = timestamp_ms, offset
+
+    @property
+    def first_timestamp(self) -> int:
+        """The timestamp its age counts from: the first batch's largest one; -1 if there is none."""
+        if self._first_timestamp == UNKNOWN:
+            self._first_timestamp = self._read_first_timestamp()
+        return self._first_timestamp
+
+    @first_timestamp.setter
+    def first_timestamp(self, timestamp_ms: int) -> None:
+        self._first_timestamp = timestamp_ms
+
+    def _read_first_timestamp(self) -> int:
+        if not self.size:
+            return UNKNOWN
+        try:
+            return next(check_entries(self.file, 0, self.size)).max_timestamp
+        except (CorruptStorage, StopIteration):
+            return -1
+
+    @property
+    def last_modified_ms(self) -> int:
+        """When its log file was last written."""
+        return self.files.modified_ms(self.path(SegmentFile.LOG))
+
+    @property
+    def largest_timestamp(self) -> int:
+        """What retention by time goes by: the largest timestamp, or the file's time where there is none."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.last_modified_ms
+
+    # ---- finding
+
+    def locate(self, offset: int) -> Located | None:
+        """The first entry whose last offset is at or above `offset`."""
+        start = self.offsets.lookup(offset).position if self.size > 4096 else 0
+        return locate(self.file, start, self.size, offset)
+
+    def entry_before(self, position: int) -> OffsetEntry:
+        """The last indexed append that begins at or before a position."""
+        return self.offsets.lookup_position(position)
+
+    # ---- going
+
+    def mark_deleted(self) -> list[Path]:
+        """Rename its files so that they will not be loaded again; gives the paths to unlink later."""
+        self.close()
+        marked = []
+        for kind in SegmentFile:
+            source, target = self.path(kind), self.path(kind, DELETED_SUFFIX)
+            if self.files.exists(source):
+                self.files.rename(source, target)
+                marked.append(target)
+        return marked

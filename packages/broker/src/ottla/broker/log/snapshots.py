@@ -1,0 +1,131 @@
+"""Producers' state on disk: `.snapshot` files, and how it is rebuilt from the newest that is good."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ottla.broker.log.entries import headers_from, locate
+from ottla.broker.log.files import Files
+from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.segment import Segment
+from ottla.protocol.records import BatchHeader, ControlType, read_end_transaction_marker
+from ottla.protocol.storage import CorruptStorage
+from ottla.protocol.storage.indexes import AbortedTransaction
+from ottla.protocol.storage.producer_snapshot import (
+    ProducerEntry,
+    decode_producer_snapshot,
+    encode_producer_snapshot,
+)
+from ottla.protocol.storage.segments import SegmentFile, file_name, parse_file_name
+
+log = logging.getLogger(__name__)
+
+
+def take_snapshot(files: Files, directory: Path, offset: int, entries: list[ProducerEntry]) -> Path:
+    """Write the snapshot of an offset; a damaged one is found out by its checksum, so nothing is synced here."""
+    path = directory / file_name(offset, SegmentFile.PRODUCER_SNAPSHOT)
+    file = files.open(path, create=True)
+    file.truncate(0)
+    file.pwrite(encode_producer_snapshot(entries), 0)
+    return path
+
+
+def snapshot_offsets(files: Files, directory: Path) -> list[int]:
+    """The offsets there are snapshots of, the lowest first."""
+    parsed = (parse_file_name(name) for name in files.list(directory))
+    return [
+        one.base_offset
+        for one in parsed
+        if one is not None and one.kind is SegmentFile.PRODUCER_SNAPSHOT and not one.suffix
+    ]
+
+
+def drop_snapshots(files: Files, directory: Path, unwanted: Callable[[int], bool]) -> None:
+    """Remove the snapshots of some offsets."""
+    for offset in snapshot_offsets(files, directory):
+        if unwanted(offset):
+            files.unlink(directory / file_name(offset, SegmentFile.PRODUCER_SNAPSHOT))
+
+
+class Replay:
+    """Brings producers' state forward over the entries of a log, and with `index` the transaction indexes
+    too.
+    """
+
+    __slots__ = ("_index", "states")
+
+    def __init__(self, states: ProducerStates, *, index: bool = False) -> None:
+        self.states = states
+        self._index = index
+
+    def begin(self, segment: Segment) -> None:
+        """Go on with a segment."""
+        if self._index:
+            segment.transactions.reset()
+
+    def take(self, segment: Segment, header: BatchHeader, position: int, size: int) -> None:
+        """Take in one batch."""
+        if header.producer_id < 0:
+            return
+        if not header.is_control:
+            self.states.apply(header, header.base_offset)
+            return
+        marker = read_end_transaction_marker(segment.file.pread(size, position))
+        if marker is None:
+            return
+        committed = marker.type is ControlType.COMMIT
+        done = self.states.complete(header, header.base_offset, marker, committed=committed)
+        if done is not None and done.aborted and self._index:
+            stable = self.states.stable_offset_after(done)
+            segment.transactions.append(
+                AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, stable)
+            )
+
+
+def rebuilt_producers(
+    files: Files, directory: Path, segments: Sequence[Segment], log_start_offset: int, end_offset: int
+) -> ProducerStates:
+    """The producers' state at `end_offset`: the newest good snapshot, and what was appended since."""
+    states = _newest_snapshot(files, directory, end_offset) or ProducerStates(end_offset=log_start_offset)
+    replay = Replay(states)
+    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        if segment.base_offset < end_offset and (
+            following is None or following.base_offset > states.end_offset
+        ):
+            _take_in(replay, segment, end_offset)
+    states.end_offset = end_offset
+    return states
+
+
+def _newest_snapshot(files: Files, directory: Path, log_end_offset: int) -> ProducerStates | None:
+    for offset in reversed(snapshot_offsets(files, directory)):
+        path = directory / file_name(offset, SegmentFile.PRODUCER_SNAPSHOT)
+        if offset > log_end_offset:
+            continue
+        try:
+            return ProducerStates(decode_producer_snapshot(files.read(path)), offset)
+        except CorruptStorage as error:
+            log.warning("ignoring %s: %s", path, error)
+            files.unlink(path)
+    return None
+
+
+def _take_in(replay: Replay, segment: Segment, end_offset: int) -> None:
+    """Take in a segment's batches behind where the state ends."""
+    was_open = segment.is_open
+    start = _start_in(segment, replay.states.end_offset)
+    if start is not None:
+        for header, position, size in headers_from(segment.file, start, segment.size):
+            if header.base_offset < end_offset:
+                replay.take(segment, header, position, size)
+    if not was_open:
+        segment.close()
+
+
+def _start_in(segment: Segment, offset: int) -> int | None:
+    if offset <= segment.base_offset:
+        return 0
+    found = locate(segment.file, segment.offsets.lookup(offset).position, segment.size, offset)
+    return None if found is None else found.position

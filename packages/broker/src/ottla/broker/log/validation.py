@@ -1,0 +1,150 @@
+"""What a log takes from clients, and the rewriting that some of it needs first.
+
+The functions are pure and may run on any thread. `convert` and `prepare` may take milliseconds and belong on
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from ottla.protocol.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
+from ottla.protocol.records import (
+    BatchBuilder,
+    BatchHeader,
+    Codec,
+    TimestampType,
+    all_magic_2,
+    convert_to_v2,
+    iter_records,
+    magic_at,
+    read_header,
+    scan_records,
+    split_batches,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.config import LogConfig
+
+_MAX_LONG: Final = 2**63 - 1
+_NO_LIMIT: Final = 2**31 - 1
+_CONTROL: Final = 0x20
+_CODEC: Final = 0x07
+_CODECS: Final = {
+    "uncompressed": Codec.NONE,
+    "none": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+def target_codec(config: LogConfig) -> Codec | None:
+    """The codec a topic stores with; None when it keeps the producer's."""
+    return _CODECS.get(config.compression_type)
+
+
+def needs_conversion(batches: bytes | bytearray | memoryview) -> bool:
+    """Whether there is anything but v2 batches. Raises CorruptMessage for torn ones."""
+    return not all_magic_2(batches)
+
+
+def convert(batches: bytes | bytearray | memoryview, now_ms: int, config: LogConfig) -> bytes:
+    """Message sets of magic 0 and 1 as one v2 batch, in the topic's codec.
+
+    Messages without a time get `now_ms`'s place left empty, as Kafka does: -1. Raises `CorruptMessage` and
+    `InvalidRecord`.
+    """
+    if magic_at(batches) == 2:
+        raise InvalidRecord("formats are mixed in one set of records")
+    appended = config.message_timestamp_type == "LogAppendTime"
+    return convert_to_v2(batches, now_ms if appended else None, codec=target_codec(config))
+
+
+def needs_preparation(batches: bytes | bytearray | memoryview, config: LogConfig) -> bool:
+    """Whether v2 batches have to be compressed anew before they are appended."""
+    codec = target_codec(config)
+    if codec is None:
+        return False
+    return any(read_header(one).attributes & _CODEC != codec for one in split_batches(batches))
+
+
+def prepare(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
+    """The same v2 batches, those of another codec than the topic's compressed anew."""
+    codec = target_codec(config)
+    assert codec is not None
+    return b"".join(_recompressed(one, codec) for one in split_batches(batches))
+
+
+def _recompressed(batch: memoryview, codec: Codec) -> bytes:
+    header = read_header(batch)
+    if header.is_control or header.attributes & _CODEC == codec:
+        return bytes(batch)
+    builder = BatchBuilder(_NO_LIMIT, codec=codec)
+    for record in iter_records(batch):
+        builder.append(record.key, record.value, record.timestamp_ms, record.headers)
+    appended = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    return builder.build(
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+        log_append_time_ms=header.max_timestamp if appended else None,
+    )
+
+
+def check_size(headers: Sequence[BatchHeader], max_message_bytes: int) -> None:
+    """Raise `MessageTooLarge` for a batch above the topic's limit."""
+    for header in headers:
+        if header.size_in_bytes > max_message_bytes:
+            raise MessageTooLarge(
+                f"a batch of {header.size_in_bytes} bytes, max.message.bytes is {max_message_bytes}"
+            )
+
+
+class TimestampLimits:
+    """How far timestamps may be from the broker's clock; falsy when they may be anything."""
+
+    __slots__ = ("after_ms", "before_ms")
+
+    def __init__(self, config: LogConfig) -> None:
+        both = config.message_timestamp_difference_max_ms
+        self.before_ms = min(both, config.message_timestamp_before_max_ms)
+        self.after_ms = min(both, config.message_timestamp_after_max_ms)
+
+    def __bool__(self) -> bool:
+        return self.before_ms != _MAX_LONG or self.after_ms != _MAX_LONG
+
+    def check(self, first_ms: int, last_ms: int, now_ms: int) -> None:
+        """Raise `InvalidTimestamp` unless a batch's smallest and largest timestamps are within the limits."""
+        if first_ms >= 0 and now_ms - first_ms > self.before_ms:
+            raise InvalidTimestamp(f"timestamp {first_ms} is more than {self.before_ms} ms before {now_ms}")
+        if last_ms - now_ms > self.after_ms:
+            raise InvalidTimestamp(f"timestamp {last_ms} is more than {self.after_ms} ms after {now_ms}")
+
+
+def check_timestamps(
+    batches: memoryview, headers: Sequence[BatchHeader], limits: TimestampLimits, now_ms: int
+) -> None:
+    """Raise `InvalidTimestamp` for records too far from the broker's clock.
+
+    Of compressed batches the header is believed: first and largest timestamp.
+    """
+    for header in headers:
+        first, last = header.base_timestamp, header.max_timestamp
+        if not header.attributes & _CODEC:
+            scan = scan_records(batches[header.position : header.position + header.size_in_bytes])
+            first, last = scan.min_timestamp, max(last, scan.max_timestamp)
+        limits.check(min(first, last), last, now_ms)
+
+
+def check_keys(batches: memoryview, headers: Sequence[BatchHeader]) -> None:
+    """Raise `InvalidRecord` for a record without key: a compacted topic could not keep it."""
+    for header in headers:
+        if header.attributes & _CONTROL:
+            continue
+        scan = scan_records(batches[header.position : header.position + header.size_in_bytes])
+        if scan.keyless_count:
+            raise InvalidRecord(f"{scan.keyless_count} records have no key, which a compacted topic needs")
