@@ -1,0 +1,556 @@
+"""The group APIs in every version they are served in, from decoded request to encoded answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.config import broker_config_from
+from ottla.broker.environment import Environment
+from ottla.broker.groups.coordinator import GroupCoordinator
+from ottla.broker.groups.testing import MemoryOffsets
+from ottla.broker.handlers import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+)
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.metrics import Metrics
+from ottla.broker.transactions.coordinator import Transactions
+from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
+from ottla.protocol.headers import RequestHeader
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
+from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from ottla.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from ottla.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.testing import MemoryEnsemble
+
+PARTITIONS = 4
+BROKER = 7
+R = TypeVar("R")
+
+
+class TopicsStub:
+    """Creates internal topics by telling the metadata of them."""
+
+    def __init__(self, metadata: MetadataCache) -> None:
+        self.metadata = metadata
+        self.created: list[str] = []
+        self.refusal: Exception | None = None
+
+    async def ensure_internal(self, name: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.created.append(name)
+        tell(self.metadata, {"topic": 2, name: PARTITIONS})
+
+
+def tell(metadata: MetadataCache, topics: dict[str, int]) -> None:
+    endpoint = UpdateMetadataEndpoint(port=9092, host="localhost", listener="PLAINTEXT", security_protocol=0)
+    metadata.update(
+        UpdateMetadataRequest(
+            controller_id=BROKER,
+            live_brokers=[UpdateMetadataBroker(id=BROKER, endpoints=[endpoint])],
+            topic_states=[
+                UpdateMetadataTopicState(
+                    topic_name=name,
+                    topic_id=UUID(int=number),
+                    partition_states=[
+                        UpdateMetadataPartitionState(
+                            partition_index=index, leader=BROKER, replicas=[BROKER], isr=[BROKER]
+                        )
+                        for index in range(count)
+                    ],
+                )
+                for number, (name, count) in enumerate(topics.items(), start=1)
+            ],
+        )
+    )
+
+
+@pytest.fixture
+async def services() -> AsyncIterator[Services]:
+    config = broker_config_from(
+        {
+            "log.dirs": "/nowhere",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "100",
+            "offset.metadata.max.bytes": "10",
+        }
+    )
+    environment, metrics, metadata = Environment(), Metrics(), MetadataCache(BROKER)
+    tell(metadata, {"topic": 2})
+    groups = GroupCoordinator(
+        config=config, environment=environment, metrics=metrics, store=MemoryOffsets(PARTITIONS)
+    )
+    async with MemoryEnsemble().session() as session, groups:
+        groups.leadership_changed(
+            [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)], []
+        )
+        nothing: Any = None
+        yield Services(
+            config=config,
+            environment=environment,
+            metrics=metrics,
+            replicas=nothing,
+            logs=nothing,
+            metadata=metadata,
+            groups=groups,
+            transactions=Transactions(ProducerIds(session, BROKER)),
+            topics=TopicsStub(metadata),
+            session=session,
+        )
+
+
+async def ask(services: Services, handle: Callable[..., Awaitable[R]], request: Any, version: int) -> R:
+    """Send a request through its codec to the handler, and the answer through its codec back."""
+    context = RequestContext(
+        header=RequestHeader(request.API_KEY, version, 1, "client"),
+        client_host="127.0.0.1",
+        listener_name="PLAINTEXT",
+        connection_id="1",
+        received_ms=0,
+    )
+    arrived = type(request).decode(request.encode(version), version)
+    async with asyncio.timeout(10):
+        answer: Any = await handle(services, arrived, context)
+    decoded: R = type(answer).decode(answer.encode(version), version)
+    return decoded
+
+
+def versions(last: int, first: int = 0) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("version", range(first, last + 1))
+
+
+def a_join(version: int, member_id: str = "", **more: Any) -> JoinGroupRequest:
+    if version >= 1:
+        more["rebalance_timeout_ms"] = 60_000
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\1\0\5topic\0\0\0\0")],
+        **more,
+    )
+
+
+async def join(services: Services, version: int = 5) -> JoinGroupResponse:
+    first = await ask(services, join_group.handle, a_join(version), version)
+    if first.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+        return first
+    return await ask(services, join_group.handle, a_join(version, first.member_id), version)
+
+
+async def stable(services: Services) -> str:
+    """Bring group g to Stable and return its only member."""
+    joined = await join(services)
+    request = SyncGroupRequest(
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")],
+    )
+    assert (await ask(services, sync_group.handle, request, 3)).assignment == b"mine"
+    return joined.member_id
+
+
+# ---- coordinators
+
+
+@versions(3)
+async def test_the_first_to_ask_for_a_coordinator_makes_the_topic(services: Services, version: int) -> None:
+    answer = await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="g"), version)
+
+    assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, BROKER, "localhost", 9092)
+    assert services.topics.created == [GROUP_METADATA_TOPIC]
+    await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="g"), version)
+    assert len(services.topics.created) == 1
+
+
+async def test_a_topic_that_cannot_be_made_is_no_coordinator(services: Services) -> None:
+    services.topics.refusal = InvalidReplicationFactor("not enough brokers")
+
+    answer = await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="g"), 3)
+
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "not enough brokers" in (answer.error_message or "")
+    assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)
+
+
+@versions(3, first=1)
+async def test_a_transactional_id_is_refused_for_good(services: Services, version: int) -> None:
+    request = FindCoordinatorRequest(key="t", key_type=1)
+
+    answer: FindCoordinatorResponse = await ask(services, find_coordinator.handle, request, version)
+
+    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert "transactional.id" in (answer.error_message or "")
+
+
+async def test_a_coordinator_of_an_unknown_kind_is_an_invalid_request(services: Services) -> None:
+    answer = await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="s", key_type=2), 3)
+
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+# ---- membership
+
+
+@versions(7)
+async def test_a_member_joins(services: Services, version: int) -> None:
+    answer = await join(services, version)
+
+    assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 1, "range")
+    assert answer.member_id.startswith("client-")
+    assert answer.leader == answer.member_id
+    assert [member.member_id for member in answer.members] == [answer.member_id]
+    assert answer.protocol_type == ("consumer" if version >= 7 else None)
+
+
+@versions(7)
+async def test_a_refused_join_can_be_encoded(services: Services, version: int) -> None:
+    answer = await ask(services, join_group.handle, a_join(version, "unknown"), version)
+
+    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert answer.generation_id == -1
+
+
+async def test_a_static_member_gets_an_id_named_after_its_instance(services: Services) -> None:
+    answer = await ask(services, join_group.handle, a_join(5, group_instance_id="one"), 5)
+
+    assert answer.error_code == 0
+    assert answer.member_id.startswith("one-")
+    assert answer.members[0].group_instance_id == "one"
+
+
+@versions(5)
+async def test_a_member_gets_its_assignment(services: Services, version: int) -> None:
+    joined = await join(services)
+    named = {"protocol_type": "consumer", "protocol_name": "range"} if version >= 5 else {}
+    request = SyncGroupRequest(
+        group_id="g",
+        generation_id=1,
+        member_id=joined.member_id,
+        assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")],
+        **named,
+    )
+
+    answer = await ask(services, sync_group.handle, request, version)
+
+    assert (answer.error_code, answer.assignment) == (0, b"mine")
+    assert answer.protocol_name == ("range" if version >= 5 else None)
+
+
+async def test_a_new_sync_without_protocol_is_inconsistent(services: Services) -> None:
+    request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
+
+    answer = await ask(services, sync_group.handle, request, 5)
+
+    assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+@versions(4)
+async def test_heartbeats_are_answered(services: Services, version: int) -> None:
+    member_id = await stable(services)
+    for generation, error in ((1, ErrorCode.NONE), (0, ErrorCode.ILLEGAL_GENERATION)):
+        request = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
+        assert (await ask(services, heartbeat.handle, request, version)).error_code == error
+
+
+@versions(2)
+async def test_one_member_leaves(services: Services, version: int) -> None:
+    member_id = await stable(services)
+    request = LeaveGroupRequest(group_id="g", member_id=member_id)
+
+    errors = [(await ask(services, leave_group.handle, request, version)).error_code for _ in range(2)]
+
+    assert errors == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+@versions(4, first=3)
+async def test_several_members_leave(services: Services, version: int) -> None:
+    member_id = await stable(services)
+    members = [MemberIdentity(member_id=member_id), MemberIdentity(member_id="nobody")]
+
+    answer: LeaveGroupResponse = await ask(
+        services, leave_group.handle, LeaveGroupRequest(group_id="g", members=members), version
+    )
+
+    assert answer.error_code == 0
+    assert [one.error_code for one in answer.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+async def test_leaving_without_a_group_id_is_invalid(services: Services) -> None:
+    assert (await ask(services, leave_group.handle, LeaveGroupRequest(member_id="m"), 0)).error_code == (
+        ErrorCode.INVALID_GROUP_ID
+    )
+
+
+# ---- offsets
+
+
+def a_commit(offsets: dict[int, int], metadata: str | None = "note", **more: Any) -> OffsetCommitRequest:
+    partitions = [
+        OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_metadata=metadata
+        )
+        for index, offset in offsets.items()
+    ]
+    topics = [OffsetCommitRequestTopic(name="topic", partitions=partitions)]
+    return OffsetCommitRequest(group_id="g", topics=topics, **more)
+
+
+def a_fetch(*indexes: int) -> OffsetFetchRequest:
+    topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=list(indexes))]
+    return OffsetFetchRequest(group_id="g", topics=topics)
+
+
+def commit_errors(answer: OffsetCommitResponse) -> list[int]:
+    return [one.error_code for topic in answer.topics for one in topic.partitions]
+
+
+def fetched(answer: OffsetFetchResponse) -> list[tuple[int, int, str | None, int]]:
+    return [
+        (one.partition_index, one.committed_offset, one.metadata, one.error_code)
+        for topic in answer.topics
+        for one in topic.partitions
+    ]
+
+
+@versions(8, first=1)
+async def test_offsets_are_committed_to_the_log(services: Services, version: int) -> None:
+    answer = await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), version)
+
+    assert commit_errors(answer) == [0, 0]
+    assert not await services.session.exists(paths.consumer_offset("g", "topic", 0))
+    assert fetched(await ask(services, offset_fetch.handle, a_fetch(0, 1), 5)) == [
+        (0, 5, "note", 0),
+        (1, 6, "note", 0),
+    ]
+
+
+@versions(7, first=1)
+async def test_a_partition_without_offset_is_minus_one_and_no_error(services: Services, version: int) -> None:
+    answer = await ask(services, offset_fetch.handle, a_fetch(0), version)
+
+    assert fetched(answer) == [(0, -1, "", 0)]
+    assert answer.error_code == 0
+
+
+@versions(7, first=2)
+async def test_without_topics_all_offsets_are_fetched(services: Services, version: int) -> None:
+    await ask(services, offset_commit.handle, a_commit({1: 6}), 5)
+
+    answer = await ask(services, offset_fetch.handle, OffsetFetchRequest(group_id="g", topics=None), version)
+
+    assert fetched(answer) == [(1, 6, "note", 0)]
+
+
+@versions(7, first=1)
+async def test_a_group_that_is_not_ours_is_said_where_the_version_has_room(
+    services: Services, version: int
+) -> None:
+    services.groups.leadership_changed(
+        [], [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)]
+    )
+
+    answer = await ask(services, offset_fetch.handle, a_fetch(0), version)
+
+    if version == 1:
+        assert fetched(answer) == [(0, -1, "", ErrorCode.NOT_COORDINATOR)]
+    else:
+        assert (answer.error_code, answer.topics) == (ErrorCode.NOT_COORDINATOR, [])
+    commit = await ask(services, offset_commit.handle, a_commit({0: 1}), 5)
+    assert commit_errors(commit) == [ErrorCode.NOT_COORDINATOR]
+
+
+async def test_offsets_of_unknown_partitions_are_refused(services: Services) -> None:
+    answer = await ask(services, offset_commit.handle, a_commit({0: 5, 2: 6}), 8)
+
+    assert commit_errors(answer) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_version_0_keeps_offsets_in_zookeeper(services: Services) -> None:
+    assert fetched(await ask(services, offset_fetch.handle, a_fetch(0), 0)) == [
+        (0, -1, "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    ]
+
+    for number in (5, 5943):
+        answer = await ask(services, offset_commit.handle, a_commit({0: number}), 0)
+        assert commit_errors(answer) == [0]
+
+    data, _ = await services.session.get("/consumers/g/offsets/topic/0")
+    assert data == b"5943"
+    assert fetched(await ask(services, offset_fetch.handle, a_fetch(0), 0)) == [(0, 5943, "", 0)]
+    assert services.groups.fetch_offsets("g")[1] == {}
+
+
+async def test_version_0_checks_what_it_is_given(services: Services) -> None:
+    long = await ask(services, offset_commit.handle, a_commit({0: 5, 2: 6}, metadata="x" * 11), 0)
+    assert commit_errors(long) == [
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    request = a_commit({0: 5})
+    request.group_id = "a/../b"
+    assert commit_errors(await ask(services, offset_commit.handle, request, 0)) == [
+        ErrorCode.INVALID_GROUP_ID
+    ]
+
+
+@versions(4, first=2)
+async def test_a_commit_may_bring_its_own_retention(services: Services, version: int) -> None:
+    await ask(services, offset_commit.handle, a_commit({0: 5}, retention_time_ms=0), version)
+    await ask(services, offset_commit.handle, a_commit({1: 5}, retention_time_ms=60_000), version)
+
+    assert await services.groups.expire_offsets() == 1
+
+    assert list(services.groups.fetch_offsets("g")[1]) == [TopicPartition("topic", 1)]
+
+
+async def test_offsets_are_deleted_where_nobody_reads(services: Services) -> None:
+    await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), 5)
+    indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in (0, 9)]
+    topics = [OffsetDeleteRequestTopic(name="topic", partitions=indexes)]
+
+    answer = await ask(services, offset_delete.handle, OffsetDeleteRequest(group_id="g", topics=topics), 0)
+
+    assert [one.error_code for one in answer.topics[0].partitions] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert list(services.groups.fetch_offsets("g")[1]) == [TopicPartition("topic", 1)]
+
+
+async def test_offsets_of_an_unknown_group_cannot_be_deleted(services: Services) -> None:
+    answer = await ask(services, offset_delete.handle, OffsetDeleteRequest(group_id="g"), 0)
+
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+# ---- administration
+
+
+@versions(5)
+async def test_groups_are_described(services: Services, version: int) -> None:
+    member_id = await stable(services)
+    asked = {"include_authorized_operations": True} if version >= 3 else {}
+    request = DescribeGroupsRequest(groups=["g", "nobody"], **asked)
+
+    answer = await ask(services, describe_groups.handle, request, version)
+
+    group, nobody = answer.groups
+    assert (group.group_state, group.protocol_type, group.protocol_data) == ("Stable", "consumer", "range")
+    (member,) = group.members
+    assert (member.member_id, member.client_id, member.client_host) == (member_id, "client", "/127.0.0.1")
+    assert member.member_assignment == b"mine"
+    assert (nobody.error_code, nobody.group_state, nobody.members) == (0, "Dead", [])
+    if version >= 3:
+        assert group.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+
+
+@versions(4)
+async def test_groups_are_listed(services: Services, version: int) -> None:
+    await stable(services)
+
+    answer = await ask(services, list_groups.handle, ListGroupsRequest(), version)
+
+    assert [(one.group_id, one.protocol_type) for one in answer.groups] == [("g", "consumer")]
+    if version >= 4:
+        assert answer.groups[0].group_state == "Stable"
+
+
+async def test_groups_are_listed_by_state(services: Services) -> None:
+    await stable(services)
+    for state, count in (("Stable", 1), ("Empty", 0)):
+        request = ListGroupsRequest(states_filter=[state])
+        assert len((await ask(services, list_groups.handle, request, 4)).groups) == count
+
+
+@versions(2)
+async def test_only_empty_groups_are_deleted(services: Services, version: int) -> None:
+    member_id = await stable(services)
+    request = DeleteGroupsRequest(groups_names=["g", "nobody"])
+
+    errors = {
+        one.group_id: one.error_code
+        for one in (await ask(services, delete_groups.handle, request, version)).results
+    }
+    assert errors == {"g": ErrorCode.NON_EMPTY_GROUP, "nobody": ErrorCode.GROUP_ID_NOT_FOUND}
+
+    await ask(services, leave_group.handle, LeaveGroupRequest(group_id="g", member_id=member_id), 0)
+    answer = await ask(services, delete_groups.handle, DeleteGroupsRequest(groups_names=["g"]), version)
+    assert [one.error_code for one in answer.results] == [0]
+    assert (await ask(services, list_groups.handle, ListGroupsRequest(), 0)).groups == []
+
+
+# ---- producer ids
+
+
+@versions(4)
+async def test_idempotent_producers_get_ids_of_their_own(services: Services, version: int) -> None:
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+
+    answers = [await ask(services, init_producer_id.handle, request, version) for _ in range(3)]
+
+    assert len({one.producer_id for one in answers}) == 3
+    assert {(one.error_code, one.producer_epoch) for one in answers} == {(0, 0)}
+
+
+@versions(4)
+async def test_transactional_producers_are_refused(services: Services, version: int) -> None:
+    for transactional_id, error in (
+        ("t", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ("", ErrorCode.INVALID_REQUEST),
+    ):
+        request = InitProducerIdRequest(transactional_id=transactional_id)
+        answer = await ask(services, init_producer_id.handle, request, version)
+        assert (answer.error_code, answer.producer_id) == (error, -1)
