@@ -24,13 +24,13 @@ from ottla.zookeeper.session import (
     Create,
     Delete,
     EventType,
+    Operation,
     SessionState,
     SetData,
     Stat,
-    StateChange,
     WatchEvent,
 )
-from ottla.zookeeper.testing import MisbehavingProxy
+from ottla.zookeeper.testing import MisbehavingProxy, States
 
 BOUND_S = 30
 
@@ -51,25 +51,6 @@ class Heard:
             await self._came.wait()
         assert len(self.events) == 1
         return self.events[0]
-
-
-class States:
-    """Collects a session's states and waits for them."""
-
-    def __init__(self, session: KazooSession) -> None:
-        self.seen: list[SessionState] = []
-        self._came = asyncio.Event()
-        session.listen(self._add)
-
-    def _add(self, change: StateChange) -> None:
-        self.seen.append(change.state)
-        self._came.set()
-
-    async def until(self, state: SessionState) -> None:
-        async with asyncio.timeout(BOUND_S):
-            while state not in self.seen:
-                self._came.clear()
-                await self._came.wait()
 
 
 @pytest.fixture
@@ -367,7 +348,7 @@ async def test_reconnecting_fires_what_was_armed_with_none(
 
 async def test_a_multi_does_all_and_tells_each_result(session: KazooSession) -> None:
     await session.create("/gone")
-    operations = [Create("/a", b"1"), SetData("/a", b"2"), Check("/a", 1), Delete("/gone")]
+    operations: list[Operation] = [Create("/a", b"1"), SetData("/a", b"2"), Check("/a", 1), Delete("/gone")]
 
     path, stat, *rest = await session.multi(operations)
 
@@ -405,7 +386,10 @@ async def test_a_multi_sees_its_own_earlier_operations(session: KazooSession) ->
     assert results == ["/p", "/p/s-0000000000", "/p/s-0000000001"]
     with pytest.raises(NotEmpty):
         await session.multi([Delete("/p/s-0000000000"), Delete("/p")])
-    assert await session.multi([Delete(str(path)) for path in results[::-1]]) == [None] * 3
+    assert (
+        await session.multi([Delete("/p/s-0000000000"), Delete("/p/s-0000000001"), Delete("/p")])
+        == [None] * 3
+    )
 
 
 async def test_watches_hear_of_a_multi(session: KazooSession, other: KazooSession) -> None:

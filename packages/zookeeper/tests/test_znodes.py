@@ -25,6 +25,7 @@ from ottla.zookeeper.znodes import (
     ControllerEpoch,
     ControllerNode,
     Endpoint,
+    FeatureNode,
     IsrChange,
     LogDirEvent,
     PartitionState,
@@ -81,6 +82,25 @@ def test_broker_registration_is_written_as_version_5() -> None:
         b'"timestamp":"1422585839563"}'
     )
     assert BrokerRegistration.decode(1, data) == node
+
+
+def test_what_apache_kafka_3_9_wrote_comes_out_the_same() -> None:
+    broker = (
+        b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'
+        b'"endpoints":["PLAINTEXT://127.0.0.1:29093"],"rack":"r1","jmx_port":-1,"port":29093,'
+        b'"host":"127.0.0.1","version":5,"timestamp":"1795230101574"}'
+    )
+    topic = (
+        b'{"partitions":{"0":[0],"1":[0]},"topic_id":"6eCQvDICQQ61-Jfm7weDEQ","adding_replicas":{},'
+        b'"removing_replicas":{},"version":3}'
+    )
+    state = b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0]}'
+    config = b'{"version":1,"config":{"retention.ms":"1000"}}'
+
+    assert BrokerRegistration.decode(0, broker).encode() == broker
+    assert TopicAssignment.decode("t1", topic).encode() == topic
+    assert PartitionState.decode("t1", 0, state).encode() == state
+    assert ConfigEntity.decode("topics/t1", config).encode() == config
 
 
 def test_broker_registration_version_4_has_a_rack_and_no_features() -> None:
@@ -143,8 +163,8 @@ def test_topic_assignment_is_written_as_version_3() -> None:
     data = node.encode()
 
     assert data == (
-        b'{"removing_replicas":{"0":[3]},"partitions":{"0":[1,2]},"topic_id":"ySyn6AscTzqdXhorPE1ebw",'
-        b'"adding_replicas":{"0":[2]},"version":3}'
+        b'{"partitions":{"0":[1,2]},"topic_id":"ySyn6AscTzqdXhorPE1ebw",'
+        b'"adding_replicas":{"0":[2]},"removing_replicas":{"0":[3]},"version":3}'
     )
     assert TopicAssignment.decode("t", data) == node
 
@@ -256,6 +276,13 @@ def test_cluster_id_and_producer_ids_round_trip() -> None:
     assert ProducerIdBlock.decode(block.encode()) == block
 
 
+def test_finalized_features_are_read_in_both_versions() -> None:
+    assert FeatureNode().encode() == b'{"features":{},"version":2,"status":1}'
+    assert FeatureNode.decode(b'{"features":{"a":3},"version":2,"status":1}') == FeatureNode({"a": 3})
+    old = b'{"features":{"a":{"min_version_level":1,"max_version_level":3}},"version":1,"status":1}'
+    assert FeatureNode.decode(old) == FeatureNode({"a": 3})
+
+
 DECODERS: list[Callable[[bytes], object]] = [
     lambda data: BrokerRegistration.decode(1, data),
     lambda data: TopicAssignment.decode("t", data),
@@ -271,6 +298,7 @@ DECODERS: list[Callable[[bytes], object]] = [
     PreferredReplicaElection.decode,
     IsrChange.decode,
     LogDirEvent.decode,
+    FeatureNode.decode,
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),

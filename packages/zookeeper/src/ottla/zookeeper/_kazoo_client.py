@@ -33,8 +33,21 @@ CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 1, "max_delay": 0.
 _DEAD_STATES = (KeeperState.CLOSED, KeeperState.AUTH_FAILED, KeeperState.EXPIRED_SESSION)
 
 
+# One server that accepts and says nothing must not eat the whole session, as it does in kazoo, which
+# waits a session timeout for the connection and again one for the first answer.
+_HANDSHAKE_SHARE = 3
+
+
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """Threads whose end is logged, not printed: a desynchronised connection raises through its thread."""
+
+    def __init__(self, handshake_timeout_s: float) -> None:
+        super().__init__()
+        self._handshake_timeout_s = handshake_timeout_s
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = min(kwargs.get("timeout") or self._handshake_timeout_s, self._handshake_timeout_s)
+        return super().create_connection(*args, **kwargs)
 
     def spawn(self, func: Callable[..., object], *args: object, **kwargs: object) -> threading.Thread:
         def run() -> None:
@@ -63,11 +76,12 @@ class GuardedClient(KazooClient):  # type: ignore[misc]
         super().__init__(
             hosts=hosts,
             timeout=timeout_s,
-            handler=_Handler(),
+            handler=_Handler(timeout_s / _HANDSHAKE_SHARE),
             auth_data=list(credentials),
             connection_retry=dict(CONNECTION_RETRY),
             command_retry={"max_tries": 0, "ignore_expire": False},
         )
+        _bound_handshake(self._connection, timeout_s / _HANDSHAKE_SHARE)
 
     def _session_callback(self, state: Any) -> None:
         if state in _DEAD_STATES:
@@ -99,6 +113,16 @@ class GuardedClient(KazooClient):  # type: ignore[misc]
             self.stop()
         finally:
             self.close()
+
+
+def _bound_handshake(connection: Any, timeout_s: float) -> None:
+    """Let the requests of a connection's start, and only those, wait at most `timeout_s`."""
+    invoke = connection._invoke
+
+    def bounded(timeout: float, request: Any, xid: int | None = None) -> Any:
+        return invoke(min(timeout, timeout_s), request, xid)
+
+    connection._invoke = bounded
 
 
 class OwnThread:

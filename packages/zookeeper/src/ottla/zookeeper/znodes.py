@@ -199,6 +199,36 @@ class ClusterId:
 
 
 @dataclass(frozen=True, slots=True)
+class FeatureNode:
+    """`/feature`: the feature versions the cluster has finalized (KIP-584); `status` 1 means enabled."""
+
+    features: Mapping[str, int] = field(default_factory=dict)
+    status: int = 1
+
+    @property
+    def path(self) -> str:
+        """Where it lives."""
+        return paths.FEATURE
+
+    def encode(self) -> bytes:
+        """Return the JSON of version 2."""
+        return encode({"features": dict(self.features), "version": 2, "status": self.status})
+
+    @classmethod
+    def decode(cls, data: bytes) -> FeatureNode:
+        """Read versions 1 (minimum and maximum per feature) and 2 (one level per feature)."""
+        fields = Fields.of(paths.FEATURE, data)
+        fields.version(1, 2)
+        return cls(fields.required("features", by_text(_finalized_level)), fields.required("status", integer))
+
+
+def _finalized_level(value: object) -> int:
+    if isinstance(value, dict):
+        return Fields("", value).required("max_version_level", integer)
+    return integer(value)
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
     """`/latest_producer_id_block`: the last range of producer ids that was given out, both ends included."""
 
@@ -270,13 +300,11 @@ class TopicAssignment:
 
     def encode(self) -> bytes:
         """Return the JSON of version 3, or 2 without a topic id."""
-        value: dict[str, object] = {
-            "removing_replicas": _replicas_json(self.removing_replicas),
-            "partitions": _replicas_json(self.partitions),
-        }
+        value: dict[str, object] = {"partitions": _replicas_json(self.partitions)}
         if self.topic_id is not None:
             value["topic_id"] = encode_topic_id(self.topic_id)
         value["adding_replicas"] = _replicas_json(self.adding_replicas)
+        value["removing_replicas"] = _replicas_json(self.removing_replicas)
         value["version"] = 2 if self.topic_id is None else 3
         return encode(value)
 

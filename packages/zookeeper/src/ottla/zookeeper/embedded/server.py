@@ -44,6 +44,7 @@ class EmbeddedCoordinator:
         fsync: Fsync = Fsync.ALWAYS,
         limits: Limits | None = None,
         tick_ms: int = 200,
+        compact_above_bytes: int = 16 << 20,
     ) -> None:
         self.host = host
         self.port = port
@@ -51,6 +52,7 @@ class EmbeddedCoordinator:
         self._fsync = fsync
         self._limits = limits or Limits()
         self._tick_ms = tick_ms
+        self._compact_above_bytes = compact_above_bytes
         self._journal: Journal | None = None
         self._connections: dict[Client, _Connection] = {}
         self._flushing = False
@@ -153,7 +155,9 @@ class EmbeddedCoordinator:
     def _recover(self, stack: AsyncExitStack) -> Tree:
         if self._data_dir is None:
             return Tree()
-        self._journal = stack.enter_context(Journal(self._data_dir, fsync=self._fsync))
+        self._journal = stack.enter_context(
+            Journal(self._data_dir, fsync=self._fsync, compact_above_bytes=self._compact_above_bytes)
+        )
         return self._journal.recover()
 
     async def _listen(self) -> asyncio.Server:

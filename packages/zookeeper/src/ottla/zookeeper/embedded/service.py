@@ -193,9 +193,7 @@ class Service:
             case OpCode.MULTI:
                 return self._multi(client, wire.read_multi(reader))
             case OpCode.SYNC:
-                path = reader.text()
-                self.tree.find(path)
-                return wire.text(path)
+                return wire.text(reader.text())
             case OpCode.GET_ACL:
                 node = self.tree.node(reader.text())
                 return wire.acl(node.acl) + wire.stat(node.stat())
@@ -211,7 +209,7 @@ class Service:
     def _read(self, client: Client, code: OpCode, reader: Reader) -> bytes:
         path, watch = reader.text(), reader.flag()
         # exists is the one reading that arms a watch on a znode that is not there.
-        node = self.tree.find(path)
+        node = self.tree.nodes.get(path)
         kind = WatchKind.DATA if code in (OpCode.EXISTS, OpCode.GET_DATA) else WatchKind.CHILDREN
         if watch and (node is not None or code is OpCode.EXISTS):
             self.watches.arm(kind, path, client)

@@ -173,16 +173,11 @@ class Tree:
     # -- reading
 
     def node(self, path: str) -> Node:
-        """Return a znode; raises NoNode and BadArguments."""
-        node = self.find(path)
+        """Return a znode; raises NoNode."""
+        node = self.nodes.get(path)
         if node is None:
             raise NoNode(path)
         return node
-
-    def find(self, path: str) -> Node | None:
-        """Return a znode or None; raises BadArguments."""
-        checked_path(path)
-        return self.nodes.get(path)
 
     # -- planning
 
@@ -204,7 +199,7 @@ class Tree:
 
     def plan_acl(self, path: str, acl: tuple[Acl, ...], aversion: int, time_ms: int) -> Transaction:
         """Return the transaction that replaces an ACL."""
-        _check_version(path, self.node(path).aversion, aversion)
+        _check_version(path, self.node(checked_path(path)).aversion, aversion)
         return Transaction(self.zxid + 1, time_ms, (AclSet(path, acl),))
 
     def plan_session(self, session_id: int, password: bytes, timeout_ms: int, time_ms: int) -> Transaction:
@@ -322,14 +317,14 @@ class _Draft:
             case Create():
                 return self._create(operation)
             case SetData(path, data, version):
-                facts = self._existing(path)
+                facts = self._existing(checked_path(path))
                 _check_version(path, facts.version, version)
                 facts.version += 1
                 return DataSet(path, data)
             case Delete(path, version):
                 return self._delete(path, version)
             case Check(path, version):
-                _check_version(path, self._existing(path).version, version)
+                _check_version(path, self._existing(checked_path(path)).version, version)
                 return Checked(path)
 
     def _create(self, operation: Create) -> Change:
@@ -352,8 +347,8 @@ class _Draft:
         return NodeCreated(path, operation.data, operation.acl or OPEN_ACL, owner)
 
     def _delete(self, path: str, version: int) -> Change:
-        if path == "/":
-            raise BadArguments(path, "the root stays")
+        if path == "/" or not path.startswith("/"):
+            raise BadArguments(path, "nothing that can be deleted")
         facts = self._existing(path)
         _check_version(path, facts.version, version)
         if facts.num_children:
@@ -364,7 +359,7 @@ class _Draft:
         return NodeDeleted(path)
 
     def _existing(self, path: str) -> _Facts:
-        facts = self._look(checked_path(path))
+        facts = self._look(path)
         if facts is None:
             raise NoNode(path)
         return facts

@@ -1,7 +1,9 @@
-"""For tests: ZooKeeper in memory, a server on a thread of its own, a proxy that misbehaves."""
+"""For tests: ZooKeeper in memory, a server on a thread of its own, a proxy that misbehaves,
+an ear for a session's states."""
 
 from ottla.zookeeper.testing.background import Background
 from ottla.zookeeper.testing.memory import MemoryEnsemble, MemorySession
 from ottla.zookeeper.testing.proxy import MisbehavingProxy
+from ottla.zookeeper.testing.states import States
 
-__all__ = ["Background", "MemoryEnsemble", "MemorySession", "MisbehavingProxy"]
+__all__ = ["Background", "MemoryEnsemble", "MemorySession", "MisbehavingProxy", "States"]

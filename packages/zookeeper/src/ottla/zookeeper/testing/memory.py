@@ -94,7 +94,7 @@ class MemoryEnsemble:
 
     def read(self, session: MemorySession, what: Read, path: str, watch: bool) -> object:
         """Read, and arm the watch as ZooKeeper does: not on a missing znode unless by exists."""
-        node = self.tree.find(path) if what is Read.EXISTS else self.tree.node(path)
+        node = self.tree.nodes.get(path) if what is Read.EXISTS else self.tree.node(path)
         if watch:
             self._watches.arm(what.watch_kind, path, session)
         if what is Read.EXISTS:

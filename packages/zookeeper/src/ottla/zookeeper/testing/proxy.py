@@ -16,7 +16,8 @@ class MisbehavingProxy:
     `swallow_replies` drops that many answers to requests (not to pings) and keeps the connection;
     `cut_at_reply` drops the next answer and the connection with it. `corrupt_xid` changes the xid
     of the next answer. `blackhole` passes nothing in either direction and keeps connections open;
-    `refuse` closes them at once. `cut` drops every connection now.
+    `refuse` closes them at once; `mute` accepts new ones and answers them nothing, not even to connect.
+    `cut` drops every connection now.
     """
 
     def __init__(self, target: str) -> None:
@@ -27,7 +28,9 @@ class MisbehavingProxy:
         self.corrupt_xid = False
         self.blackhole = False
         self.refuse = False
+        self.mute = False
         self.connections = 0
+        self._connected = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -54,6 +57,12 @@ class MisbehavingProxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    async def more_connections_than(self, count: int) -> None:
+        """Return once more than `count` connections were accepted in all."""
+        while self.connections <= count:
+            self._connected.clear()
+            await self._connected.wait()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -61,7 +70,8 @@ class MisbehavingProxy:
         self._writers.add(writer)
         try:
             if not self.refuse:
-                await self._relay(reader, writer)
+                with suppress(OSError):
+                    await self._relay(reader, writer)
         finally:
             self._tasks.discard(task)
             self._writers.discard(writer)
@@ -69,6 +79,10 @@ class MisbehavingProxy:
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._connected.set()
+        if self.mute:
+            await reader.read(-1)
+            return
         with suppress(OSError, asyncio.IncompleteReadError):
             up_reader, up_writer = await asyncio.open_connection(self._host, self._target_port)
             self._writers.add(up_writer)

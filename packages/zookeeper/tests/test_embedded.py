@@ -1,0 +1,233 @@
+"""What is the embedded coordinator's own: disk, restarts, bad clients, standing loops."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from ottla.zookeeper.embedded import DirectoryInUse, EmbeddedCoordinator, Fsync, Limits
+from ottla.zookeeper.embedded.service import Client, Service
+from ottla.zookeeper.embedded.tree import Tree
+from ottla.zookeeper.errors import Unavailable
+from ottla.zookeeper.kazoo_session import KazooSession
+from ottla.zookeeper.session import SessionState
+from ottla.zookeeper.testing import States
+
+CONNECT = struct.Struct("!iqiqi")
+NO_PASSWORD = bytes(16)
+
+
+def service() -> Service:
+    return Service(Tree(), lambda _: None, lambda: 1_700_000_000_000, Limits(1_000, 40_000))
+
+
+def connect_frame(timeout_ms: int = 5_000, session_id: int = 0, password: bytes = NO_PASSWORD) -> bytes:
+    return CONNECT.pack(0, 0, timeout_ms, session_id, len(password)) + password + b"\0"
+
+
+def welcome(answers: list[tuple[Client, bytes | None]]) -> tuple[int, int, bytes]:
+    """Return timeout, session id and password of the last answer to connect."""
+    frame = [frame for _, frame in answers if frame is not None][-1]
+    _, timeout_ms, session_id, length = struct.unpack_from("!iiqi", frame, 4)
+    return timeout_ms, session_id, frame[24 : 24 + length]
+
+
+def joined(served: Service) -> tuple[Client, int, bytes]:
+    client = Client()
+    served.frame_came(client, connect_frame())
+    _, session_id, password = welcome(served.outbox)
+    return client, session_id, password
+
+
+@pytest.mark.parametrize(("asked", "given"), [(1, 1_000), (5_000, 5_000), (10**9, 40_000), (-5, 1_000)])
+def test_session_timeouts_are_clamped(asked: int, given: int) -> None:
+    served = service()
+    served.frame_came(Client(), connect_frame(asked))
+    assert welcome(served.outbox)[0] == given
+
+
+def test_a_session_expires_after_its_timeout_and_not_before() -> None:
+    served = service()
+    _, session_id, _ = joined(served)
+
+    for _ in range(50):
+        served.time_passed(100)
+    assert session_id in served.tree.sessions
+    for _ in range(2):
+        served.time_passed(100)
+
+    assert session_id not in served.tree.sessions
+
+
+def test_a_ping_keeps_a_session() -> None:
+    served = service()
+    client, session_id, _ = joined(served)
+    for _ in range(10):
+        served.time_passed(4_000)
+        served.frame_came(client, struct.pack("!ii", -2, 11))
+    assert session_id in served.tree.sessions
+
+
+def test_a_returning_client_takes_its_session_from_the_old_connection() -> None:
+    served = service()
+    before, session_id, password = joined(served)
+    after = Client()
+
+    served.frame_came(after, connect_frame(5_000, session_id, password))
+
+    assert after.session_id == session_id
+    assert before.closed
+    assert (before, None) in served.outbox
+
+
+def test_a_wrong_password_is_answered_like_an_expired_session() -> None:
+    served = service()
+    _, session_id, _ = joined(served)
+    stranger = Client()
+
+    served.frame_came(stranger, connect_frame(5_000, session_id, b"x" * 16))
+
+    assert welcome(served.outbox)[:2] == (0, 0)
+    assert stranger.closed
+    assert session_id in served.tree.sessions
+
+
+@pytest.mark.parametrize("body", [b"", b"\0", b"\xff" * 7, struct.pack("!i", 5)])
+def test_frames_without_a_header_end_the_connection(body: bytes) -> None:
+    served = service()
+    client, _, _ = joined(served)
+    served.frame_came(client, body)
+    assert client.closed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        struct.pack("!iii", 1, 4, 2**31 - 1),
+        struct.pack("!iii", 1, 1, 4) + b"/a",
+        struct.pack("!iii2s", 1, 3, 2, b"\xff\xfe"),
+        struct.pack("!ii", 1, 14) + struct.pack("!i?i", 99, False, -1),
+        struct.pack("!ii", 1, 12345),
+        struct.pack("!iiq3i", 1, 101, 0, 2**30, 0, 0),
+    ],
+)
+def test_requests_that_make_no_sense_are_answered_with_an_error(body: bytes) -> None:
+    served = service()
+    client, _, _ = joined(served)
+    served.outbox.clear()
+
+    served.frame_came(client, body)
+
+    ((_, answer),) = served.outbox
+    assert answer is not None
+    assert struct.unpack_from("!i", answer, 16)[0] in (-5, -6, -8)
+
+
+async def test_a_restart_keeps_data_sessions_and_ephemerals(tmp_path: Path) -> None:
+    async with EmbeddedCoordinator(tmp_path) as first:
+        port = first.port
+        session = KazooSession(first.connect_string, session_timeout_ms=20_000)
+        await session.__aenter__()
+        await session.create("/a", b"kept")
+        await session.create("/e", ephemeral=True)
+        session_id, states = session.session_id, States(session)
+    await states.until(SessionState.SUSPENDED)
+    async with EmbeddedCoordinator(tmp_path, port=port):
+        await states.until(SessionState.CONNECTED)
+
+        assert session.session_id == session_id
+        assert (await session.get("/a"))[0] == b"kept"
+        stat = await session.exists("/e")
+        assert stat is not None
+        assert stat.ephemeral_owner == session_id
+        await session.close()
+
+
+async def test_without_a_directory_a_restart_forgets_and_clients_start_anew() -> None:
+    async with EmbeddedCoordinator() as first:
+        port = first.port
+        session = KazooSession(first.connect_string, session_timeout_ms=20_000)
+        await session.__aenter__()
+        await session.create("/a")
+        states = States(session)
+    await states.until(SessionState.SUSPENDED)
+    async with EmbeddedCoordinator(port=port):
+        await states.until(SessionState.CONNECTED)
+
+        assert session.session_number == 1
+        assert await session.exists("/a") is None
+        await session.close()
+
+
+async def test_a_long_journal_is_replaced_by_a_snapshot(tmp_path: Path) -> None:
+    async with (
+        EmbeddedCoordinator(tmp_path, fsync=Fsync.NEVER, compact_above_bytes=50_000) as coordinator,
+        KazooSession(coordinator.connect_string) as session,
+    ):
+        await session.create("/a")
+        for _ in range(30):
+            await session.set("/a", bytes(5_000))
+    assert (tmp_path / "snapshot").stat().st_size < 10_000
+    assert (tmp_path / "journal").stat().st_size < 60_000
+
+    async with EmbeddedCoordinator(tmp_path) as again:
+        assert again.service.tree.node("/a").version == 30
+
+
+async def test_a_loop_that_stands_still_expires_nobody() -> None:
+    limits = Limits(min_session_timeout_ms=1_000)
+    async with (
+        EmbeddedCoordinator(limits=limits, tick_ms=20) as coordinator,
+        KazooSession(coordinator.connect_string, session_timeout_ms=1_000) as session,
+    ):
+        await session.create("/e", ephemeral=True)
+        session_id, states = session.session_id, States(session)
+
+        # The client sees its pings unanswered and connects again as soon as the loop is back.
+        time.sleep(1.6)  # noqa: ASYNC251
+        await states.until(SessionState.CONNECTED)
+
+        assert session.session_id == session_id
+        assert await session.exists("/e") is not None
+
+
+async def test_starting_takes_a_moment_only(tmp_path: Path) -> None:
+    started = []
+    for number in range(3):
+        before = time.perf_counter()
+        async with EmbeddedCoordinator(tmp_path / str(number)):
+            started.append(time.perf_counter() - before)
+    assert min(started) < 0.05
+
+
+async def test_frames_beyond_the_limit_end_the_connection() -> None:
+    async with EmbeddedCoordinator() as coordinator:
+        for start in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff"):
+            reader, writer = await asyncio.open_connection(coordinator.host, coordinator.port)
+            writer.write(start + b"more")
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                async with asyncio.timeout(5):
+                    await reader.readexactly(1)
+            writer.close()
+
+
+async def test_tools_without_a_session_are_answered() -> None:
+    async with EmbeddedCoordinator() as coordinator:
+        for command, expected in ((b"ruok", b"imok"), (b"srvr", b"Mode: standalone"), (b"isro", b"rw")):
+            reader, writer = await asyncio.open_connection(coordinator.host, coordinator.port)
+            writer.write(command)
+            async with asyncio.timeout(5):
+                assert expected in await reader.read()
+            writer.close()
+
+
+async def test_a_taken_port_and_a_taken_directory_are_said(tmp_path: Path) -> None:
+    async with EmbeddedCoordinator(tmp_path) as coordinator:
+        with pytest.raises(Unavailable, match="in use"):
+            await EmbeddedCoordinator(port=coordinator.port).__aenter__()
+        with pytest.raises(DirectoryInUse):
+            await EmbeddedCoordinator(tmp_path).__aenter__()

@@ -1,0 +1,224 @@
+"""The adapter where servers stand still, are away, or were never there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from ottla.zookeeper.acls import CREATOR_ALL, CREATOR_ALL_WORLD_READ, secure_acl
+from ottla.zookeeper.embedded import EmbeddedCoordinator, Limits
+from ottla.zookeeper.errors import (
+    ConnectionLoss,
+    NoAuth,
+    OperationTimeout,
+    SessionExpired,
+    Unavailable,
+    ValueTooLarge,
+)
+from ottla.zookeeper.kazoo_session import KazooSession
+from ottla.zookeeper.launcher import NoZooKeeper, RealZooKeeper, find_installation, free_port
+from ottla.zookeeper.session import OPEN_ACL, Session, SessionState, SetData, WatchEvent
+from ottla.zookeeper.testing import MisbehavingProxy, States
+
+
+@pytest.fixture
+def zookeeper_dir(tmp_path: Path) -> Path:
+    try:
+        find_installation()
+    except NoZooKeeper as error:
+        pytest.skip(str(error))
+    return tmp_path / "zk"
+
+
+async def test_an_adapter_is_a_session(embedded_server: str) -> None:
+    async with KazooSession(embedded_server) as adapter:
+        session: Session = adapter
+        assert session.connected
+        assert session.timeout_ms == 18_000
+
+
+async def test_nobody_there_is_said_in_time() -> None:
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match=r"not connected within 0\.5 s"):
+        await KazooSession(f"127.0.0.1:{free_port()}", connection_timeout_ms=500).__aenter__()
+    assert time.monotonic() - started < 5
+
+
+async def test_a_closed_session_refuses(embedded_server: str) -> None:
+    async with KazooSession(embedded_server) as session:
+        states = States(session)
+    assert states.seen == [SessionState.CLOSED]
+    with pytest.raises(SessionExpired):
+        await session.get("/")
+
+
+async def test_a_value_above_the_cap_never_leaves(embedded_server: str) -> None:
+    async with KazooSession(embedded_server) as session:
+        with pytest.raises(ValueTooLarge):
+            await session.multi([SetData("/", bytes(500_000)), SetData("/", bytes(500_000))])
+        assert session.connected
+
+
+async def test_a_silent_connection_is_suspended_then_lost_by_the_own_lease() -> None:
+    """kazoo alone would say LOST only after it reached a server again."""
+    limits = Limits(min_session_timeout_ms=900)
+    async with (
+        EmbeddedCoordinator(limits=limits, tick_ms=50) as coordinator,
+        MisbehavingProxy(coordinator.connect_string) as proxy,
+        KazooSession(proxy.connect_string, session_timeout_ms=900) as session,
+    ):
+        states, bound = States(session), session.bound()
+        waiting = asyncio.ensure_future(session.exists("/a"))
+        await waiting
+        proxy.blackhole = True
+        pending = asyncio.ensure_future(session.create("/late"))
+
+        await states.until(SessionState.LOST)
+
+        assert states.seen == [SessionState.SUSPENDED, SessionState.LOST]
+        with pytest.raises((ConnectionLoss, OperationTimeout)):
+            await pending
+        with pytest.raises(SessionExpired):
+            await bound.get("/")
+        proxy.blackhole = False
+        proxy.cut()
+        await states.until(SessionState.CONNECTED)
+
+
+async def test_an_operation_waiting_for_a_place_is_not_sent_in_a_later_session(embedded_server: str) -> None:
+    async with (
+        MisbehavingProxy(embedded_server) as proxy,
+        KazooSession(proxy.connect_string, session_timeout_ms=4_000, max_in_flight=1) as session,
+    ):
+        states = States(session)
+        proxy.swallow_replies = 1
+        first = asyncio.ensure_future(session.exists("/a"))
+        second = asyncio.ensure_future(session.create("/decided-before", ephemeral=True))
+        await asyncio.sleep(0)
+        proxy.corrupt_xid = True
+        proxy.swallow_replies = 0
+
+        results = await asyncio.gather(first, second, return_exceptions=True)
+        await states.until(SessionState.CONNECTED)
+
+        assert isinstance(results[1], SessionExpired | ConnectionLoss)
+        assert await session.exists("/decided-before") is None
+
+
+async def test_a_listener_or_watch_that_raises_keeps_nobody_from_hearing(embedded_server: str) -> None:
+    async with MisbehavingProxy(embedded_server) as proxy, KazooSession(proxy.connect_string) as session:
+
+        def broken(_: object) -> None:
+            raise ValueError("broken")
+
+        events: list[WatchEvent] = []
+        session.listen(broken)
+        states = States(session)
+        await session.exists("/", broken)
+        await session.exists("/", events.append)
+
+        proxy.cut()
+        await states.until(SessionState.CONNECTED)
+
+        assert len(events) == 1
+
+
+@pytest.mark.java
+async def test_a_stopped_server_suspends_and_then_loses_the_session(zookeeper_dir: Path) -> None:
+    async with (
+        RealZooKeeper(zookeeper_dir, tick_ms=500) as server,
+        KazooSession(server.connect_string, session_timeout_ms=1_500) as session,
+    ):
+        states = States(session)
+        await session.create("/a")
+        server.pause()
+        try:
+            await states.until(SessionState.LOST)
+            assert states.seen == [SessionState.SUSPENDED, SessionState.LOST]
+        finally:
+            server.resume()
+        await states.until(SessionState.CONNECTED)
+
+        assert await session.exists("/a") is not None
+
+
+@pytest.mark.java
+async def test_closing_while_the_server_stands_still_is_bounded(zookeeper_dir: Path) -> None:
+    async with RealZooKeeper(zookeeper_dir, tick_ms=500) as server:
+        session = KazooSession(server.connect_string, session_timeout_ms=10_000)
+        await session.__aenter__()
+        server.pause()
+        try:
+            async with asyncio.timeout(8):
+                await session.close()
+        finally:
+            server.resume()
+
+
+@pytest.mark.java
+async def test_a_killed_server_comes_back_with_the_same_session(zookeeper_dir: Path) -> None:
+    async with (
+        RealZooKeeper(zookeeper_dir) as server,
+        KazooSession(server.connect_string, session_timeout_ms=20_000) as session,
+    ):
+        await session.create("/e", ephemeral=True)
+        session_id, states = session.session_id, States(session)
+        await server.kill()
+        await states.until(SessionState.SUSPENDED)
+        with pytest.raises(ConnectionLoss):
+            await session.get("/e")
+
+        await server.start()
+        await states.until(SessionState.CONNECTED)
+
+        assert session.session_id == session_id
+        assert states.seen == [SessionState.SUSPENDED, SessionState.CONNECTED]
+        assert await session.exists("/e") is not None
+
+
+async def test_a_server_that_accepts_and_says_nothing_does_not_cost_the_session() -> None:
+    async with (
+        EmbeddedCoordinator(limits=Limits(1_000)) as coordinator,
+        MisbehavingProxy(coordinator.connect_string) as proxy,
+        KazooSession(proxy.connect_string, session_timeout_ms=3_000) as session,
+    ):
+        states, session_id = States(session), session.session_id
+        proxy.mute = True
+        proxy.cut()
+        await states.until(SessionState.SUSPENDED)
+        connections = proxy.connections
+        async with asyncio.timeout(5):
+            await proxy.more_connections_than(connections)
+        proxy.mute = False
+        await states.until(SessionState.CONNECTED)
+
+        assert session.session_id == session_id
+        assert SessionState.LOST not in states.seen
+
+
+@pytest.mark.java
+async def test_secured_znodes_are_readable_and_writable_only_by_their_creator(real_server: str) -> None:
+    chroot = f"{real_server}/secured"
+    credentials = [("digest", "broker:secret")]
+    async with (
+        KazooSession(chroot, credentials=credentials, acl_policy=secure_acl) as broker,
+        KazooSession(chroot) as stranger,
+    ):
+        await broker.create("/brokers/topics/t", b"x", make_parents=True)
+        await broker.create("/config/users/u", b"secret", make_parents=True)
+
+        assert (await stranger.get("/brokers/topics/t"))[0] == b"x"
+        with pytest.raises(NoAuth):
+            await stranger.set("/brokers/topics/t", b"y")
+        with pytest.raises(NoAuth):
+            await stranger.get("/config/users/u")
+        assert (await broker.get("/config/users/u"))[0] == b"secret"
+
+
+def test_which_znodes_are_secret() -> None:
+    assert secure_acl("/consumers/g/ids") == OPEN_ACL
+    assert secure_acl("/config/users/u") == CREATOR_ALL
+    assert secure_acl("/config/users-list") == CREATOR_ALL_WORLD_READ
