@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from ottla.broker.handlers.fetch_sessions import FetchSessions
+from ottla.broker.handlers.produce_run import ProduceRuns
+from ottla.broker.handlers.topic_metrics import TopicMetrics
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.environment import Environment
+    from ottla.broker.log.log import Slice
     from ottla.broker.log.logs import Logs
     from ottla.broker.metrics import Metrics
     from ottla.broker.replication.replicas import Replicas
@@ -31,7 +36,43 @@ class Services:
     topics: Any = None
     configs: Any = None
     session: Any = None
-    fetch_sessions: Any = None
+    cluster_id: str = ""
+    routes: Any = ()
+    fetch_sessions: FetchSessions = field(init=False)
+    topic_metrics: TopicMetrics = field(init=False)
+    produce_runs: ProduceRuns = field(init=False)
+
+    def __post_init__(self) -> None:
+        slots = self.config.max_incremental_fetch_session_cache_slots
+        self.fetch_sessions = FetchSessions(slots, lambda: self.environment.random.randrange(1, 2**31))
+        self.topic_metrics = TopicMetrics(self.metrics)
+        self.produce_runs = ProduceRuns(self)
+        kind = ("kafka.server", "FetchSessionCache")
+        self.metrics.gauge(*kind, "NumIncrementalFetchSessions", lambda: len(self.fetch_sessions))
+        self.metrics.gauge(
+            *kind, "NumIncrementalFetchPartitionsCached", lambda: self.fetch_sessions.partition_count
+        )
+
+
+class CloseConnection(Exception):
+    """Raised by a handler that cannot answer: Kafka's way of refusing an acks=0 produce, for one."""
+
+
+@runtime_checkable
+class PartsResponse(Protocol):
+    """A response that writes itself, with regions of files among its bytes."""
+
+    def encode_parts(self, version: int) -> list[bytes | Slice]:
+        """Return the body of the response, in order."""
+        ...
+
+
+@dataclass(slots=True)
+class Ordering:
+    """What keeps the appends of one connection in order when one of them has to leave the loop."""
+
+    behind: Awaitable[Any] | None = None
+    """The last append of the connection that is not placed yet."""
 
 
 @dataclass(slots=True)
@@ -44,6 +85,11 @@ class RequestContext:
     connection_id: str
     received_ms: float
     """Monotonic clock, as `environment.clock.monotonic_ms()`."""
+    ordering: Ordering = field(default_factory=Ordering)
+    begun_ms: float = 0.0
+    """When its handler was called."""
+    remote_ms: float = 0.0
+    """Time spent waiting for replicas or for data; handlers that wait add to it."""
 
     @property
     def api_version(self) -> int:
@@ -56,5 +102,11 @@ class RequestContext:
         return self.header.client_id
 
 
-Handler: TypeAlias = Callable[[Services, Any, RequestContext], Awaitable[Any]]
-"""`await handle(services, request, context)` gives the response, or None when there is no answer (acks=0)."""
+Handler: TypeAlias = (
+    Callable[[Services, Any, RequestContext], Awaitable[Any]] | Callable[[Services, Any, RequestContext], Any]
+)
+"""`await handle(services, request, context)` gives the response, or None when there is no answer (acks=0).
+
+A plain function is called the moment its request was read, before the next request of the connection is
+looked at. It may keep no view of the request's bytes, and returns the response or something to await for it.
+"""

@@ -88,11 +88,11 @@ class Histogram:
         self._largest = 0.0
         self.rotate()
 
-    def update(self, value: float) -> None:
-        """Take in one value, in the unit the metric's name says (mostly milliseconds)."""
-        self.count += 1
-        self.total += value
-        self._buckets[bisect_left(_BOUNDS, value)] += 1
+    def update(self, value: float, times: int = 1) -> None:
+        """Take in a value, in the unit the metric's name says (mostly milliseconds), `times` times over."""
+        self.count += times
+        self.total += value * times
+        self._buckets[bisect_left(_BOUNDS, value)] += times
         if value > self._largest:
             self._largest = value
 

@@ -2,8 +2,10 @@
 """Frames, natively. `_frames_py` is the same in plain Python and says what is promised."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
-from libc.stdint cimport int32_t
-from libc.string cimport memcpy, memmove
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
 
 from ottla.broker.network._frames_py import RECEIVE_BUFFER_BYTES, SHORTEST_FRAME, BadFrame
 
@@ -25,6 +27,304 @@ cdef enum:
     DIRECT_ABOVE = 128 << 10
     GROW_FROM = 1 << 20
 
+
+# ------------------------------------------------------------------------------------------------ produce
+
+cdef enum:
+    LEAST_PRODUCE = 8 + 2 + 2 + 2 + 4 + 4 + 2 + 4 + 4 + 4 + 61 - 16
+    BATCH_HEADER = 61
+    RUN_BYTES = 1 << 20
+    TRANSACTIONAL_OR_CONTROL = 0x30
+
+cdef struct Produce:
+    int version
+    int acks
+    int32_t timeout_ms
+    int32_t correlation_id
+    const char *topic
+    Py_ssize_t topic_size
+    int32_t partition
+    const char *batch
+    Py_ssize_t batch_size
+    int32_t record_count
+
+
+cdef inline int be16(const char *p) noexcept nogil:
+    return <short> ((<unsigned char> p[0]) << 8 | <unsigned char> p[1])
+
+
+cdef inline const char *uvarint(const char *p, const char *end, Py_ssize_t *value) noexcept nogil:
+    """Read an unsigned varint of at most 5 bytes; NULL if there is none."""
+    cdef Py_ssize_t result = 0
+    cdef int shift = 0
+    cdef unsigned char byte
+    while p < end and shift < 35:
+        byte = <unsigned char> p[0]
+        p += 1
+        result |= <Py_ssize_t> (byte & 0x7F) << shift
+        if not byte & 0x80:
+            value[0] = result
+            return p
+        shift += 7
+    return NULL
+
+
+cdef bint parse_produce(const char *p, Py_ssize_t size, Produce *out) noexcept nogil:
+    """Read a request if it is a plain Produce; every byte of it is accounted for."""
+    cdef const char *end = p + size
+    cdef Py_ssize_t length
+    if be16(p) != 0:
+        return False
+    out.version = be16(p + 2)
+    if out.version < 3 or out.version > 9:
+        return False
+    out.correlation_id = ottla_be32(p + 4)
+    length = be16(p + 8)
+    p += 10
+    if length > 0:
+        p += length
+    if length < -1 or end - p < 32:
+        return False
+    return parse_flexible(p, end, out) if out.version == 9 else parse_fixed(p, end, out)
+
+
+cdef bint parse_fixed(const char *p, const char *end, Produce *out) noexcept nogil:
+    if be16(p) != -1:
+        return False
+    out.acks = be16(p + 2)
+    out.timeout_ms = ottla_be32(p + 4)
+    if ottla_be32(p + 8) != 1:
+        return False
+    out.topic_size = be16(p + 12)
+    out.topic = p + 14
+    if out.topic_size <= 0 or end - out.topic < out.topic_size + 12:
+        return False
+    p = out.topic + out.topic_size
+    if ottla_be32(p) != 1:
+        return False
+    out.partition = ottla_be32(p + 4)
+    out.batch_size = ottla_be32(p + 8)
+    out.batch = p + 12
+    return end - out.batch == out.batch_size and plain_batch(out)
+
+
+cdef bint parse_flexible(const char *p, const char *end, Produce *out) noexcept nogil:
+    cdef Py_ssize_t value
+    if p[0] != 0 or p[1] != 0:  # no tags in the header, no transactional id
+        return False
+    out.acks = be16(p + 2)
+    out.timeout_ms = ottla_be32(p + 4)
+    p = uvarint(p + 8, end, &value)
+    if p == NULL or value != 2:
+        return False
+    p = uvarint(p, end, &out.topic_size)
+    out.topic_size -= 1
+    if p == NULL or out.topic_size <= 0 or end - p < out.topic_size + 6:
+        return False
+    out.topic = p
+    p = uvarint(p + out.topic_size, end, &value)
+    if p == NULL or value != 2 or end - p < 5:
+        return False
+    out.partition = ottla_be32(p)
+    p = uvarint(p + 4, end, &out.batch_size)
+    out.batch_size -= 1
+    if p == NULL or out.batch_size < 0 or end - p != out.batch_size + 3:
+        return False
+    out.batch = p
+    p += out.batch_size
+    return p[0] == 0 and p[1] == 0 and p[2] == 0 and plain_batch(out)  # no tags anywhere
+
+
+cdef bint plain_batch(Produce *out) noexcept nogil:
+    cdef const char *batch = out.batch
+    if out.batch_size < BATCH_HEADER or batch[16] != 2 or out.acks == 0 or out.acks < -1 or out.acks > 1:
+        return False
+    if ottla_be32(batch + 8) + 12 != out.batch_size or batch[22] & TRANSACTIONAL_OR_CONTROL:
+        return False
+    out.record_count = ottla_be32(batch + 57)
+    return out.record_count > 0 and ottla_be32(batch + 23) == out.record_count - 1
+
+
+cdef bint same_run(const Produce *first, const Produce *one) noexcept nogil:
+    return (
+        one.version == first.version and one.acks == first.acks and one.timeout_ms == first.timeout_ms
+        and one.partition == first.partition
+        and one.topic_size == first.topic_size
+        and memcmp(one.topic, first.topic, one.topic_size) == 0
+    )
+
+
+cdef ProduceRun start_run(const Produce *one, dict index):
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, one.topic_size + 4)
+    cdef char *into = PyBytes_AS_STRING(key)
+    cdef ProduceRun run
+    memcpy(into, one.topic, one.topic_size)
+    put32(into + one.topic_size, one.partition)
+    target = index.get(key)
+    if target is None:
+        return None
+    run = ProduceRun.__new__(ProduceRun)
+    run.key, run.target = key, target
+    run.version, run.acks, run.timeout_ms = one.version, one.acks, one.timeout_ms
+    return run
+
+
+cdef struct Taken:
+    int32_t correlation_id
+    int32_t record_count
+    const char *batch
+    Py_ssize_t batch_size
+
+
+cdef class ProduceRun:
+    """Plain Produce requests to one partition that came one behind the other."""
+
+    cdef readonly bytes key
+    cdef readonly object target
+    cdef readonly int version
+    cdef readonly int acks
+    cdef readonly int32_t timeout_ms
+    cdef readonly Py_ssize_t count
+    cdef readonly int64_t records
+    cdef readonly Py_ssize_t bytes
+    cdef readonly object batches
+    cdef Py_ssize_t start
+    cdef Taken few[32]
+    cdef Taken *taken
+    cdef Py_ssize_t room
+
+    def __cinit__(self):
+        self.taken = self.few
+        self.room = 32
+
+    def __dealloc__(self):
+        if self.taken != self.few:
+            free(self.taken)
+
+    cdef int add(self, const Produce *one) except -1:
+        cdef Taken *grown
+        if self.count == self.room:
+            grown = <Taken *> malloc(2 * self.room * sizeof(Taken))
+            if grown == NULL:
+                raise MemoryError
+            memcpy(grown, self.taken, self.count * sizeof(Taken))
+            if self.taken != self.few:
+                free(self.taken)
+            self.taken = grown
+            self.room *= 2
+        self.taken[self.count] = Taken(one.correlation_id, one.record_count, one.batch, one.batch_size)
+        self.count += 1
+        self.bytes += one.batch_size
+        self.records += one.record_count
+        return 0
+
+    cdef int finish(self, bytearray source, object view) except -1:
+        """One batch is given where it stands; several are put one behind the other."""
+        cdef Py_ssize_t at, i
+        cdef bytearray joined
+        if self.count == 1:
+            at = self.taken[0].batch - PyByteArray_AS_STRING(source)
+            self.batches = view[at:at + self.bytes]
+            return 0
+        joined = PyByteArray_FromStringAndSize(NULL, self.bytes)
+        at = 0
+        for i in range(self.count):
+            memcpy(PyByteArray_AS_STRING(joined) + at, self.taken[i].batch, self.taken[i].batch_size)
+            at += self.taken[i].batch_size
+        self.batches = joined
+        return 0
+
+    cpdef bytes answers(self, int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset):
+        """Return the responses, framed, when the batches were appended one behind the other from `base_offset`."""
+        return self.responses(0, base_offset, log_append_time_ms, log_start_offset)
+
+    cpdef bytes failures(self, int error_code):
+        """Return the responses, framed, with an error instead of an offset."""
+        return self.responses(error_code, -1, -1, -1)
+
+    cdef bytes responses(
+        self, int error_code, int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset
+    ):
+        cdef Py_ssize_t topic = PyBytes_GET_SIZE(self.key) - 4, i, size
+        cdef char *p
+        cdef char *first
+        cdef bytes out
+        size = 4 + 4 + (self.version >= 9) + 5 + 3 + topic + 5 + 4 + 2 + 8 + 8 + 8 + 4 + 2 + 3 + 4 + 1
+        out = PyBytes_FromStringAndSize(NULL, size * self.count)
+        first = p = PyBytes_AS_STRING(out)
+        for i in range(self.count):
+            p = self.answer(
+                p, topic, self.taken[i].correlation_id, error_code, base_offset, log_append_time_ms, log_start_offset
+            )
+            if not error_code:
+                base_offset += self.taken[i].record_count
+        return out if p - first == size * self.count else out[:p - first]
+
+    cdef char *answer(
+        self, char *at, Py_ssize_t topic, int32_t correlation_id, int error_code,
+        int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset,
+    ) noexcept:
+        cdef char *p = at + 4
+        cdef const char *key = PyBytes_AS_STRING(self.key)
+        cdef bint flexible = self.version >= 9
+        p = put32(p, correlation_id)
+        if flexible:
+            p[0] = 0
+            p[1] = 2
+            p = put_uvarint(p + 2, topic + 1)
+        else:
+            p = put32(p, 1)
+            p[0], p[1] = <char> (topic >> 8), <char> topic
+            p += 2
+        memcpy(p, key, topic)
+        p += topic
+        if flexible:
+            p[0] = 2
+            p += 1
+        else:
+            p = put32(p, 1)
+        memcpy(p, key + topic, 4)
+        p[4], p[5] = <char> (error_code >> 8), <char> error_code
+        p = put64(p + 6, base_offset)
+        p = put64(p, log_append_time_ms)
+        if self.version >= 5:
+            p = put64(p, log_start_offset)
+        if flexible:
+            p[0], p[1], p[2], p[3] = 1, 0, 0, 0  # no record errors, no message, no tags: partition, topic
+            p = put32(p + 4, 0)
+            p[0] = 0
+            p += 1
+        else:
+            if self.version == 8:
+                p = put32(p, 0)
+                p[0], p[1] = <char> 0xFF, <char> 0xFF
+                p += 2
+            p = put32(p, 0)
+        put32(at, <int32_t> (p - at - 4))
+        return p
+
+
+cdef inline char *put32(char *p, int32_t value) noexcept nogil:
+    cdef unsigned int bits = <unsigned int> value
+    p[0], p[1], p[2], p[3] = <char> (bits >> 24), <char> (bits >> 16), <char> (bits >> 8), <char> bits
+    return p + 4
+
+
+cdef inline char *put64(char *p, int64_t value) noexcept nogil:
+    put32(p, <int32_t> (value >> 32))
+    return put32(p + 4, <int32_t> value)
+
+
+cdef inline char *put_uvarint(char *p, Py_ssize_t value) noexcept nogil:
+    while value > 0x7F:
+        p[0] = <char> (value & 0x7F | 0x80)
+        p += 1
+        value >>= 7
+    p[0] = <char> value
+    return p + 1
+
+
+# ------------------------------------------------------------------------------------------------- frames
 
 cdef class ReceiveBuffer:
     """The one buffer that all connections of an event loop receive into."""
@@ -126,3 +426,48 @@ cdef class FrameReader:
             self.kept_bytes_ = self.end
         self.source, self.source_view = self.kept, self.kept_view
         self.position, self.end = 0, self.kept_bytes_
+
+    cpdef object next_produces(self, dict index):
+        """Take the run of plain Produce requests to one known partition that stands here, or return None.
+
+        Plain is: version 3 to 9, acks 1 or all, no transaction, one topic, one partition, one whole v2 batch
+        that is neither transactional nor control. `index` maps the topic's bytes and the partition's four
+        bytes to whatever the caller knows the partition by. A run ends where version, acks or partition do.
+        """
+        cdef const char *source
+        cdef Py_ssize_t have, size, at = self.position
+        cdef Produce one, first
+        cdef ProduceRun run = None
+        if self.source is None:
+            return None
+        memset(&first, 0, sizeof(Produce))
+        source = PyByteArray_AS_STRING(self.source)
+        while True:
+            have = self.end - at
+            if have < SIZE + LEAST_PRODUCE:
+                break
+            size = ottla_be32(source + at)
+            if size < LEAST_PRODUCE or size > self.limit or have - SIZE < size:
+                break
+            if not parse_produce(source + at + SIZE, size, &one):
+                break
+            if run is None:
+                run = start_run(&one, index)
+                if run is None:
+                    return None
+                run.start = at
+                first = one
+            elif not same_run(&first, &one):
+                break
+            run.add(&one)
+            at += SIZE + size
+            if run.bytes >= RUN_BYTES:
+                break
+        if run is not None:
+            self.position = at
+            run.finish(self.source, self.source_view)
+        return run
+
+    cpdef object give_back(self, ProduceRun run):
+        """Put a run back: its requests are frames again."""
+        self.position = run.start

@@ -1,17 +1,16 @@
-"""Splitting a byte stream into frames. The compiled reader is used where it was built."""
+"""Splitting a byte stream into frames, and finding runs of plain Produce requests in it.
 
-from __future__ import annotations
+The work is native (`_frames.pyx`); `_frames_py` is the same reader in plain Python, which tests hold it to.
+"""
 
-from typing import TYPE_CHECKING
-
+from ottla.broker.network._frames import FrameReader, ProduceRun, ReceiveBuffer
 from ottla.broker.network._frames_py import RECEIVE_BUFFER_BYTES, SHORTEST_FRAME, BadFrame
 
-if TYPE_CHECKING:
-    from ottla.broker.network._frames_py import FrameReader, ReceiveBuffer
-else:
-    try:
-        from ottla.broker.network._frames import FrameReader, ReceiveBuffer
-    except ImportError:
-        from ottla.broker.network._frames_py import FrameReader, ReceiveBuffer
-
-__all__ = ["RECEIVE_BUFFER_BYTES", "SHORTEST_FRAME", "BadFrame", "FrameReader", "ReceiveBuffer"]
+__all__ = [
+    "RECEIVE_BUFFER_BYTES",
+    "SHORTEST_FRAME",
+    "BadFrame",
+    "FrameReader",
+    "ProduceRun",
+    "ReceiveBuffer",
+]

@@ -1,14 +1,29 @@
-"""From an API key and version to the handler that answers it."""
+"""From the bytes of a request to its handler, and from the handler's response to bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import inspect
+import logging
+import struct
+from collections.abc import Awaitable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.handlers.services import CloseConnection, PartsResponse, RequestContext
+from ottla.protocol.api import ApiKey, request_class, response_class
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.headers import decode_request_header, response_header
+from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.protocol.primitives import MalformedMessage
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.services import Handler
-    from ottla.protocol.api import ApiKey
+    from ottla.broker.handlers.services import Handler, Ordering, Services
+    from ottla.broker.network.outbox import Part
+
+log = logging.getLogger("request")
+
+_HEAD: Final = struct.Struct(">hhi")
+_SIZE: Final = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,13 @@ class Route:
     min_version: int
     max_version: int
     handler: Handler
+    stops_with_connection: bool = False
+    """Whether the handler is cancelled when its client is gone: for what only waits."""
+    starts_at_once: bool = field(init=False)
+    """Whether the handler is a plain function, called while the request's bytes are in place."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "starts_at_once", not inspect.iscoroutinefunction(self.handler))
 
 
 class Routes:
@@ -30,13 +52,136 @@ class Routes:
     def __init__(self, routes: Iterable[Route]) -> None:
         self._by_key: dict[int, Route] = {}
         for route in routes:
-            if route.api_key in self._by_key:
+            if int(route.api_key) in self._by_key:
                 raise ValueError(f"two routes for {route.api_key!r}")
             self._by_key[int(route.api_key)] = route
 
-    def __iter__(self) -> Iterable[Route]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Route]:
         return iter(self._by_key.values())
 
     def find(self, api_key: int) -> Route | None:
         """Return the route of an API key, or None where the broker does not serve it."""
         return self._by_key.get(api_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the requests of one connection come from."""
+
+    client_host: str
+    listener_name: str
+    connection_id: str
+    ordering: Ordering
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, decoded, with the route that answers it."""
+
+    route: Route
+    request: Any
+    context: RequestContext
+    size: int
+
+
+class BadRequest(Exception):
+    """The bytes are no request this broker can answer; Kafka closes the connection, and so do we."""
+
+
+class Dispatcher:
+    """Knows the routes and how a request is read, answered and refused."""
+
+    def __init__(self, routes: Routes, services: Services) -> None:
+        self._routes = routes
+        self._services = services
+        self._at_once = {int(route.api_key) for route in routes if route.starts_at_once}
+
+    def read(self, frame: memoryview, origin: Origin, received_ms: float) -> Call | list[Part]:
+        """Read one request; gives the answer itself where none but the network can give it.
+
+        Raises `BadRequest`. The request of a handler that starts at once keeps views of `frame`; any other
+        has bytes of its own.
+        """
+        api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        route = self._routes.find(api_key)
+        if route is None:
+            raise BadRequest(f"API key {api_key} is not served")
+        if not route.min_version <= version <= route.max_version:
+            return self._refuse_version(api_key, version, correlation_id)
+        body = frame if api_key in self._at_once else memoryview(bytes(frame))
+        try:
+            header, offset = decode_request_header(body)
+            request = request_class(ApiKey(api_key)).decode(body[offset:], version)
+        except MalformedMessage as error:
+            raise BadRequest(f"{ApiKey(api_key).name} v{version} cannot be read: {error}") from error
+        context = RequestContext(
+            header,
+            origin.client_host,
+            origin.listener_name,
+            origin.connection_id,
+            received_ms,
+            origin.ordering,
+        )
+        return Call(route, request, context, len(frame))
+
+    def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> list[Part]:
+        if api_key != ApiKey.API_VERSIONS:
+            raise BadRequest(f"version {version} of {ApiKey(api_key).name} is not served")
+        # A client that opens with a newer version than ours reads this as version 0 and asks again (KIP-511).
+        ranges = [
+            ApiVersion(api_key=int(one.api_key), min_version=one.min_version, max_version=one.max_version)
+            for one in self._routes
+        ]
+        body = ApiVersionsResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION), api_keys=ranges).encode(0)
+        return frame_of(response_header(correlation_id, ApiKey.API_VERSIONS, 0), [body])
+
+    def begin(self, call: Call) -> Any:
+        """Call the handler; gives the response, None, or an awaitable for either."""
+        return call.route.handler(self._services, call.request, call.context)
+
+    async def answer(self, call: Call, begun: Awaitable[Any] | None = None) -> list[Part] | None:
+        """Run the handler, or what it began, to its end, and write the response."""
+        try:
+            response = self.begin(call) if begun is None else begun
+            if inspect.isawaitable(response):
+                response = await response
+            return self.encode(call, response)
+        except Exception as error:
+            return self.answer_error(call, error)
+
+    def encode(self, call: Call, response: Any) -> list[Part] | None:
+        """Write a response as a frame, or None for none."""
+        if response is None:
+            return None
+        header = call.context.header
+        head = response_header(header.correlation_id, ApiKey(header.api_key), header.api_version)
+        if isinstance(response, PartsResponse):
+            return frame_of(head, response.encode_parts(header.api_version))
+        return frame_of(head, [response.encode(header.api_version)])
+
+    def answer_error(self, call: Call, error: Exception) -> list[Part] | None:
+        """Answer for a handler that failed; raises `CloseConnection` where the API has no place for it."""
+        if isinstance(error, CloseConnection):
+            raise error
+        if not isinstance(error, KafkaError):
+            log.error(
+                "%s v%d from %s failed",
+                call.route.api_key.name,
+                call.context.api_version,
+                call.context.connection_id,
+                exc_info=error,
+            )
+        response = response_class(call.route.api_key)()
+        if not hasattr(response, "error_code"):
+            raise CloseConnection from error
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        response.error_code = int(code)
+        return self.encode(call, response)
+
+
+def frame_of(head: bytes, body: list[Part]) -> list[Part]:
+    """Put size and header in front of a body."""
+    size = len(head) + sum(len(part) if isinstance(part, bytes) else part.length for part in body)
+    if len(body) and isinstance(body[0], bytes):
+        return [b"".join((_SIZE.pack(size), head, body[0])), *body[1:]]
+    return [_SIZE.pack(size) + head, *body]

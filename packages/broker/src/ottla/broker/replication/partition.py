@@ -229,7 +229,7 @@ class Partition:
         return self._advance(now_ms)
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, now_ms: int) -> list[Effect]:
-        """A follower asked for `offset`: it holds everything below. May advance, may propose it for the ISR."""
+        """A follower asked for `offset`: it holds all below. May advance, may propose it for the ISR."""
         progress = self.followers.get(replica)
         if self.role is not Role.LEADER or progress is None:
             return []

@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.replication.checkpoints import read_high_watermarks, write_high_watermarks
+from ottla.broker.replication.hosted import LeaderPartition
+from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition
+from ottla.broker.replication.requests import (
+    assignments_of,
+    leader_and_isr_response,
+    stop_replica_response,
+    stops_of,
+)
+from ottla.protocol.errors import (
+    ErrorCode,
+    FencedLeaderEpoch,
+    InconsistentTopicId,
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    StaleControllerEpoch,
+    UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
+)
+from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
+from ottla.protocol.messages.stop_replica import StopReplicaResponse
+from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ottla.broker.config import BrokerConfig, LogConfig
     from ottla.broker.environment import Environment
-    from ottla.broker.log.log import Appended, Log, Slice
     from ottla.broker.log.logs import Logs
-    from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
-    from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
-    from ottla.protocol.topics import TopicPartition
+    from ottla.broker.metrics import Metrics
+    from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
+    from ottla.protocol.messages.stop_replica import StopReplicaRequest
+
+__all__ = ["FollowerFetching", "LeaderPartition", "LeadershipListener", "NoFollowers", "Replicas"]
+
+log = logging.getLogger("state-change")
+
+DELETE_EPOCH: Final = -2
+"""The leader epoch of a StopReplica that comes from a topic's deletion: newer than any."""
+NO_EPOCH: Final = -1
 
 
 class LeadershipListener(Protocol):
@@ -23,39 +59,30 @@ class LeadershipListener(Protocol):
         elected: Sequence[tuple[TopicPartition, int]],
         resigned: Sequence[tuple[TopicPartition, int]],
     ) -> None:
-        """`elected` and `resigned` hold (partition, leader epoch); a new epoch of one's own is elected again."""
+        """Both hold (partition, leader epoch); a new epoch of one's own leadership is elected again."""
         ...
 
 
-class LeaderPartition:
-    """A partition that this broker leads."""
+class FollowerFetching(Protocol):
+    """Copies partitions from their leaders."""
 
-    topic_partition: TopicPartition
-    log: Log
-    leader_epoch: int
-    high_watermark: int
+    def follow(self, partition: LeaderPartition, leader: int) -> None:
+        """Begin to copy a partition from broker `leader`, or from another one than before."""
+        ...
 
-    def append(
-        self, batches: bytes | bytearray | memoryview, *, required_acks: int = -1, now_ms: int
-    ) -> Appended:
-        """Append v2 batches and advance what can be advanced at once.
+    def unfollow(self, topic_partition: TopicPartition) -> None:
+        """Stop copying a partition."""
+        ...
 
-        Raises `NotEnoughReplicas` where acks=all meets an ISR below min.insync.replicas, and what `Log.append`
-        raises.
-        """
-        raise NotImplementedError
 
-    async def replicated(self, offset: int) -> None:
-        """Wait until the high watermark is at `offset` or above: pass the last offset + 1.
+class NoFollowers:
+    """Copies nothing: a follower keeps its log as it is and waits for a role."""
 
-        Raises `NotLeaderOrFollower` when leadership ends first, `NotEnoughReplicasAfterAppend` when the
-        records are in but the ISR fell below the minimum. The bound is the caller's (`asyncio.timeout`).
-        """
-        raise NotImplementedError
+    def follow(self, partition: LeaderPartition, leader: int) -> None:
+        log.info("%s follows broker %d and is not copied", partition.topic_partition, leader)
 
-    def read(self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool = True) -> Slice:
-        """Return whole batches from `offset` on, below `up_to`."""
-        raise NotImplementedError
+    def unfollow(self, topic_partition: TopicPartition) -> None:
+        pass
 
 
 class Replicas:
@@ -69,8 +96,64 @@ class Replicas:
         environment: Environment,
         logs: Logs,
         log_config: Callable[[str], LogConfig],
+        metrics: Metrics | None = None,
+        propose_isr: Callable[[TopicPartition, IsrProposed], None] | None = None,
+        followers: FollowerFetching | None = None,
+        is_known: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:
-        """`log_config` gives the configuration of a topic's logs by the topic's name."""
+        """Host nothing yet.
+
+        `log_config` gives the configuration of a topic's logs by its name. `propose_isr` asks the controller
+        for an ISR; its answer comes back through `isr_answered` or `isr_refused`. `is_known` says whether a
+        partition exists somewhere in the cluster.
+        """
+        self.broker_id = broker_id
+        self.broker_epoch = NO_EPOCH
+        """The epoch of this broker's registration; requests for an earlier life are refused."""
+        self.controller_epoch = 0
+        self._config = config
+        self._clock = environment.clock
+        self._logs = logs
+        self._log_config = log_config
+        self._propose_isr = propose_isr or (lambda _partition, _proposal: None)
+        self._followers: FollowerFetching = followers or NoFollowers()
+        self._is_known = is_known
+        self._hosted: dict[TopicPartition, LeaderPartition] = {}
+        self._offline: set[TopicPartition] = set()
+        self._listeners: list[LeadershipListener] = []
+        self._saved: dict[TopicPartition, int] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._measure(metrics)
+
+    def _measure(self, metrics: Metrics | None) -> None:
+        if metrics is None:
+            return
+        kind = ("kafka.server", "ReplicaManager")
+        metrics.gauge(*kind, "PartitionCount", lambda: len(self._hosted))
+        metrics.gauge(*kind, "LeaderCount", lambda: sum(1 for _ in self.leaders()))
+        metrics.gauge(*kind, "OfflineReplicaCount", lambda: len(self._offline))
+        metrics.gauge(
+            *kind,
+            "UnderReplicatedPartitions",
+            lambda: sum(one.core.is_under_replicated for one in self.leaders()),
+        )
+        metrics.gauge(
+            *kind,
+            "UnderMinIsrPartitionCount",
+            lambda: sum(one.core.is_under_min_isr for one in self.leaders()),
+        )
+        metrics.gauge(
+            *kind,
+            "AtMinIsrPartitionCount",
+            lambda: sum(len(one.core.isr) == one.core.effective_min_isr for one in self.leaders()),
+        )
+        metrics.gauge(
+            *kind, "ReassigningPartitions", lambda: sum(one.core.is_reassigning for one in self.leaders())
+        )
+        self._shrinks = metrics.meter(*kind, "IsrShrinksPerSec")
+        self._expands = metrics.meter(*kind, "IsrExpandsPerSec")
+
+    # ---- finding partitions
 
     def leader(self, topic_partition: TopicPartition, current_leader_epoch: int = -1) -> LeaderPartition:
         """Return the partition if it is led here.
@@ -78,23 +161,265 @@ class Replicas:
         Raises `UnknownTopicOrPartition`, `NotLeaderOrFollower`, `KafkaStorageError`, and
         `FencedLeaderEpoch` or `UnknownLeaderEpoch` when the caller's epoch is another one.
         """
-        raise NotImplementedError
+        found = self._hosted.get(topic_partition)
+        if found is None:
+            raise self._why_not_hosted(topic_partition)
+        if current_leader_epoch != NO_EPOCH:
+            check_epoch(current_leader_epoch, found.leader_epoch)
+        if not found.leads:
+            raise NotLeaderOrFollower
+        return found
+
+    def _why_not_hosted(self, topic_partition: TopicPartition) -> KafkaError:
+        if topic_partition in self._offline:
+            return KafkaStorageError(f"the log directory of {topic_partition} is offline")
+        if self._is_known(topic_partition):
+            return NotLeaderOrFollower()
+        return UnknownTopicOrPartition()
+
+    def hosted(self, topic_partition: TopicPartition) -> LeaderPartition | None:
+        """Return a partition hosted here in whatever role, or None."""
+        return self._hosted.get(topic_partition)
+
+    def __iter__(self) -> Iterator[LeaderPartition]:
+        return iter(list(self._hosted.values()))
 
     def leaders(self) -> Iterator[LeaderPartition]:
         """Iterate over all partitions led here."""
-        raise NotImplementedError
+        return (one for one in list(self._hosted.values()) if one.leads)
 
     def subscribe(self, listener: LeadershipListener) -> None:
         """Tell `listener` about leadership from now on."""
+        self._listeners.append(listener)
+
+    # ---- roles
+
+    async def load(self) -> None:
+        """Read the high watermarks that were saved; to be called once, after the logs were opened."""
+        self._saved = await asyncio.to_thread(read_high_watermarks, self._logs.directories())
+
+    def is_stale_controller(self, controller_epoch: int) -> bool:
+        """Say whether a request comes from a controller that has been replaced; remember the newest."""
+        if controller_epoch < self.controller_epoch:
+            return True
+        self.controller_epoch = controller_epoch
+        return False
 
     async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Take the roles a controller assigned, refusing what is older than what is known here."""
-        raise NotImplementedError
+        refused = self._refuse(request.controller_epoch, request.broker_epoch)
+        if refused is not None:
+            return LeaderAndIsrResponse(error_code=int(refused))
+        assigned = assignments_of(request)
+        return leader_and_isr_response(assigned, await self.apply(assigned))
 
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop hosting partitions, and delete their logs where asked to."""
-        raise NotImplementedError
+        refused = self._refuse(request.controller_epoch, request.broker_epoch)
+        if refused is not None:
+            return StopReplicaResponse(error_code=int(refused))
+        return stop_replica_response(await self.stop(stops_of(request)))
 
-    def checkpoint_high_watermarks(self) -> Awaitable[None]:
+    def _refuse(self, controller_epoch: int, broker_epoch: int) -> ErrorCode | None:
+        if broker_epoch != NO_EPOCH and broker_epoch < self.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        if self.is_stale_controller(controller_epoch):
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        return None
+
+    async def apply(
+        self, assignments: Sequence[tuple[TopicPartition, UUID | None, Assignment]]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Take roles; gives what each partition answered. Calls are taken one after another.
+
+        Logs are created on the way. Listeners are told once, when all partitions have their roles.
+        """
+        async with self._one_at_a_time:
+            answers: dict[TopicPartition, ErrorCode] = {}
+            elected: list[tuple[TopicPartition, int]] = []
+            resigned: list[tuple[TopicPartition, int]] = []
+            for topic_partition, topic_id, assignment in assignments:
+                try:
+                    self._apply_one(topic_partition, topic_id, assignment, elected, resigned)
+                    answers[topic_partition] = ErrorCode.NONE
+                except KafkaError as error:
+                    log.warning("%s keeps its role: %s", topic_partition, error.code.name)
+                    answers[topic_partition] = error.code
+                except OSError:
+                    log.exception("%s is offline: its log cannot be made", topic_partition)
+                    self._offline.add(topic_partition)
+                    answers[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
+            self._tell(elected, resigned)
+            return answers
+
+    def _apply_one(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID | None,
+        assignment: Assignment,
+        elected: list[tuple[TopicPartition, int]],
+        resigned: list[tuple[TopicPartition, int]],
+    ) -> None:
+        partition = self._hosted.get(topic_partition)
+        self._check(partition, topic_id, assignment)
+        if partition is None:
+            partition = self._host(topic_partition, topic_id, assignment.is_new)
+        led_epoch = partition.leader_epoch if partition.leads else None
+        if assignment.leader == self.broker_id:
+            self._followers.unfollow(topic_partition)
+            partition.lead(assignment, self._clock.now_ms())
+            elected.append((topic_partition, assignment.leader_epoch))
+            log.info("%s is led here in epoch %d", topic_partition, assignment.leader_epoch)
+        else:
+            partition.follow(assignment)
+            self._followers.follow(partition, assignment.leader)
+            log.info("%s follows %d in epoch %d", topic_partition, assignment.leader, assignment.leader_epoch)
+            if led_epoch is not None:
+                resigned.append((topic_partition, assignment.leader_epoch))
+
+    def _check(self, partition: LeaderPartition | None, topic_id: UUID | None, new: Assignment) -> None:
+        if self.broker_id not in new.replicas:
+            raise UnknownTopicOrPartition
+        if partition is None:
+            return
+        known_id = partition.log.topic_id
+        if topic_id and known_id and topic_id != known_id:
+            raise InconsistentTopicId
+        if not partition.core.accepts(new):
+            raise StaleControllerEpoch
+
+    def _host(self, topic_partition: TopicPartition, topic_id: UUID | None, is_new: bool) -> LeaderPartition:
+        found = self._logs.get(topic_partition)
+        if found is None:
+            found = self._logs.create(
+                topic_partition, topic_id, self._log_config(topic_partition.topic), is_new=is_new
+            )
+        core = Partition(
+            self.broker_id,
+            min_insync_replicas=found.config.min_insync_replicas,
+            max_lag_ms=self._config.replica_lag_time_max_ms,
+            high_watermark=self._saved_high_watermark(
+                topic_partition, found.log_start_offset, found.log_end_offset
+            ),
+        )
+        found.high_watermark = core.high_watermark
+        partition = LeaderPartition(
+            topic_partition, found, core, propose_isr=self._propose_isr, isr_changed=self._count_isr_change
+        )
+        self._hosted[topic_partition] = partition
+        self._offline.discard(topic_partition)
+        return partition
+
+    def _saved_high_watermark(self, topic_partition: TopicPartition, start: int, end: int) -> int:
+        return max(start, min(self._saved.pop(topic_partition, start), end))
+
+    def _count_isr_change(self, change: IsrChanged) -> None:
+        (self._shrinks if change.shrunk else self._expands).mark()
+
+    def _tell(
+        self, elected: list[tuple[TopicPartition, int]], resigned: list[tuple[TopicPartition, int]]
+    ) -> None:
+        if elected or resigned:
+            for listener in self._listeners:
+                listener.leadership_changed(elected, resigned)
+
+    async def stop(
+        self, partitions: Sequence[tuple[TopicPartition, int, bool]]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Stop hosting partitions, given as (partition, leader epoch, whether to delete its log)."""
+        async with self._one_at_a_time:
+            answers: dict[TopicPartition, ErrorCode] = {}
+            resigned: list[tuple[TopicPartition, int]] = []
+            for topic_partition, leader_epoch, delete in partitions:
+                answers[topic_partition] = self._stop_one(topic_partition, leader_epoch, delete, resigned)
+            self._tell([], resigned)
+            return answers
+
+    def _stop_one(
+        self,
+        topic_partition: TopicPartition,
+        leader_epoch: int,
+        delete: bool,
+        resigned: list[tuple[TopicPartition, int]],
+    ) -> ErrorCode:
+        partition = self._hosted.get(topic_partition)
+        if topic_partition in self._offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if partition is not None:
+            if leader_epoch not in (DELETE_EPOCH, NO_EPOCH) and leader_epoch < partition.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            if partition.leads:
+                resigned.append((topic_partition, partition.leader_epoch))
+            self._followers.unfollow(topic_partition)
+            partition.stop()
+        if delete:
+            self._hosted.pop(topic_partition, None)
+            self._saved.pop(topic_partition, None)
+            if self._logs.get(topic_partition) is not None:
+                self._logs.delete(topic_partition)
+        log.info("%s is stopped%s", topic_partition, " and deleted" if delete else "")
+        return ErrorCode.NONE
+
+    def directory_failed(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        """Serve these partitions no more: their directory cannot be used."""
+        resigned: list[tuple[TopicPartition, int]] = []
+        for topic_partition in topic_partitions:
+            partition = self._hosted.pop(topic_partition, None)
+            self._offline.add(topic_partition)
+            if partition is not None:
+                if partition.leads:
+                    resigned.append((topic_partition, partition.leader_epoch))
+                self._followers.unfollow(topic_partition)
+                partition.stop()
+        self._tell([], resigned)
+
+    # ---- in-sync replicas
+
+    def shrink_isrs(self) -> None:
+        """Propose to drop followers that lag; to be called every half `replica.lag.time.max.ms`."""
+        now_ms = self._clock.now_ms()
+        for partition in self.leaders():
+            partition.perform(partition.core.shrink(now_ms))
+
+    def isr_answered(
+        self, topic_partition: TopicPartition, token: int, isr: Sequence[int], partition_epoch: int
+    ) -> None:
+        """The controller confirmed a proposed ISR."""
+        partition = self._hosted.get(topic_partition)
+        if partition is not None:
+            partition.perform(partition.core.isr_answered(token, isr, partition_epoch, self._clock.now_ms()))
+
+    def isr_refused(self, topic_partition: TopicPartition, token: int) -> None:
+        """The controller refused a proposed ISR for good."""
+        partition = self._hosted.get(topic_partition)
+        if partition is not None:
+            partition.perform(partition.core.isr_refused(token))
+
+    # ---- high watermarks
+
+    def high_watermarks(self) -> dict[Path, dict[TopicPartition, int]]:
+        """Return what is to be saved, by log directory; a directory with nothing in it is there too."""
+        by_directory: dict[Path, dict[TopicPartition, int]] = {
+            directory: {} for directory in self._logs.directories()
+        }
+        for topic_partition, partition in self._hosted.items():
+            directory = partition.log.directory.parent
+            if directory in by_directory:
+                by_directory[directory][topic_partition] = partition.high_watermark
+        for topic_partition, high_watermark in self._saved.items():
+            found = self._logs.get(topic_partition)
+            if found is not None and found.directory.parent in by_directory:
+                by_directory[found.directory.parent][topic_partition] = high_watermark
+        return by_directory
+
+    async def checkpoint_high_watermarks(self) -> None:
         """Write every directory's `replication-offset-checkpoint`, on a thread."""
-        raise NotImplementedError
+        await asyncio.to_thread(write_high_watermarks, self.high_watermarks())
+
+
+def check_epoch(current_leader_epoch: int, leader_epoch: int) -> None:
+    """Raise unless a client's idea of the leader epoch is the present one (KIP-320)."""
+    if current_leader_epoch < leader_epoch:
+        raise FencedLeaderEpoch
+    if current_leader_epoch > leader_epoch:
+        raise UnknownLeaderEpoch

@@ -1,0 +1,78 @@
+"""DeleteRecords: move the start of logs forward."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import (
+    KafkaError,
+    KafkaStorageError,
+    OffsetOutOfRange,
+    PolicyViolation,
+    RequestTimedOut,
+)
+from ottla.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.replication.replicas import LeaderPartition
+
+TO_HIGH_WATERMARK: Final = -1
+
+
+async def handle(
+    services: Services, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    """Advance each log's start, then wait until every replica's start is there too."""
+    timeout_s = request.timeout_ms / 1000
+    topics = []
+    for topic in request.topics:
+        answers = [
+            _answer(services, TopicPartition(topic.name, one.partition_index), one.offset, timeout_s)
+            for one in topic.partitions
+        ]
+        topics.append(
+            DeleteRecordsTopicResult(name=topic.name, partitions=list(await asyncio.gather(*answers)))
+        )
+    return DeleteRecordsResponse(topics=topics)
+
+
+async def _answer(
+    services: Services, topic_partition: TopicPartition, offset: int, timeout_s: float
+) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult(partition_index=topic_partition.partition, low_watermark=-1)
+    try:
+        if topic_partition.topic in INTERNAL_TOPICS:
+            raise PolicyViolation(f"records of {topic_partition.topic} cannot be deleted")
+        partition = services.replicas.leader(topic_partition)
+        async with asyncio.timeout(timeout_s):
+            result.low_watermark = await delete_before(partition, offset)
+    except KafkaError as error:
+        result.error_code = int(error.code)
+    except TimeoutError:
+        result.error_code = int(RequestTimedOut.code)
+    except OSError:
+        result.error_code = int(KafkaStorageError.code)
+    return result
+
+
+async def delete_before(partition: LeaderPartition, offset: int) -> int:
+    """Drop records below `offset` (-1: all committed ones); returns the least log start of all replicas."""
+    log = partition.log
+    if not log.config.delete:
+        raise PolicyViolation("the topic's cleanup.policy does not delete")
+    wanted = partition.high_watermark if offset == TO_HIGH_WATERMARK else offset
+    if not 0 <= wanted <= partition.high_watermark:
+        raise OffsetOutOfRange
+    if wanted > log.log_start_offset:
+        log.advance_log_start(wanted)
+    partition.core.log_start_offset = log.log_start_offset
+    await partition.low_watermark_at(wanted)
+    return partition.core.low_watermark

@@ -1,0 +1,309 @@
+"""Fetch: whole batches from logs, at once where there are enough, otherwise once there are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition
+from ottla.broker.handlers.fetch_sessions import FetchContext, Wanted
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnsupportedCompressionType,
+    UnsupportedVersion,
+)
+from ottla.protocol.records import convert_down
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.log.log import Slice
+    from ottla.broker.replication.replicas import LeaderPartition
+    from ottla.protocol.messages.fetch import FetchRequest
+
+READ_COMMITTED: Final = 1
+NO_REPLICA: Final = -1
+_FIRST_WITH_TOTAL_LIMIT: Final = 3
+_FIRST_WITH_V2: Final = 4
+_FIRST_WITH_ZSTD: Final = 10
+
+
+class Reading:
+    """One request's terms: who asks, for how much, and how far it may see."""
+
+    __slots__ = ("committed_only", "magic", "max_bytes", "replica", "services", "version")
+
+    def __init__(self, services: Services, request: FetchRequest, version: int) -> None:
+        self.services = services
+        self.version = version
+        self.replica = request.replica_id
+        self.committed_only = request.isolation_level == READ_COMMITTED
+        limit = services.config.fetch_max_bytes
+        self.max_bytes = min(request.max_bytes, limit) if version >= _FIRST_WITH_TOTAL_LIMIT else limit
+        self.magic = 2 if version >= _FIRST_WITH_V2 else 1 if version >= 2 else 0
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether another broker asks."""
+        return self.replica >= 0
+
+
+def handle(
+    services: Services, request: FetchRequest, context: RequestContext
+) -> FetchAnswer | Awaitable[FetchAnswer]:
+    """Answer at once if there is enough to answer with; otherwise give the wait for it."""
+    reading = Reading(services, request, context.api_version)
+    try:
+        fetch = _open(services, request, reading)
+    except KafkaError as error:
+        return FetchAnswer(error_code=int(error.code))
+    _count_requests(services, fetch)
+    results = read_all(reading, fetch.wanted)
+    if _is_enough(request, fetch, results):
+        if reading.magic == 2:
+            return _answer(reading, fetch, results)
+        return _converted_answer(reading, fetch, results)
+    return _wait(reading, request, fetch, context)
+
+
+def _open(services: Services, request: FetchRequest, reading: Reading) -> FetchContext:
+    wanted = [
+        Wanted(
+            TopicPartition(topic.topic, one.partition),
+            one.fetch_offset,
+            one.partition_max_bytes,
+            one.current_leader_epoch,
+            one.last_fetched_epoch,
+            one.log_start_offset,
+        )
+        for topic in request.topics
+        for one in topic.partitions
+    ]
+    forgotten = [
+        TopicPartition(topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+    return services.fetch_sessions.open(
+        request.session_id,
+        request.session_epoch,
+        wanted,
+        forgotten,
+        privileged=reading.is_follower,
+        now_ms=services.environment.clock.monotonic_ms(),
+    )
+
+
+# ---- reading
+
+
+def read_all(reading: Reading, wanted: list[Wanted]) -> list[FetchedPartition]:
+    """Read every partition, in order, within the request's limit.
+
+    The first batch of the first partition that has one is given whatever its size, or a reader whose limits
+    are below it would never get on (KIP-74).
+    """
+    left, results = reading.max_bytes, []
+    nothing_yet = True
+    for one in wanted:
+        result = _read_or_fail(reading, one, min(one.max_bytes, left), nothing_yet)
+        if result.size:
+            nothing_yet = False
+            left = max(0, left - result.size)
+        results.append(result)
+    return results
+
+
+def _read_or_fail(reading: Reading, wanted: Wanted, max_bytes: int, at_least_one: bool) -> FetchedPartition:
+    topic_partition = wanted.topic_partition
+    try:
+        partition = reading.services.replicas.leader(topic_partition, wanted.current_leader_epoch)
+        return _read(reading, partition, wanted, max_bytes, at_least_one)
+    except KafkaError as error:
+        _count_failure(reading.services, topic_partition, error)
+        return FetchedPartition(topic_partition.partition, error_code=int(error.code))
+    except OSError as error:
+        _count_failure(reading.services, topic_partition, KafkaStorageError(str(error)))
+        return FetchedPartition(topic_partition.partition, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
+
+
+def _read(
+    reading: Reading, partition: LeaderPartition, wanted: Wanted, max_bytes: int, at_least_one: bool
+) -> FetchedPartition:
+    log = partition.log
+    if reading.version < _FIRST_WITH_ZSTD and log.config.compression_type == "zstd":
+        raise UnsupportedCompressionType
+    if reading.magic < 2 and not log.config.message_downconversion_enable:
+        raise UnsupportedVersion
+    if reading.is_follower:
+        _note_follower(reading, partition, wanted)
+    result = FetchedPartition(
+        wanted.topic_partition.partition,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        aborted=[] if reading.committed_only and reading.version >= _FIRST_WITH_V2 else None,
+    )
+    if wanted.last_fetched_epoch >= 0:
+        result.diverging_epoch = _divergence(partition, wanted)
+        if result.diverging_epoch is not None:
+            return result
+    if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+        raise OffsetOutOfRange
+    up_to = _visible_end(reading, partition)
+    if wanted.fetch_offset < up_to and (max_bytes > 0 or at_least_one):
+        records = partition.read(wanted.fetch_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
+        if records.length:
+            result.records = records
+            if result.aborted is not None:
+                result.aborted = _aborted(partition, wanted.fetch_offset, up_to)
+    return result
+
+
+def _visible_end(reading: Reading, partition: LeaderPartition) -> int:
+    if reading.is_follower:
+        return partition.log.log_end_offset
+    return partition.log.last_stable_offset if reading.committed_only else partition.high_watermark
+
+
+def _note_follower(reading: Reading, partition: LeaderPartition, wanted: Wanted) -> None:
+    if reading.replica not in partition.core.followers:
+        raise NotLeaderOrFollower(f"broker {reading.replica} is no replica of {partition.topic_partition}")
+    if wanted.last_fetched_epoch < 0 or _divergence(partition, wanted) is None:
+        now_ms = reading.services.environment.clock.now_ms()
+        partition.fetched(reading.replica, wanted.fetch_offset, wanted.log_start_offset, now_ms)
+
+
+def _divergence(partition: LeaderPartition, wanted: Wanted) -> tuple[int, int] | None:
+    """Say where the reader's log leaves the leader's, if it does (KIP-320, KIP-595)."""
+    epoch, end = partition.log.leader_epochs.end_offset_for(
+        wanted.last_fetched_epoch, partition.log.log_end_offset
+    )
+    if epoch < 0 or end < 0:
+        raise OffsetOutOfRange
+    if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+        return epoch, end
+    return None
+
+
+def _aborted(partition: LeaderPartition, start: int, end: int) -> list[tuple[int, int]]:
+    return [(one.producer_id, one.first_offset) for one in partition.log.aborted_transactions(start, end)]
+
+
+# ---- waiting
+
+
+def _is_enough(request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]) -> bool:
+    if request.max_wait_ms <= 0 or not fetch.wanted:
+        return True
+    size = 0
+    for result in results:
+        if result.error_code or result.diverging_epoch is not None:
+            return True
+        size += result.size
+    return size >= request.min_bytes
+
+
+async def _wait(
+    reading: Reading, request: FetchRequest, fetch: FetchContext, context: RequestContext
+) -> FetchAnswer:
+    """Wait until there is enough, or the wait is over, or a partition has something else to say."""
+    clock = reading.services.environment.clock
+    began_ms = clock.monotonic_ms()
+    try:
+        async with asyncio.timeout(request.max_wait_ms / 1000):
+            results = await _until_enough(reading, request, fetch)
+    except TimeoutError:
+        results = read_all(reading, fetch.wanted)
+    context.remote_ms += clock.monotonic_ms() - began_ms
+    if reading.magic == 2:
+        return _answer(reading, fetch, results)
+    return await _converted_answer(reading, fetch, results)
+
+
+async def _until_enough(
+    reading: Reading, request: FetchRequest, fetch: FetchContext
+) -> list[FetchedPartition]:
+    news = asyncio.Event()
+    watched = _watch(reading, fetch, news)
+    try:
+        while True:
+            news.clear()
+            results = read_all(reading, fetch.wanted)  # also the look between the first read and the watch
+            if _is_enough(request, fetch, results):
+                return results
+            del results  # the files of a read that was not enough are let go
+            await news.wait()
+    finally:
+        for partition in watched:
+            partition.watchers.pop(news.set, None)
+
+
+def _watch(reading: Reading, fetch: FetchContext, news: asyncio.Event) -> list[LeaderPartition]:
+    watched: list[LeaderPartition] = []
+    for one in fetch.wanted:
+        partition = reading.services.replicas.hosted(one.topic_partition)
+        if partition is not None:
+            partition.watchers[news.set] = None
+            watched.append(partition)
+    return watched
+
+
+# ---- answering
+
+
+def _answer(reading: Reading, fetch: FetchContext, results: list[FetchedPartition]) -> FetchAnswer:
+    answer = FetchAnswer(session_id=fetch.session_id)
+    carried = [
+        (wanted, result)
+        for wanted, result in zip(fetch.wanted, results, strict=True)
+        if fetch.is_news(wanted, result)
+    ]
+    last_topic: str | None = None
+    for wanted, result in carried:
+        topic = wanted.topic_partition.topic
+        if topic != last_topic:
+            answer.topics.append((topic, []))
+            last_topic = topic
+        answer.topics[-1][1].append(result)
+        if result.size and not reading.is_follower:
+            reading.services.topic_metrics.of(topic).bytes_out.mark(result.size)
+            reading.services.topic_metrics.all_topics.bytes_out.mark(result.size)
+    fetch.answered(carried)
+    return answer
+
+
+async def _converted_answer(
+    reading: Reading, fetch: FetchContext, results: list[FetchedPartition]
+) -> FetchAnswer:
+    """Rewrite the records for a client that knows older formats only, on a thread, one by one."""
+    for wanted, result in zip(fetch.wanted, results, strict=True):
+        records = result.records
+        if records is None or isinstance(records, bytes):
+            continue
+        try:
+            result.records = await asyncio.to_thread(_convert, records, reading.magic)
+        except KafkaError as error:
+            result.records, result.error_code = None, int(error.code)
+        reading.services.topic_metrics.of(wanted.topic_partition.topic).fetch_conversions.mark()
+        reading.services.topic_metrics.all_topics.fetch_conversions.mark()
+    return _answer(reading, fetch, results)
+
+
+def _convert(records: Slice, magic: int) -> bytes:
+    return bytes(convert_down(records.read(), magic))
+
+
+def _count_requests(services: Services, fetch: FetchContext) -> None:
+    services.topic_metrics.all_topics.fetch_requests.mark(len(fetch.wanted))
+
+
+def _count_failure(services: Services, topic_partition: TopicPartition, error: KafkaError) -> None:
+    services.topic_metrics.all_topics.failed_fetch_requests.mark()
+    if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        services.topic_metrics.of(topic_partition.topic).failed_fetch_requests.mark()

@@ -1,0 +1,194 @@
+"""Fetch sessions: the broker remembers what a client reads; both sides send changes (KIP-227). Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ottla.broker.handlers.fetch_response import FetchedPartition
+from ottla.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
+from ottla.protocol.topics import TopicPartition
+
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+MIN_IDLE_BEFORE_EVICTION_MS: Final = 120_000
+_MAX_INT: Final = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What is asked of one partition, and, in a session, what was last answered for it."""
+
+    topic_partition: TopicPartition
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    answered_log_start_offset: int = -1
+    answered_error: bool = False
+
+    def is_news(self, answer: FetchedPartition) -> bool:
+        """Say whether an incremental response has to carry this answer."""
+        return (
+            answer.size > 0
+            or answer.error_code != 0
+            or answer.high_watermark != self.high_watermark
+            or answer.log_start_offset != self.answered_log_start_offset
+            or answer.preferred_read_replica != -1
+            or answer.diverging_epoch is not None
+        )
+
+    def answered(self, answer: FetchedPartition) -> None:
+        """Remember what a response really carried."""
+        if answer.error_code:
+            self.high_watermark = self.answered_log_start_offset = -1  # the next good answer is news
+            return
+        self.high_watermark = answer.high_watermark
+        self.answered_log_start_offset = answer.log_start_offset
+
+
+@dataclass(slots=True)
+class Session:
+    """One client's partitions, in the order in which they are served."""
+
+    session_id: int
+    privileged: bool
+    """Whether it is a follower's: those are not evicted for consumers."""
+    next_epoch: int = 1
+    last_used_ms: float = 0
+    partitions: OrderedDict[TopicPartition, Wanted] = field(default_factory=OrderedDict)
+
+    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[TopicPartition]) -> None:
+        """Take in what an incremental request adds, changes and drops."""
+        for topic_partition in forgotten:
+            self.partitions.pop(topic_partition, None)
+        for one in wanted:
+            known = self.partitions.get(one.topic_partition)
+            if known is None:
+                self.partitions[one.topic_partition] = one
+                continue
+            known.fetch_offset, known.max_bytes = one.fetch_offset, one.max_bytes
+            known.current_leader_epoch, known.last_fetched_epoch = (
+                one.current_leader_epoch,
+                one.last_fetched_epoch,
+            )
+            known.log_start_offset = one.log_start_offset
+
+    def advance(self) -> None:
+        """Count one more request. Zero and negative epochs have a meaning of their own and are skipped."""
+        self.next_epoch = 1 if self.next_epoch == _MAX_INT else self.next_epoch + 1
+
+
+@dataclass(slots=True)
+class FetchContext:
+    """How one request is to be answered."""
+
+    wanted: list[Wanted]
+    session: Session | None = None
+    incremental: bool = False
+
+    @property
+    def session_id(self) -> int:
+        """What the response says; 0 where there is no session."""
+        return self.session.session_id if self.session else NO_SESSION
+
+    def is_news(self, wanted: Wanted, answer: FetchedPartition) -> bool:
+        """Say whether the response has to carry this answer."""
+        return not self.incremental or wanted.is_news(answer)
+
+    def answered(self, carried: Iterable[tuple[Wanted, FetchedPartition]]) -> None:
+        """Remember what goes out. Who got records goes to the back, so that all get their turn."""
+        if self.session is None:
+            return
+        for wanted, answer in carried:
+            wanted.answered(answer)
+            if answer.size and wanted.topic_partition in self.session.partitions:
+                self.session.partitions.move_to_end(wanted.topic_partition)
+
+
+class FetchSessions:
+    """All sessions of one broker, at most `slots`, the longest unused first."""
+
+    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+        """`new_id` gives random positive numbers below 2**31."""
+        self._slots = slots
+        self._new_id = new_id
+        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions remembered in all sessions."""
+        return sum(len(one.partitions) for one in self._sessions.values())
+
+    def open(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: list[Wanted],
+        forgotten: list[TopicPartition],
+        *,
+        privileged: bool,
+        now_ms: float,
+    ) -> FetchContext:
+        """Find out what a request asks for.
+
+        Raises `FetchSessionIdNotFound` and `InvalidFetchSessionEpoch`; the client then starts anew.
+        """
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            session = self._begin(wanted, privileged, now_ms) if epoch == INITIAL_EPOCH and wanted else None
+            return FetchContext(wanted, session)
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise FetchSessionIdNotFound
+        if epoch != session.next_epoch:
+            raise InvalidFetchSessionEpoch
+        session.update(wanted, forgotten)
+        session.advance()
+        self._touch(session, now_ms)
+        if not session.partitions:
+            del self._sessions[session_id]
+            return FetchContext([], None)
+        return FetchContext(list(session.partitions.values()), session, incremental=True)
+
+    def _begin(self, wanted: list[Wanted], privileged: bool, now_ms: float) -> Session | None:
+        if not self._make_room(privileged, now_ms):
+            return None
+        session_id = self._new_id()
+        while session_id in self._sessions or session_id == NO_SESSION:
+            session_id = self._new_id()
+        session = Session(session_id, privileged)
+        session.update(wanted, ())
+        self._sessions[session_id] = session
+        self._touch(session, now_ms)
+        return session
+
+    def _touch(self, session: Session, now_ms: float) -> None:
+        session.last_used_ms = now_ms
+        self._sessions.move_to_end(session.session_id)
+
+    def _make_room(self, privileged: bool, now_ms: float) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        stale = now_ms - oldest.last_used_ms > MIN_IDLE_BEFORE_EVICTION_MS
+        victim = oldest if stale else self._least_consumer() if privileged else None
+        if victim is None:
+            return False
+        del self._sessions[victim.session_id]
+        self.evictions += 1
+        return True
+
+    def _least_consumer(self) -> Session | None:
+        return next((one for one in self._sessions.values() if not one.privileged), None)

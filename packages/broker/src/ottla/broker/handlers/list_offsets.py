@@ -1,0 +1,132 @@
+"""ListOffsets: the first, the last, or the offset at a point in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import (
+    KafkaError,
+    KafkaStorageError,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
+    UnsupportedForMessageFormat,
+)
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.replication.replicas import LeaderPartition
+    from ottla.protocol.messages.list_offsets import ListOffsetsPartition
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+READ_COMMITTED: Final = 1
+_FIRST_WITH_ONE_OFFSET: Final = 1
+_FIRST_WITH_NOT_AVAILABLE: Final = 5
+
+
+async def handle(
+    services: Services, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse:
+    """Answer every partition that was asked for; a partition asked for twice is refused."""
+    topics = []
+    for topic in request.topics:
+        partitions = [
+            _answer(
+                services, request, context.api_version, TopicPartition(topic.name, one.partition_index), one
+            )
+            for one in topic.partitions
+        ]
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _answer(
+    services: Services,
+    request: ListOffsetsRequest,
+    version: int,
+    topic_partition: TopicPartition,
+    asked: ListOffsetsPartition,
+) -> ListOffsetsPartitionResponse:
+    response = ListOffsetsPartitionResponse(partition_index=topic_partition.partition)
+    try:
+        partition = services.replicas.leader(topic_partition, asked.current_leader_epoch)
+        if version < _FIRST_WITH_ONE_OFFSET:
+            response.old_style_offsets = offsets_before(partition, asked.timestamp, asked.max_num_offsets)
+        else:
+            _find(partition, request, version, asked.timestamp, response)
+    except KafkaError as error:
+        response.error_code = int(error.code)
+    except OSError:
+        response.error_code = int(KafkaStorageError.code)
+    return response
+
+
+def _find(
+    partition: LeaderPartition,
+    request: ListOffsetsRequest,
+    version: int,
+    timestamp: int,
+    response: ListOffsetsPartitionResponse,
+) -> None:
+    log = partition.log
+    end = visible_end(partition, request)
+    if timestamp == EARLIEST:
+        response.offset, response.leader_epoch = (
+            log.log_start_offset,
+            _epoch_at(partition, log.log_start_offset),
+        )
+        return
+    _check_available(partition, request, version)
+    if timestamp == LATEST:
+        response.offset, response.leader_epoch = end, partition.leader_epoch
+        return
+    if timestamp < 0:
+        raise UnsupportedForMessageFormat(f"no offset is known for the timestamp {timestamp}")
+    found = log.offset_for_timestamp(timestamp)
+    if found is not None and found.offset < end:
+        response.timestamp, response.offset = found.timestamp, found.offset
+        response.leader_epoch = _epoch_at(partition, found.offset)
+
+
+def _check_available(partition: LeaderPartition, request: ListOffsetsRequest, version: int) -> None:
+    # The high watermark of a new leader lags one fetch behind what its predecessor had answered: saying
+    # "latest" before it is inside this epoch would let offsets go back (KIP-207).
+    core = partition.core
+    if request.replica_id < 0 and core.high_watermark < core.epoch_start_offset:
+        raise OffsetNotAvailable if version >= _FIRST_WITH_NOT_AVAILABLE else LeaderNotAvailable
+
+
+def visible_end(partition: LeaderPartition, request: ListOffsetsRequest) -> int:
+    """Return the end of the log as the asking client or broker may see it."""
+    if request.replica_id >= 0:
+        return partition.log.log_end_offset
+    if request.isolation_level == READ_COMMITTED:
+        return partition.log.last_stable_offset
+    return partition.high_watermark
+
+
+def _epoch_at(partition: LeaderPartition, offset: int) -> int:
+    epoch = partition.log.leader_epochs.epoch_for(offset)
+    return -1 if epoch is None else epoch
+
+
+def offsets_before(partition: LeaderPartition, timestamp: int, max_num_offsets: int) -> list[int]:
+    """Give version 0's answer: starts of segments changed before a time, and the end, newest first."""
+    log = partition.log
+    segments = [(one.base_offset, one.last_modified_ms) for one in log.segments]
+    starts = [(max(base, log.log_start_offset), changed) for base, changed in segments]
+    if timestamp == EARLIEST:
+        found = [log.log_start_offset]
+    elif timestamp == LATEST:
+        found = [partition.high_watermark, *(start for start, _ in reversed(starts))]
+    else:
+        found = [start for start, changed in reversed(starts) if changed <= timestamp]
+    distinct = list(dict.fromkeys(one for one in found if one <= partition.high_watermark))
+    return distinct[: max(0, max_num_offsets)]

@@ -1,0 +1,60 @@
+"""OffsetForLeaderEpoch: where an epoch ended in the leader's log, to find where a reader diverged."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
+from ottla.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from ottla.protocol.topics import TopicPartition
+
+UNDEFINED: Final = -1
+
+
+async def handle(
+    services: Services, request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """Answer with the largest epoch not above the one asked for, and where it ends (KIP-101, KIP-279)."""
+    topics = [
+        OffsetForLeaderTopicResult(
+            topic=topic.topic,
+            partitions=[
+                _answer(
+                    services,
+                    TopicPartition(topic.topic, one.partition),
+                    one.current_leader_epoch,
+                    one.leader_epoch,
+                )
+                for one in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _answer(
+    services: Services, topic_partition: TopicPartition, current_leader_epoch: int, leader_epoch: int
+) -> EpochEndOffset:
+    answer = EpochEndOffset(
+        partition=topic_partition.partition,
+        error_code=int(ErrorCode.NONE),
+        leader_epoch=UNDEFINED,
+        end_offset=UNDEFINED,
+    )
+    try:
+        log = services.replicas.leader(topic_partition, current_leader_epoch).log
+        answer.leader_epoch, answer.end_offset = log.leader_epochs.end_offset_for(
+            leader_epoch, log.log_end_offset
+        )
+    except KafkaError as error:
+        answer.error_code = int(error.code)
+    except OSError:
+        answer.error_code = int(KafkaStorageError.code)
+    return answer

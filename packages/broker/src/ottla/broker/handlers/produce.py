@@ -1,0 +1,316 @@
+"""Produce: batches into logs, and the answer when they are as safe as was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.handlers.services import CloseConnection, Ordering, RequestContext, Services
+from ottla.broker.log.validation import convert, needs_conversion
+from ottla.protocol.errors import (
+    CorruptMessage,
+    ErrorCode,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidRequiredAcks,
+    InvalidTopicException,
+    KafkaError,
+    KafkaStorageError,
+    RequestTimedOut,
+    UnsupportedCompressionType,
+)
+from ottla.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from ottla.protocol.records import Codec, magic_at, read_header
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.log.log import Appended
+    from ottla.broker.replication.replicas import LeaderPartition
+
+ADMIN_CLIENT_ID: Final = "__admin_client"
+NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
+_FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_V2_ONLY: Final = 3
+_OUTSIDE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+)
+"""Errors that say nothing about the records; a topic that does not exist gets no metrics of its own."""
+
+
+class Placed:
+    """What became of one partition's batches: appended, or the error they met."""
+
+    __slots__ = ("appended", "partition", "response")
+
+    def __init__(self, response: PartitionProduceResponse) -> None:
+        self.response = response
+        self.partition: LeaderPartition | None = None
+        self.appended: Appended | None = None
+
+    def failed(self, error: KafkaError) -> None:
+        """Answer with an error instead of an offset."""
+        response = self.response
+        response.error_code = int(error.code)
+        response.error_message = str(error) or None
+        response.base_offset, response.log_append_time_ms, response.log_start_offset = -1, -1, -1
+
+    def placed(self, partition: LeaderPartition, appended: Appended) -> None:
+        """Answer with where the batches are."""
+        response = self.response
+        response.base_offset = appended.base_offset
+        response.log_append_time_ms = appended.log_append_time_ms
+        response.log_start_offset = appended.log_start_offset
+        self.partition, self.appended = partition, appended
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether nothing is left to wait for but, perhaps, the disk."""
+        if self.partition is None or self.appended is None:
+            return True
+        return self.partition.high_watermark > self.appended.last_offset
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it needs no wait for the disk."""
+        return self.partition is None or not self.partition.log.config.flush_before_acknowledge
+
+
+def handle(
+    services: Services, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    """Append at once and in order; awaited are only replicas, the disk, or a rewrite of old formats."""
+    check_acks(request)
+    if context.ordering.behind is not None or _must_convert(request, context.api_version):
+        return _in_line(services, _detached(request), context)
+    return _appended(services, request, context)
+
+
+def check_acks(request: ProduceRequest) -> None:
+    """Raise unless acks is one of -1, 0 and 1."""
+    if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
+        raise InvalidRequiredAcks
+
+
+def _must_convert(request: ProduceRequest, version: int) -> bool:
+    return version < _FIRST_WITH_V2_ONLY and any(
+        partition.records and _is_old_format(partition.records)
+        for topic in request.topic_data
+        for partition in topic.partition_data
+    )
+
+
+def _is_old_format(records: bytes | memoryview) -> bool:
+    try:
+        return needs_conversion(records)
+    except CorruptMessage:
+        return False  # the append says so
+
+
+def _detached(request: ProduceRequest) -> ProduceRequest:
+    """Give the request bytes of its own: the network's buffer is only lent until `handle` returns."""
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            if partition.records is not None:
+                partition.records = bytes(partition.records)
+    return request
+
+
+def _in_line(
+    services: Services, request: ProduceRequest, context: RequestContext
+) -> Awaitable[ProduceResponse | None]:
+    """Append behind what this connection has not placed yet, rewriting old formats on a thread."""
+    ordering = context.ordering
+    before = ordering.behind
+    placed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ordering.behind = placed
+    return _convert_then_append(services, request, context, ordering, before, placed)
+
+
+async def _convert_then_append(
+    services: Services,
+    request: ProduceRequest,
+    context: RequestContext,
+    ordering: Ordering,
+    before: Awaitable[Any] | None,
+    placed: asyncio.Future[None],
+) -> ProduceResponse | None:
+    try:
+        failures = (
+            await _convert_all(services, request) if _must_convert(request, context.api_version) else {}
+        )
+        if before is not None:
+            await before
+        answer = _appended(services, request, context, failures)
+    finally:
+        if ordering.behind is placed:
+            ordering.behind = None
+        placed.set_result(None)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+async def _convert_all(services: Services, request: ProduceRequest) -> dict[TopicPartition, KafkaError]:
+    failures: dict[TopicPartition, KafkaError] = {}
+    now_ms = services.environment.clock.now_ms()
+    for topic in request.topic_data:
+        for one in topic.partition_data:
+            if not one.records or not _is_old_format(one.records):
+                continue
+            topic_partition = TopicPartition(topic.name, one.index)
+            try:
+                config = services.replicas.leader(topic_partition).log.config
+                one.records = await asyncio.to_thread(convert, one.records, now_ms, config)
+                services.topic_metrics.of(topic.name).produce_conversions.mark()
+                services.topic_metrics.all_topics.produce_conversions.mark()
+            except KafkaError as error:
+                failures[topic_partition] = error
+    return failures
+
+
+def _appended(
+    services: Services,
+    request: ProduceRequest,
+    context: RequestContext,
+    failures: dict[TopicPartition, KafkaError] | None = None,
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    response, placed = append_all(services, request, context, failures or {})
+    if request.acks == NO_ACKS:
+        if any(one.response.error_code for one in placed):
+            raise CloseConnection  # the only way to tell a producer that wants no answer
+        return None
+    if _nothing_to_wait_for(request.acks, placed):
+        return response
+    return _when_safe(request, context, response, placed, services)
+
+
+def append_all(
+    services: Services,
+    request: ProduceRequest,
+    context: RequestContext,
+    failures: dict[TopicPartition, KafkaError],
+) -> tuple[ProduceResponse, list[Placed]]:
+    """Append everything that can be; each partition's answer says what became of it."""
+    response, placed = ProduceResponse(), []
+    now_ms = services.environment.clock.now_ms()
+    for topic in request.topic_data:
+        answers: list[PartitionProduceResponse] = []
+        for one in topic.partition_data:
+            result = Placed(PartitionProduceResponse(index=one.index))
+            topic_partition = TopicPartition(topic.name, one.index)
+            try:
+                if topic_partition in failures:
+                    raise failures[topic_partition]
+                _append_one(services, request, context, topic_partition, one.records, result, now_ms)
+            except KafkaError as error:
+                result.failed(error)
+            except OSError as error:
+                result.failed(KafkaStorageError(str(error)))
+            _count(services, topic.name, one.records, result)
+            answers.append(result.response)
+            placed.append(result)
+        response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+    return response, placed
+
+
+def _append_one(
+    services: Services,
+    request: ProduceRequest,
+    context: RequestContext,
+    topic_partition: TopicPartition,
+    records: bytes | memoryview | None,
+    result: Placed,
+    now_ms: int,
+) -> None:
+    if topic_partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        raise InvalidTopicException(f"{topic_partition.topic} is written by brokers only")
+    partition = services.replicas.leader(topic_partition)
+    check_records(records, request, context.api_version)
+    assert records is not None
+    result.placed(partition, partition.append(records, required_acks=request.acks, now_ms=now_ms))
+    services.produce_runs.learn(topic_partition)
+
+
+def check_records(records: bytes | memoryview | None, request: ProduceRequest, version: int) -> None:
+    """Raise unless the records are what this version of Produce may carry."""
+    if not records:
+        raise InvalidRecord("a partition's records are empty")
+    if magic_at(records) != 2:
+        raise InvalidRecord(f"Produce version {version} carries record batches of format 2 only")
+    header = read_header(records)
+    if version >= _FIRST_WITH_V2_ONLY and header.size_in_bytes < len(records):
+        raise InvalidRecord(f"Produce version {version} carries exactly one record batch for a partition")
+    if header.codec == Codec.ZSTD and version < _FIRST_WITH_ZSTD:
+        raise UnsupportedCompressionType("zstd needs Produce version 7")
+    if header.is_control:
+        raise InvalidRecord("control batches are written by brokers only")
+    if header.is_transactional:
+        if request.transactional_id is None:
+            raise InvalidRequest("a transactional batch needs a transactional.id")
+        raise InvalidRequest("this broker does not serve transactions")
+
+
+def _count(services: Services, topic: str, records: bytes | memoryview | None, result: Placed) -> None:
+    for_all, error_code = services.topic_metrics.all_topics, result.response.error_code
+    meters = [for_all] if error_code in _OUTSIDE else [for_all, services.topic_metrics.of(topic)]
+    for one in meters:
+        one.produce_requests.mark()
+        if error_code:
+            one.failed_produce_requests.mark()
+            one.bytes_rejected.mark(len(records or b""))
+        elif result.appended is not None:
+            one.bytes_in.mark(len(records or b""))
+            one.messages_in.mark(result.appended.last_offset - result.appended.base_offset + 1)
+
+
+def _nothing_to_wait_for(acks: int, placed: list[Placed]) -> bool:
+    return all(one.is_durable and (acks == LEADER_ACKS or one.is_committed) for one in placed)
+
+
+async def _when_safe(
+    request: ProduceRequest,
+    context: RequestContext,
+    response: ProduceResponse,
+    placed: list[Placed],
+    services: Services,
+) -> ProduceResponse:
+    """Wait for the disk where the topic asks for it, and for the replicas where the client does."""
+    clock = services.environment.clock
+    began_ms = clock.monotonic_ms()
+    waits = [_safe(one, request.acks) for one in placed if one.appended is not None]
+    results = await asyncio.gather(
+        *(asyncio.wait_for(one, request.timeout_ms / 1000) for one in waits), return_exceptions=True
+    )
+    context.remote_ms += clock.monotonic_ms() - began_ms
+    for one, result in zip((one for one in placed if one.appended is not None), results, strict=True):
+        if isinstance(result, BaseException):
+            one.failed(_as_kafka_error(result))
+    return response
+
+
+async def _safe(placed: Placed, acks: int) -> None:
+    partition, appended = placed.partition, placed.appended
+    assert partition is not None
+    assert appended is not None
+    if partition.log.config.flush_before_acknowledge:
+        await partition.log.commit.wait(appended.last_offset + 1)
+    if acks == ALL_ACKS:
+        await partition.replicated(appended.last_offset + 1)
+
+
+def _as_kafka_error(error: BaseException) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    if isinstance(error, TimeoutError):
+        return RequestTimedOut()
+    if isinstance(error, OSError):
+        return KafkaStorageError(str(error))
+    raise error

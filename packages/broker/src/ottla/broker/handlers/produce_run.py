@@ -1,0 +1,132 @@
+"""The short way of Produce: requests of one connection to one partition, appended and answered together.
+
+The network finds the run in the bytes (`FrameReader.next_produces`), so no message object is made. Whatever
+is not plain goes the long way, `handlers.produce`, which also says what is wrong with which request: a run
+that cannot be appended is given back and taken again one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ottla.broker.log.log import Appended
+from ottla.protocol.errors import KafkaError, RequestTimedOut
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.handlers.services import Services
+    from ottla.broker.replication.replicas import LeaderPartition
+
+ALL_ACKS: Final = -1
+
+
+class Run(Protocol):
+    """Plain Produce requests that came one behind the other (`network.frames.ProduceRun`)."""
+
+    @property
+    def key(self) -> bytes:
+        """The topic's bytes and the partition's four bytes."""
+        ...
+
+    @property
+    def target(self) -> Any:
+        """What the index holds for the key."""
+        ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def acks(self) -> int: ...
+
+    @property
+    def timeout_ms(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def records(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def batches(self) -> bytearray | memoryview: ...
+
+    def answers(self, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> bytes:
+        """Return all responses, framed."""
+        ...
+
+    def failures(self, error_code: int) -> bytes:
+        """Return all responses, framed, with an error instead of an offset."""
+        ...
+
+
+class NotPlain(Exception):
+    """The run has to go the long way."""
+
+
+class Target:
+    """A partition and its topic's meters, as the index holds them."""
+
+    __slots__ = ("meters", "partition")
+
+    def __init__(self, services: Services, partition: LeaderPartition) -> None:
+        self.partition = partition
+        self.meters = services.topic_metrics.of(partition.topic_partition.topic)
+
+
+class ProduceRuns:
+    """Appends runs for one broker. `index` says which partitions are known; the long way adds to it."""
+
+    def __init__(self, services: Services) -> None:
+        self.index: dict[bytes, Target] = {}
+        self._services = services
+        self._clock = services.environment.clock
+        self._all = services.topic_metrics.all_topics
+
+    def learn(self, topic_partition: TopicPartition) -> None:
+        """A produce to this partition went well; its next ones may go the short way."""
+        topic = topic_partition.topic
+        partition = self._services.replicas.hosted(topic_partition)
+        if partition is None or topic in INTERNAL_TOPICS or partition.log.config.flush_before_acknowledge:
+            return
+        self.index[topic.encode() + topic_partition.partition.to_bytes(4)] = Target(self._services, partition)
+
+    def append(self, run: Run) -> bytes | Coroutine[Any, Any, bytes]:
+        """Append a run; gives the answers, or a wait for them where replicas are behind.
+
+        Raises `NotPlain`, and then nothing has been appended.
+        """
+        target: Target = run.target
+        partition = target.partition
+        try:
+            appended = partition.append(run.batches, required_acks=run.acks, now_ms=self._clock.now_ms())
+        except (KafkaError, OSError):
+            self.index.pop(run.key, None)
+            raise NotPlain from None
+        if appended.duplicate and run.count > 1:
+            raise NotPlain  # one of them is a retry; taken one by one, each gets its own offset
+        self._count(target, run)
+        if run.acks == ALL_ACKS and partition.core.high_watermark <= appended.last_offset:
+            return self._when_replicated(run, partition, appended)
+        return run.answers(appended.base_offset, appended.log_append_time_ms, appended.log_start_offset)
+
+    def _count(self, target: Target, run: Run) -> None:
+        for meters in (target.meters, self._all):
+            meters.produce_requests.count += run.count
+            meters.messages_in.count += run.records
+            meters.bytes_in.count += run.bytes
+
+    async def _when_replicated(self, run: Run, partition: LeaderPartition, appended: Appended) -> bytes:
+        try:
+            async with asyncio.timeout(run.timeout_ms / 1000):
+                await partition.replicated(appended.last_offset + 1)
+        except KafkaError as error:
+            return run.failures(int(error.code))
+        except TimeoutError:
+            return run.failures(int(RequestTimedOut.code))
+        return run.answers(appended.base_offset, appended.log_append_time_ms, appended.log_start_offset)

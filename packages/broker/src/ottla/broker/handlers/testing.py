@@ -1,0 +1,127 @@
+"""For tests: a data plane over real logs in a directory, without sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from ottla.broker.config import BrokerConfig, LogConfig
+from ottla.broker.environment import Environment
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.log import Log
+from ottla.broker.log.recovery import open_log
+from ottla.broker.metrics import Metrics
+from ottla.broker.replication.partition import Assignment
+from ottla.broker.replication.replicas import LeaderPartition, Replicas
+from ottla.protocol.headers import RequestHeader
+from ottla.protocol.records import BatchBuilder
+from ottla.protocol.topics import TopicPartition
+
+BROKER_ID = 1
+
+
+class OneDirectory:
+    """Logs of one directory, opened when they are first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files = DiskFiles()
+        self._logs: dict[TopicPartition, Log] = {}
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        return self._logs.get(topic_partition)
+
+    def create(
+        self, topic_partition: TopicPartition, topic_id: UUID | None, config: LogConfig, **_: Any
+    ) -> Log:
+        directory = self.root / f"{topic_partition.topic}-{topic_partition.partition}"
+        made = open_log(
+            self.files, directory, topic_partition, config, clean=True, is_new=True, topic_id=topic_id
+        )
+        self._logs[topic_partition] = made
+        return made
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        self._logs.pop(topic_partition).close()
+
+    def directories(self) -> list[Path]:
+        return [self.root]
+
+    def close(self) -> None:
+        for one in self._logs.values():
+            one.close()
+
+
+class DataPlane:
+    """One broker's services as far as data goes, and short ways to use them."""
+
+    def __init__(self, root: Path) -> None:
+        self.config = BrokerConfig()
+        self.overrides: dict[str, dict[str, str]] = {}
+        self.logs = OneDirectory(root)
+        self.metrics = Metrics()
+        self.environment = Environment()
+        self.replicas = Replicas(
+            broker_id=BROKER_ID,
+            config=self.config,
+            environment=self.environment,
+            logs=self.logs,  # type: ignore[arg-type]
+            log_config=lambda topic: LogConfig.from_broker(self.config, self.overrides.get(topic)),
+            metrics=self.metrics,
+        )
+        self.services = Services(
+            config=self.config,
+            environment=self.environment,
+            metrics=self.metrics,
+            replicas=self.replicas,
+            logs=self.logs,  # type: ignore[arg-type]
+        )
+
+    async def lead(
+        self,
+        topic: str = "t",
+        partition: int = 0,
+        *,
+        leader: int = BROKER_ID,
+        leader_epoch: int = 0,
+        isr: tuple[int, ...] = (BROKER_ID,),
+        replicas: tuple[int, ...] = (BROKER_ID,),
+        **overrides: str,
+    ) -> LeaderPartition:
+        topic_partition = TopicPartition(topic, partition)
+        self.overrides.setdefault(topic, {}).update(
+            {name.replace("_", "."): value for name, value in overrides.items()}
+        )
+        assignment = Assignment(
+            controller_epoch=1,
+            leader=leader,
+            leader_epoch=leader_epoch,
+            partition_epoch=leader_epoch,
+            isr=isr,
+            replicas=replicas,
+        )
+        await self.replicas.apply([(topic_partition, None, assignment)])
+        found = self.replicas.hosted(topic_partition)
+        assert found is not None
+        return found
+
+    def context(self, api_key: int, version: int, client_id: str = "test") -> RequestContext:
+        header = RequestHeader(api_key, version, 1, client_id)
+        return RequestContext(header, "127.0.0.1", "PLAINTEXT", "test", 0.0)
+
+
+def batch_of(
+    *values: bytes,
+    timestamp_ms: int = 1000,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    **more: Any,
+) -> bytes:
+    """One v2 batch with a record for each value."""
+    builder = BatchBuilder(1 << 30, **more)
+    for value in values:
+        builder.append(None, value, timestamp_ms, [])
+    return bytes(builder.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))

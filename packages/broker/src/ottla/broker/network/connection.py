@@ -1,0 +1,310 @@
+"""One client's connection: frames in, answers out in the order of their requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from ottla.broker.handlers.produce_run import NotPlain
+from ottla.broker.handlers.services import CloseConnection, Ordering
+from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun
+from ottla.broker.network.outbox import Outbox
+from ottla.broker.network.routes import BadRequest, Call, Origin
+
+if TYPE_CHECKING:
+    from ottla.broker.network.listener import Server
+    from ottla.broker.network.outbox import Part
+
+log = logging.getLogger("request")
+
+MAX_IN_FLIGHT: Final = 128
+"""Unanswered requests a connection may have before it is no longer read."""
+MAX_IN_FLIGHT_BYTES: Final = 8 << 20
+"""Bytes of unanswered requests a connection may have; one request is always let in."""
+
+
+class Pending:
+    """A request that is not answered yet, in its place in the order."""
+
+    __slots__ = ("done", "only_waits", "parts", "task")
+
+    def __init__(
+        self, parts: list[Part] | None = None, *, done: bool = False, only_waits: bool = False
+    ) -> None:
+        self.parts = parts
+        self.done = done
+        self.only_waits = only_waits
+        """Whether nobody misses it when the client is gone or the broker stops."""
+        self.task: asyncio.Task[None] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads requests, starts them in order, answers them in order.
+
+    Reading stops while the peer does not take its answers, while too many requests are unanswered, and while
+    the broker has too many that it has not begun. What a request waits for never holds back the next one's
+    start, only the next one's answer.
+    """
+
+    def __init__(self, server: Server, listener_name: str) -> None:
+        self._server = server
+        self._listener_name = listener_name
+        self._dispatcher = server.dispatcher
+        self._runs = server.produce_runs
+        self._reader = FrameReader(server.receive_buffer, server.config.socket_request_max_bytes)
+        self._pending: deque[Pending] = deque()
+        self._pending_bytes = 0
+        self._unstarted = 0
+        self._reading = True
+        self._taking = True
+        self._closing = False
+        self._pumping = False
+        self.client_host = ""
+        self.last_active_s = 0.0
+        self.looked_at_s = 0.0
+
+    # ---- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.client_host = str(peer[0]) if peer else ""
+        connection_id = f"{_address(local)}-{_address(peer)}-{self._server.next_connection_number()}"
+        self._origin = Origin(self.client_host, self._listener_name, connection_id, Ordering())
+        # With a high mark of 0, "paused" means that the peer has not taken everything.
+        self._transport.set_write_buffer_limits(high=0)
+        self._outbox = Outbox(self._transport, self._on_unblocked, self._server.request_metrics.bytes_out)
+        self._set_socket_options(self._transport)
+        self.last_active_s = self.looked_at_s = self._server.now_s()
+        if not self._server.admit(self):
+            self.abort()
+
+    def _set_socket_options(self, transport: asyncio.Transport) -> None:
+        plug = transport.get_extra_info("socket")
+        if plug is not None and plug.family in (socket.AF_INET, socket.AF_INET6):
+            plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._server.config.socket_send_buffer_bytes > 0:
+                plug.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_SNDBUF, self._server.config.socket_send_buffer_bytes
+                )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._taking, self._closing = False, True
+        self._outbox.close()
+        for pending in self._pending:
+            if pending.task is not None and pending.only_waits:
+                pending.task.cancel()
+        self._server.forget(self)
+
+    def pause_writing(self) -> None:
+        self._outbox.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._outbox.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active_s = self._server.now_s()
+        self._server.request_metrics.bytes_in.mark(nbytes)
+        self._reader.received(nbytes)
+        self.pump()
+
+    # ---- requests
+
+    @property
+    def connection_id(self) -> str:
+        """Both ends of the connection and a number: how logs name it."""
+        return self._origin.connection_id
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being answered."""
+        return not self._pending and self._outbox.empty
+
+    @property
+    def busy(self) -> bool:
+        """Whether something begun is worth waiting for when the broker stops; a long poll is not."""
+        waits = any(not one.done and not one.only_waits for one in self._pending)
+        return waits or not self._outbox.empty
+
+    def pump(self) -> None:
+        """Begin the requests that have come, as far as limits allow, and write what is answered."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            exhausted = self._begin_requests()
+        except (BadFrame, BadRequest) as error:
+            log.warning("closing %s: %s", self.connection_id, error)
+            self._outbox.flush()
+            self.close()
+            return
+        finally:
+            self._pumping = False
+            self._reader.park()
+        self._outbox.flush()
+        self._set_reading(exhausted and not self._outbox.blocked)
+
+    def _begin_requests(self) -> bool:
+        """Return whether all whole frames were taken."""
+        received_ms = self._server.now_s() * 1000
+        while self._taking:
+            if not self._has_room():
+                return False
+            if not self._unstarted and self._origin.ordering.behind is None:
+                run = self._reader.next_produces(self._runs.index)
+                if run is not None and self._append(run, received_ms):
+                    continue
+            frame = self._reader.next_frame()
+            if frame is None:
+                return True
+            self._begin(frame, received_ms)
+        return False
+
+    def _has_room(self) -> bool:
+        if len(self._pending) >= MAX_IN_FLIGHT or self._pending_bytes >= MAX_IN_FLIGHT_BYTES:
+            return False
+        return not self._outbox.blocked and self._server.has_room(self)
+
+    def _append(self, run: ProduceRun, received_ms: float) -> bool:
+        """Append a run of produce requests; False, and it is frames again, when it is not plain after all."""
+        try:
+            answers = self._runs.append(run)
+        except NotPlain:
+            self._reader.give_back(run)
+            return False
+        if isinstance(answers, bytes):
+            self._answer_now([answers])
+            self._server.measure_run(run, received_ms)
+        else:
+            self._begin_wait(run, answers, received_ms)
+        return True
+
+    def _begin_wait(self, run: ProduceRun, answers: Awaitable[bytes], received_ms: float) -> None:
+        pending = Pending()
+        self._pending.append(pending)
+        pending.task = self._server.spawn(self._finish_run(pending, run, answers, received_ms))
+
+    async def _finish_run(
+        self, pending: Pending, run: ProduceRun, answers: Awaitable[bytes], received_ms: float
+    ) -> None:
+        try:
+            pending.parts = [await answers]
+        finally:
+            pending.done = True
+        self._server.measure_run(run, received_ms)
+        self._release()
+
+    def _begin(self, frame: memoryview, received_ms: float) -> None:
+        in_line = self._unstarted > 0  # a task begins a turn later: what comes after it must not overtake it
+        read = self._dispatcher.read(
+            memoryview(bytes(frame)) if in_line else frame, self._origin, received_ms
+        )
+        if isinstance(read, list):
+            self._answer_now(read)
+        elif read.route.starts_at_once and not in_line:
+            self._begin_at_once(read)
+        else:
+            self._begin_task(read, None)
+
+    def _begin_at_once(self, call: Call) -> None:
+        call.context.begun_ms = call.context.received_ms
+        try:
+            begun = self._dispatcher.begin(call)
+            if isinstance(begun, Awaitable):
+                self._begin_task(call, begun)
+                return
+            parts = self._dispatcher.encode(call, begun)
+        except Exception as error:
+            try:
+                parts = self._dispatcher.answer_error(call, error)
+            except CloseConnection:
+                self.close()
+                return
+        self._server.measure(call, self._server.now_s() * 1000)
+        if parts is not None:
+            self._answer_now(parts)
+
+    def _answer_now(self, parts: list[Part]) -> None:
+        if self._pending:
+            self._pending.append(Pending(parts, done=True))
+        else:
+            self._outbox.put(parts)
+
+    def _begin_task(self, call: Call, begun: Awaitable[Any] | None) -> None:
+        pending = Pending(only_waits=call.route.stops_with_connection)
+        self._pending.append(pending)
+        self._pending_bytes += call.size
+        self._unstarted += 1
+        self._server.unstarted += 1
+        pending.task = self._server.spawn(self._run(pending, call, begun))
+
+    async def _run(self, pending: Pending, call: Call, begun: Awaitable[Any] | None) -> None:
+        self._unstarted -= 1
+        call.context.begun_ms = self._server.now_s() * 1000
+        self._server.started()
+        try:
+            pending.parts = await self._dispatcher.answer(call, begun)
+        except CloseConnection:
+            self.close()
+        finally:
+            pending.done = True
+            self._pending_bytes -= call.size
+        self._server.measure(call, self._server.now_s() * 1000)
+        self._release()
+
+    def _release(self) -> None:
+        """Send the answers whose turn has come."""
+        while self._pending and self._pending[0].done:
+            parts = self._pending.popleft().parts
+            if parts is not None and not self._closing:
+                self._outbox.put(parts)
+        self._server.flush_soon(self)
+
+    def flush(self) -> None:
+        """Write what is answered and go on reading."""
+        if not self._closing:
+            self.pump()
+        self._server.settled()
+
+    def _on_unblocked(self) -> None:
+        if not self._closing:
+            self.pump()
+        self._server.settled()
+
+    def _set_reading(self, reading: bool) -> None:
+        if reading is self._reading or self._transport.is_closing():
+            return
+        self._reading = reading
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # ---- the end
+
+    def stop_taking(self) -> None:
+        """Take no more requests; those begun are still answered."""
+        self._taking = False
+        self._set_reading(False)
+
+    def close(self) -> None:
+        """Close once what is written has gone out."""
+        self._taking, self._closing = False, True
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._taking, self._closing = False, True
+        self._transport.abort()
+
+
+def _address(name: Any) -> str:
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"

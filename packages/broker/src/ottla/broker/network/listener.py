@@ -1,0 +1,332 @@
+"""Listening sockets and everything their connections share: buffer, limits, tasks, the idle clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ottla.broker.network.connection import Connection
+from ottla.broker.network.frames import ProduceRun, ReceiveBuffer
+from ottla.broker.network.request_metrics import RequestMetrics
+from ottla.broker.network.routes import Call, Dispatcher, Routes
+from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.handlers.services import Services
+
+log = logging.getLogger("request")
+
+DRAIN_S: Final = 5.0
+_IDLE_CHECK_S: Final = 1.0
+_REPORT_EVERY_S: Final = 10.0
+
+
+class Server:
+    """All connections of one broker. Owns their tasks while it is entered."""
+
+    def __init__(self, services: Services, routes: Routes) -> None:
+        self.config: BrokerConfig = services.config
+        self.dispatcher = Dispatcher(routes, services)
+        self.produce_runs = services.produce_runs
+        self.receive_buffer = ReceiveBuffer()
+        self.request_metrics = RequestMetrics(services.metrics)
+        self.unstarted = 0
+        self._clock = services.environment.clock
+        self._idle_s = self.config.connections_max_idle_ms / 1000
+        self._limits = AddressLimits(
+            self.config.max_connections,
+            self.config.max_connections_per_ip,
+            parse_overrides(self.config.max_connections_per_ip_overrides),
+        )
+        self._connections: OrderedDict[Connection, None] = OrderedDict()
+        self._stalled: dict[Connection, None] = {}
+        self._to_flush: dict[Connection, None] = {}
+        self._listening: list[asyncio.Server] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self._settled = asyncio.Event()
+        self._numbers = 0
+        self._last_report_s = float("-inf")
+        services.metrics.gauge(
+            "kafka.server", "socket-server-metrics", "connection-count", lambda: self.connection_count
+        )
+        services.metrics.gauge("kafka.network", "RequestChannel", "RequestQueueSize", lambda: self.unstarted)
+
+    # ---- lifetime
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._tasks = asyncio.TaskGroup()
+        await self._tasks.__aenter__()
+        self._background = [self.spawn(self._close_idle())] if self._idle_s > 0 else []
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+        await self._tasks.__aexit__(None, None, None)
+
+    async def listen(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        serve: bool = True,
+    ) -> tuple[str, int]:
+        """Accept connections on an address; port 0 takes a free one. Returns where it listens.
+
+        Without `serve` the address is only taken, and `serve()` begins to accept. Raises OSError when the
+        address cannot be had.
+        """
+        server = await self._loop.create_server(
+            lambda: Connection(self, name),
+            sock=self._bind(host, port),
+            backlog=self.config.socket_listen_backlog_size,
+            ssl=ssl_context,
+            start_serving=serve,
+        )
+        self._listening.append(server)
+        address = server.sockets[0].getsockname()
+        return str(address[0]), int(address[1])
+
+    async def serve(self) -> None:
+        """Begin to accept on every address that was taken without serving."""
+        for server in self._listening:
+            await server.start_serving()
+
+    def _bind(self, host: str, port: int) -> socket.socket:
+        info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = info[0]
+        plug = socket.socket(family, kind, protocol)
+        try:
+            plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self.config.socket_receive_buffer_bytes > 0:  # must be set before listening to count
+                plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.config.socket_receive_buffer_bytes)
+            plug.bind(address)
+            plug.setblocking(False)
+        except OSError:
+            plug.close()
+            raise
+        return plug
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets; connections go on."""
+        for server in self._listening:
+            server.close()
+        self._listening.clear()
+
+    async def stop(self, drain_s: float = DRAIN_S) -> None:
+        """Take no more requests, answer those begun within `drain_s`, then close and cancel what is left."""
+        self.stop_accepting()
+        for task in self._background:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.stop_taking()
+        await self._drained(drain_s)
+        for connection in list(self._connections):
+            connection.close()
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._gone(1.0)
+
+    async def _drained(self, bound_s: float) -> None:
+        await self._until(lambda: not any(one.busy for one in self._connections), bound_s)
+
+    async def _gone(self, bound_s: float) -> None:
+        await self._until(lambda: not self._connections, bound_s)
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def _until(self, condition: Callable[[], bool], bound_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(bound_s):
+                while not condition():
+                    self._settled.clear()
+                    await self._settled.wait()
+
+    def settled(self) -> None:
+        """A connection has less to do than before, or is gone."""
+        self._settled.set()
+
+    # ---- what connections use
+
+    def now_s(self) -> float:
+        """The loop's clock: requests are timed with it."""
+        return self._loop.time()
+
+    def next_connection_number(self) -> int:
+        """Number the connections of this broker."""
+        self._numbers += 1
+        return self._numbers
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` in a task of this server."""
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The connections that are open now."""
+        return list(self._connections)
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+        return len(self._connections)
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection, or refuse it."""
+        refusal = self._limits.take(connection.client_host)
+        if refusal is not None:
+            self._report(f"refusing a connection from {connection.client_host}: {refusal}")
+            return False
+        self._connections[connection] = None
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._stalled.pop(connection, None)
+        self._to_flush.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            self._limits.give_back(connection.client_host)
+        self.settled()
+
+    def _report(self, text: str) -> None:
+        if self.now_s() - self._last_report_s >= _REPORT_EVERY_S:
+            self._last_report_s = self.now_s()
+            log.warning("%s", text)
+
+    def has_room(self, connection: Connection) -> bool:
+        """Say whether one more request may be read; if not, the connection is pumped when there is room."""
+        if self.unstarted < self.config.queued_max_requests:
+            return True
+        self._stalled[connection] = None
+        return False
+
+    def started(self) -> None:
+        """A queued request has been begun."""
+        self.unstarted -= 1
+        if self._stalled:
+            stalled, self._stalled = self._stalled, {}
+            for connection in stalled:  # those that still find no room stall again, in the same order
+                self.flush_soon(connection)
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Write and read on at the end of this turn, once, however many answers it brings."""
+        if not self._to_flush:
+            self._loop.call_soon(self._flush_all)
+        self._to_flush[connection] = None
+
+    def _flush_all(self) -> None:
+        connections, self._to_flush = self._to_flush, {}
+        for connection in connections:
+            connection.flush()
+
+    def measure(self, call: Call, now_ms: float) -> None:
+        """Count one request that has been answered."""
+        context = call.context
+        key, total_ms = int(call.route.api_key), now_ms - context.received_ms
+        metrics = self.request_metrics.of(key)
+        self.request_metrics.requests(key, context.api_version).mark()
+        queued_ms = context.begun_ms - context.received_ms
+        metrics.request_bytes.update(call.size)
+        metrics.total_time_ms.update(total_ms)
+        metrics.queue_time_ms.update(queued_ms)
+        metrics.remote_time_ms.update(context.remote_ms)
+        metrics.local_time_ms.update(max(0.0, total_ms - queued_ms - context.remote_ms))
+
+    def measure_run(self, run: ProduceRun, received_ms: float) -> None:
+        """Count the produce requests of a run, which were answered together."""
+        metrics = self.request_metrics.of(ApiKey.PRODUCE)
+        self.request_metrics.requests(ApiKey.PRODUCE, run.version).mark(run.count)
+        took_ms = self._loop.time() * 1000 - received_ms
+        metrics.total_time_ms.update(took_ms, run.count)
+        metrics.local_time_ms.update(took_ms, run.count)
+        metrics.request_bytes.update(run.bytes / run.count, run.count)
+
+    # ---- idle connections
+
+    async def _close_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(_IDLE_CHECK_S, self._idle_s))
+            self.close_idle(self.now_s())
+
+    def close_idle(self, now_s: float) -> None:
+        """Close what has been silent for too long.
+
+        The queue is in the order of the last look, not of the last use: whoever comes up and was used since
+        goes to the back. Each connection is looked at about once per idle time, and using one costs nothing.
+        """
+        for connection in list(self._connections):
+            if now_s - connection.looked_at_s < self._idle_s:
+                return
+            if connection.idle and now_s - connection.last_active_s >= self._idle_s:
+                log.info(
+                    "closing %s: idle for %.0f s", connection.connection_id, now_s - connection.last_active_s
+                )
+                connection.close()
+                continue
+            connection.looked_at_s = connection.last_active_s if connection.idle else now_s
+            self._connections.move_to_end(connection)
+
+
+class AddressLimits:
+    """How many connections there may be, in all and from one address."""
+
+    def __init__(self, in_all: int, per_address: int, overrides: Mapping[str, int]) -> None:
+        self._in_all = in_all
+        self._per_address = per_address
+        self._overrides = overrides
+        self._counts: dict[str, int] = {}
+        self._total = 0
+
+    def take(self, host: str) -> str | None:
+        """Count a connection; returns why it may not be, or None."""
+        count = self._counts.get(host, 0)
+        if count >= self._overrides.get(host, self._per_address):
+            return f"max.connections.per.ip of {self._overrides.get(host, self._per_address)} is reached"
+        if self._total >= self._in_all:
+            return f"max.connections of {self._in_all} is reached"
+        self._counts[host] = count + 1
+        self._total += 1
+        return None
+
+    def give_back(self, host: str) -> None:
+        """A counted connection is gone."""
+        self._total -= 1
+        self._counts[host] -= 1
+        if not self._counts[host]:
+            del self._counts[host]
+
+
+def parse_overrides(text: str) -> dict[str, int]:
+    """Read `host:limit,…`; names are resolved, for connections are known by their address."""
+    limits: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        host, _, limit = item.rpartition(":")
+        for address in _addresses(host.strip("[]")):
+            limits[address] = int(limit)
+    return limits
+
+
+def _addresses(host: str) -> list[str]:
+    try:
+        return [str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return [host]

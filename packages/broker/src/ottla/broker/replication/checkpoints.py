@@ -1,0 +1,40 @@
+"""High watermarks on disk: one `replication-offset-checkpoint` in every log directory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.broker.log.files import DiskFiles, write_atomically
+from ottla.protocol.storage.checkpoints import (
+    HIGH_WATERMARKS_FILE,
+    decode_offset_checkpoint,
+    encode_offset_checkpoint,
+)
+
+if TYPE_CHECKING:
+    from ottla.protocol.topics import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+def read_high_watermarks(directories: Iterable[Path]) -> dict[TopicPartition, int]:
+    """Read what was saved; a missing or unreadable file gives nothing."""
+    saved: dict[TopicPartition, int] = {}
+    for directory in directories:
+        try:
+            saved.update(decode_offset_checkpoint((directory / HIGH_WATERMARKS_FILE).read_bytes()))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            log.warning("ignoring %s: %s", directory / HIGH_WATERMARKS_FILE, error)
+    return saved
+
+
+def write_high_watermarks(by_directory: Mapping[Path, Mapping[TopicPartition, int]]) -> None:
+    """Write each directory's file anew, beside the old one and then over it. Blocks for an fsync each."""
+    files = DiskFiles()
+    for directory, offsets in by_directory.items():
+        write_atomically(files, directory / HIGH_WATERMARKS_FILE, encode_offset_checkpoint(offsets))

@@ -1,0 +1,203 @@
+"""One hosted partition: its log and its core together, and what waits on them."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.broker.log.log import AppendOrigin
+from ottla.broker.replication.partition import (
+    Assignment,
+    Effect,
+    HighWatermarkAdvanced,
+    IsrChanged,
+    IsrProposed,
+    LeadershipEnded,
+    Partition,
+    Role,
+)
+from ottla.protocol.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderOrFollower
+
+if TYPE_CHECKING:
+    from ottla.broker.log.log import Appended, Log, Slice
+    from ottla.protocol.topics import TopicPartition
+
+
+class LeaderPartition:
+    """A partition hosted here. The promises of `append` and `replicated` hold while this broker leads it."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        log: Log,
+        core: Partition,
+        *,
+        propose_isr: Callable[[TopicPartition, IsrProposed], None],
+        isr_changed: Callable[[IsrChanged], None],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.log = log
+        self.core = core
+        self.watchers: dict[Callable[[], None], None] = {}
+        """Called whenever there may be more to read: records, high watermark, the end of leadership."""
+        self._propose_isr = propose_isr
+        self._isr_changed = isr_changed
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waits = 0
+        self._waiting_low: list[tuple[int, asyncio.Future[None]]] = []
+
+    # ---- what can be asked
+
+    @property
+    def leads(self) -> bool:
+        """Whether this broker leads the partition."""
+        return self.core.role is Role.LEADER
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of the present leadership."""
+        return self.core.leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """Records below it are committed."""
+        return self.core.high_watermark
+
+    # ---- a leader's work
+
+    def append(
+        self,
+        batches: bytes | bytearray | memoryview,
+        *,
+        required_acks: int = -1,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> Appended:
+        """Append v2 batches and advance what can be advanced at once.
+
+        Raises `NotEnoughReplicas` where acks=all meets an ISR below min.insync.replicas, and what
+        `Log.append` raises.
+        """
+        core = self.core
+        if core.role is not Role.LEADER:
+            raise NotLeaderOrFollower
+        core.min_insync_replicas = self.log.config.min_insync_replicas
+        if required_acks == -1 and core.is_under_min_isr:
+            raise NotEnoughReplicas(
+                f"{len(core.isr)} in-sync replicas, {core.effective_min_isr} are required"
+            )
+        appended = self.log.append(batches, leader_epoch=core.leader_epoch, now_ms=now_ms, origin=origin)
+        self.grown(now_ms)
+        return appended
+
+    def grown(self, now_ms: int) -> None:
+        """Take in that the log has grown by an append of this leader."""
+        effects = self.core.appended(self.log.log_end_offset, now_ms)
+        if effects:
+            self.perform(effects)
+        elif self.watchers:
+            self.wake()
+
+    async def replicated(self, offset: int) -> None:
+        """Wait until the high watermark is at `offset` or above: pass the last offset + 1.
+
+        Raises `NotLeaderOrFollower` when leadership ends first, `NotEnoughReplicasAfterAppend` when the
+        records are in but the ISR fell below the minimum. The bound is the caller's (`asyncio.timeout`).
+        """
+        if self.core.high_watermark < offset:
+            await self._high_watermark_at(offset)
+        if self.core.is_under_min_isr:
+            raise NotEnoughReplicasAfterAppend
+
+    async def _high_watermark_at(self, offset: int) -> None:
+        if not self.leads:
+            raise NotLeaderOrFollower
+        future = asyncio.get_running_loop().create_future()
+        self._waits += 1
+        heapq.heappush(self._waiting, (offset, self._waits, future))
+        await future
+
+    def read(self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool = True) -> Slice:
+        """Return whole batches from `offset` on, below `up_to`."""
+        return self.log.read(offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
+
+    def fetched(self, replica: int, offset: int, log_start_offset: int, now_ms: int) -> None:
+        """Take in that a follower asked for `offset`."""
+        self.core.log_start_offset = self.log.log_start_offset
+        self.perform(self.core.fetched(replica, offset, log_start_offset, now_ms))
+
+        self._release_low()
+
+    async def low_watermark_at(self, offset: int) -> None:
+        """Wait until no replica's log starts below `offset`. The bound is the caller's."""
+        if self.core.low_watermark < offset:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting_low.append((offset, future))
+            await future
+
+    # ---- roles
+
+    def lead(self, assignment: Assignment, now_ms: int) -> None:
+        """Become leader, or lead in a new epoch."""
+        self.core.min_insync_replicas = self.log.config.min_insync_replicas
+        self.core.log_start_offset = self.log.log_start_offset
+        self.log.leader_epochs.assign(assignment.leader_epoch, self.log.log_end_offset)
+        self.perform(self.core.lead(assignment, self.log.log_end_offset, now_ms))
+        self.wake()
+
+    def follow(self, assignment: Assignment) -> None:
+        """Become follower; whoever waits for this leader is told."""
+        self.perform(self.core.follow(assignment))
+        self.wake()
+
+    def stop(self) -> None:
+        """Give up any role; whoever waits is told."""
+        self.perform(self.core.stop())
+        self.wake()
+
+    # ---- effects
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Do what the core decided."""
+        for effect in effects:
+            match effect:
+                case HighWatermarkAdvanced(offset):
+                    self.log.high_watermark = offset
+                    self._release(offset)
+                    self.wake()
+                case IsrProposed():
+                    self._propose_isr(self.topic_partition, effect)
+                case IsrChanged():
+                    self._isr_changed(effect)
+                case LeadershipEnded():
+                    self._fail_waits()
+
+    def wake(self) -> None:
+        """Call everyone who waits for something to read."""
+        for watcher in list(self.watchers):
+            watcher()
+
+    def _release(self, offset: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= offset:
+            future = heapq.heappop(waiting)[2]
+            if not future.done():
+                future.set_result(None)
+
+    def _release_low(self) -> None:
+        if not self._waiting_low:
+            return
+        low, waiting = self.core.low_watermark, self._waiting_low
+        self._waiting_low = [one for one in waiting if one[0] > low]
+        for offset, future in waiting:
+            if offset <= low and not future.done():
+                future.set_result(None)
+
+    def _fail_waits(self) -> None:
+        waiting = [one[2] for one in self._waiting] + [one[1] for one in self._waiting_low]
+        self._waiting, self._waiting_low = [], []
+        for future in waiting:
+            if not future.done():
+                future.set_exception(NotLeaderOrFollower())

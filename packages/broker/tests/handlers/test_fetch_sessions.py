@@ -1,0 +1,171 @@
+"""Fetch sessions: both sides remember, and only changes travel."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from ottla.broker.handlers.fetch_response import FetchedPartition
+from ottla.broker.handlers.fetch_sessions import FINAL_EPOCH, FetchContext, FetchSessions, Wanted
+from ottla.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
+from ottla.protocol.topics import TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
+
+
+def wanted(topic_partition: TopicPartition, offset: int = 0) -> Wanted:
+    return Wanted(topic_partition, offset, 1000)
+
+
+def sessions(slots: int = 10) -> FetchSessions:
+    numbers = itertools.count(100)
+    return FetchSessions(slots, lambda: next(numbers))
+
+
+def opened(
+    cache: FetchSessions,
+    session_id: int = 0,
+    epoch: int = 0,
+    *asked: Wanted,
+    forgotten: tuple[TopicPartition, ...] = (),
+    privileged: bool = False,
+    now_ms: float = 0,
+) -> FetchContext:
+    return cache.open(session_id, epoch, list(asked), list(forgotten), privileged=privileged, now_ms=now_ms)
+
+
+def test_a_first_fetch_opens_a_session() -> None:
+    cache = sessions()
+
+    first = opened(cache, 0, 0, wanted(A))
+
+    assert first.session_id == 100
+    assert not first.incremental
+    assert cache.partition_count == 1
+
+
+def test_a_fetch_without_a_session_opens_none() -> None:
+    cache = sessions()
+
+    assert opened(cache, 0, FINAL_EPOCH, wanted(A)).session_id == 0
+    assert len(cache) == 0
+
+
+def test_a_session_remembers_what_is_not_said_again() -> None:
+    cache = sessions()
+    first = opened(cache, 0, 0, wanted(A), wanted(B))
+
+    second = opened(cache, first.session_id, 1, wanted(A, 5))
+
+    assert second.incremental
+    assert [(one.topic_partition, one.fetch_offset) for one in second.wanted] == [(A, 5), (B, 0)]
+
+
+def test_forgotten_partitions_are_forgotten_and_an_empty_session_ends() -> None:
+    cache = sessions()
+    first = opened(cache, 0, 0, wanted(A), wanted(B))
+
+    assert [one.topic_partition for one in opened(cache, first.session_id, 1, forgotten=(A,)).wanted] == [B]
+    assert opened(cache, first.session_id, 2, forgotten=(B,)).session_id == 0
+    assert len(cache) == 0
+
+
+def test_another_epoch_than_the_next_is_refused() -> None:
+    cache = sessions()
+    first = opened(cache, 0, 0, wanted(A))
+    opened(cache, first.session_id, 1)
+
+    with pytest.raises(InvalidFetchSessionEpoch):
+        opened(cache, first.session_id, 1)
+
+
+def test_an_unknown_session_is_refused() -> None:
+    with pytest.raises(FetchSessionIdNotFound):
+        opened(sessions(), 5, 1)
+
+
+def test_the_epoch_skips_zero_when_it_wraps() -> None:
+    cache = sessions()
+    session = opened(cache, 0, 0, wanted(A)).session
+    assert session is not None
+    session.next_epoch = 2**31 - 1
+
+    opened(cache, session.session_id, 2**31 - 1)
+
+    assert session.next_epoch == 1
+
+
+def test_closing_a_session_answers_in_full() -> None:
+    cache = sessions()
+    first = opened(cache, 0, 0, wanted(A))
+
+    assert not opened(cache, first.session_id, FINAL_EPOCH, wanted(A)).incremental
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "news"),
+    [
+        (FetchedPartition(0, high_watermark=5, log_start_offset=0), False),
+        (FetchedPartition(0, high_watermark=6, log_start_offset=0), True),
+        (FetchedPartition(0, high_watermark=5, log_start_offset=1), True),
+        (FetchedPartition(0, high_watermark=5, log_start_offset=0, records=b"x"), True),
+        (FetchedPartition(0, error_code=3), True),
+        (FetchedPartition(0, high_watermark=5, log_start_offset=0, preferred_read_replica=2), True),
+        (FetchedPartition(0, high_watermark=5, log_start_offset=0, diverging_epoch=(1, 2)), True),
+    ],
+)
+def test_only_changes_are_news(answer: FetchedPartition, news: bool) -> None:
+    cache = sessions()
+    first = opened(cache, 0, 0, wanted(A))
+    first.answered([(first.wanted[0], FetchedPartition(0, high_watermark=5, log_start_offset=0))])
+
+    second = opened(cache, first.session_id, 1)
+
+    assert second.is_news(second.wanted[0], answer) is news
+
+
+def test_after_an_error_the_next_good_answer_is_news() -> None:
+    cache = sessions()
+    first = opened(cache, 0, 0, wanted(A))
+    good = FetchedPartition(0, high_watermark=5, log_start_offset=0)
+    first.answered([(first.wanted[0], good)])
+    first.answered([(first.wanted[0], FetchedPartition(0, error_code=6))])
+
+    second = opened(cache, first.session_id, 1)
+
+    assert second.is_news(second.wanted[0], good)
+
+
+def test_who_got_records_goes_to_the_back() -> None:
+    cache = sessions()
+    first = opened(cache, 0, 0, wanted(A), wanted(B))
+    first.answered([(first.wanted[0], FetchedPartition(0, records=b"x"))])
+
+    second = opened(cache, first.session_id, 1)
+
+    assert [one.topic_partition for one in second.wanted] == [B, A]
+
+
+def test_a_full_cache_gives_up_only_what_is_stale() -> None:
+    cache = sessions(slots=1)
+    first = opened(cache, 0, 0, wanted(A), now_ms=0)
+
+    assert opened(cache, 0, 0, wanted(B), now_ms=119_000).session_id == 0
+    assert opened(cache, 0, 0, wanted(B), now_ms=121_000).session_id != 0
+    with pytest.raises(FetchSessionIdNotFound):
+        opened(cache, first.session_id, 1)
+
+
+def test_a_follower_takes_a_consumers_place() -> None:
+    cache = sessions(slots=1)
+    opened(cache, 0, 0, wanted(A))
+
+    assert opened(cache, 0, 0, wanted(B), privileged=True).session_id != 0
+    assert opened(cache, 0, 0, wanted(A), privileged=True).session_id == 0
+    assert cache.evictions == 1
+
+
+def test_without_slots_there_are_no_sessions() -> None:
+    assert opened(sessions(slots=0), 0, 0, wanted(A)).session_id == 0

@@ -1,0 +1,514 @@
+"""Real sockets and hand-made frames against the network's own promises."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.environment import Environment
+from ottla.broker.handlers.services import CloseConnection, RequestContext, Services
+from ottla.broker.metrics import Metrics
+from ottla.broker.network import connection as connection_module
+from ottla.broker.network.listener import AddressLimits, Server, parse_overrides
+from ottla.broker.network.routes import Route, Routes
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import GroupIdNotFound
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+
+BOUND_S = 10
+
+
+def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on asyncio's own loop and on uvloop."""
+
+    @functools.wraps(test)
+    def run(loop: str, **arguments: Any) -> None:
+        factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(test(**arguments))
+
+    parameters = [
+        inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY),
+        *inspect.signature(test).parameters.values(),
+    ]
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        sorted(
+            (one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters), key=lambda one: one.name
+        )
+    )
+    del run.__wrapped__  # type: ignore[attr-defined]
+    return pytest.mark.parametrize("loop", ["asyncio", "uvloop"])(run)
+
+
+class Answering:
+    """Handlers that behave as the group's name says; the generation comes back as error code."""
+
+    def __init__(self) -> None:
+        self.released = asyncio.Event()
+        self.started: list[int] = []
+        self.cancelled: list[int] = []
+
+    async def heartbeat(
+        self, services: Services, request: HeartbeatRequest, context: RequestContext
+    ) -> HeartbeatResponse | None:
+        self.started.append(request.generation_id)
+        match request.group_id:
+            case "wait":
+                try:
+                    await self.released.wait()
+                except asyncio.CancelledError:
+                    self.cancelled.append(request.generation_id)
+                    raise
+            case "fail":
+                raise RuntimeError("a handler that is broken")
+            case "kafka":
+                raise GroupIdNotFound
+            case "close":
+                raise CloseConnection
+            case "silent":
+                return None
+        return HeartbeatResponse(error_code=request.generation_id)
+
+    def leave(
+        self, services: Services, request: LeaveGroupRequest, context: RequestContext
+    ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+        number = int(request.member_id)
+        self.started.append(number)
+        if request.group_id == "wait":
+            return self._later(number)
+        return LeaveGroupResponse(error_code=number)
+
+    async def _later(self, number: int) -> LeaveGroupResponse:
+        await self.released.wait()
+        return LeaveGroupResponse(error_code=number)
+
+    @property
+    def routes(self) -> Routes:
+        return Routes(
+            [
+                Route(ApiKey.HEARTBEAT, 0, 0, self.heartbeat, stops_with_connection=True),
+                Route(ApiKey.LEAVE_GROUP, 0, 0, self.leave),
+                Route(ApiKey.API_VERSIONS, 0, 3, self.heartbeat),
+            ]
+        )
+
+
+class Client:
+    """Hand-made frames over one socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(struct.pack(">i", len(one)) + one for one in frames))
+
+    async def answer(self) -> tuple[int, bytes]:
+        async with asyncio.timeout(BOUND_S):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            frame = await self.reader.readexactly(size)
+        return struct.unpack(">i", frame[:4])[0], frame[4:]
+
+    async def answers(self, count: int) -> list[tuple[int, int]]:
+        """(correlation id, error code) of simple answers."""
+        return [
+            (one, struct.unpack(">h", body)[0]) for one, body in [await self.answer() for _ in range(count)]
+        ]
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(BOUND_S):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+
+def string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+def heartbeat(correlation_id: int, group: str = "now", version: int = 0) -> bytes:
+    head = struct.pack(">hhi", ApiKey.HEARTBEAT, version, correlation_id) + string("test")
+    return head + string(group) + struct.pack(">i", correlation_id) + string("")
+
+
+def leave(correlation_id: int, group: str = "now") -> bytes:
+    head = struct.pack(">hhi", ApiKey.LEAVE_GROUP, 0, correlation_id) + string("test")
+    return head + string(group) + string(str(correlation_id))
+
+
+class Network:
+    def __init__(self, server: Server, answering: Answering, host: str, port: int) -> None:
+        self.server, self.answering = server, answering
+        self.host, self.port = host, port
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def client(self) -> Client:
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        self._writers.append(writer)
+        return Client(reader, writer)
+
+    async def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        for writer in self._writers:
+            try:
+                await writer.wait_closed()
+            except ConnectionError:
+                continue
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(BOUND_S):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def network(**config: Any) -> AsyncIterator[Network]:
+    answering = Answering()
+    services = Services(
+        config=BrokerConfig(**config),
+        environment=Environment(),
+        metrics=Metrics(),
+        replicas=None,  # type: ignore[arg-type]
+        logs=None,  # type: ignore[arg-type]
+    )
+    async with asyncio.timeout(60), Server(services, answering.routes) as server:
+        host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        made = Network(server, answering, host, port)
+        try:
+            yield made
+        finally:
+            answering.released.set()
+            await made.close()
+
+
+@on_both_loops
+async def test_a_request_is_answered() -> None:
+    async with network() as made:
+        client = await made.client()
+
+        client.send(heartbeat(7))
+
+        assert await client.answers(1) == [(7, 7)]
+
+
+@on_both_loops
+async def test_requests_that_come_together_are_answered_in_order() -> None:
+    async with network() as made:
+        client = await made.client()
+
+        client.send(*(heartbeat(one) if one % 3 else leave(one) for one in range(100)))
+
+        assert await client.answers(100) == [(one, one) for one in range(100)]
+        assert made.answering.started == list(range(100))
+
+
+@on_both_loops
+async def test_a_frame_may_come_byte_by_byte() -> None:
+    async with network() as made:
+        client = await made.client()
+        frame = heartbeat(1)
+
+        for byte in struct.pack(">i", len(frame)) + frame:
+            client.writer.write(bytes([byte]))
+            await client.writer.drain()
+            await asyncio.sleep(0)
+
+        assert await client.answers(1) == [(1, 1)]
+
+
+@on_both_loops
+async def test_a_waiting_request_holds_back_answers_and_not_the_next_starts() -> None:
+    async with network() as made:
+        client = await made.client()
+
+        client.send(leave(1, "wait"), leave(2), heartbeat(3), leave(4))
+        await made.until(lambda: len(made.answering.started) == 4)
+
+        assert made.answering.started == [1, 2, 3, 4]
+        made.answering.released.set()
+        assert await client.answers(4) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, 1025, 2**31 - 1])
+async def test_a_frame_of_an_impossible_size_closes_the_connection_with_one_line(
+    size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with network(socket_request_max_bytes=1024) as made:
+        client, other = await made.client(), await made.client()
+
+        with caplog.at_level(logging.WARNING, "request"):
+            client.writer.write(struct.pack(">i", size))
+            assert await client.is_closed()
+
+        assert len([one for one in caplog.records if one.name == "request"]) == 1
+        other.send(heartbeat(1))
+        assert await other.answers(1) == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">hhi", 999, 0, 1) + string("test"),
+        struct.pack(">hhi", -1, 0, 1) + string("test"),
+        heartbeat(1, version=9),
+        heartbeat(1, version=-1),
+        heartbeat(1)[:-1],
+        heartbeat(1)[:12],
+        struct.pack(">hhih", ApiKey.HEARTBEAT, 0, 1, 30_000),
+    ],
+)
+@on_both_loops
+async def test_what_is_no_request_closes_the_connection(frame: bytes) -> None:
+    async with network() as made:
+        client = await made.client()
+
+        client.send(frame)
+
+        assert await client.is_closed()
+
+
+@on_both_loops
+async def test_an_unknown_version_of_api_versions_gets_the_list_in_version_0() -> None:
+    async with network() as made:
+        client = await made.client()
+
+        client.send(struct.pack(">hhi", ApiKey.API_VERSIONS, 99, 5) + string("test") + b"\0")
+        correlation_id, body = await client.answer()
+
+        assert correlation_id == 5
+        error, count = struct.unpack_from(">hi", body)
+        ranges = {struct.unpack_from(">hhh", body, 6 + 6 * one) for one in range(count)}
+        assert error == 35
+        assert (int(ApiKey.API_VERSIONS), 0, 3) in ranges
+        assert len(ranges) == 3
+        client.send(heartbeat(6))
+        assert await client.answers(1) == [(6, 6)]
+
+
+@on_both_loops
+async def test_a_broken_handler_is_answered_with_unknown_server_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with network() as made:
+        client = await made.client()
+
+        client.send(heartbeat(1, "fail"), heartbeat(2), heartbeat(3, "kafka"))
+
+        assert await client.answers(3) == [(1, -1), (2, 2), (3, 69)]
+        assert "a handler that is broken" in caplog.text
+
+
+@on_both_loops
+async def test_a_handler_may_close_the_connection() -> None:
+    async with network() as made:
+        client = await made.client()
+
+        client.send(heartbeat(1, "close"))
+
+        assert await client.is_closed()
+
+
+@on_both_loops
+async def test_a_request_without_an_answer_gets_none() -> None:
+    async with network() as made:
+        client = await made.client()
+
+        client.send(heartbeat(1, "silent"), heartbeat(2))
+
+        assert await client.answers(1) == [(2, 2)]
+
+
+@on_both_loops
+async def test_a_client_that_is_gone_takes_its_waits_with_it() -> None:
+    async with network() as made:
+        client = await made.client()
+        client.send(heartbeat(1, "wait"))
+        await made.until(lambda: made.answering.started == [1])
+
+        client.writer.close()
+        await made.until(lambda: made.answering.cancelled == [1])
+
+        assert made.server.connection_count == 0
+
+
+@on_both_loops
+async def test_too_many_unanswered_requests_stop_the_reading_until_some_are_answered() -> None:
+    many = connection_module.MAX_IN_FLIGHT * 3
+    async with network() as made:
+        client = await made.client()
+        client.send(*(heartbeat(one, "wait") for one in range(many)))
+        await made.until(lambda: len(made.answering.started) == connection_module.MAX_IN_FLIGHT)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(made.answering.started) == connection_module.MAX_IN_FLIGHT
+
+        made.answering.released.set()
+
+        assert [one for one, _ in await client.answers(many)] == list(range(many))
+
+
+@on_both_loops
+async def test_the_queue_is_bounded_over_all_connections() -> None:
+    async with network(queued_max_requests=2) as made:
+        clients = [await made.client() for _ in range(5)]
+        for client in clients:
+            client.send(*(heartbeat(one) for one in range(20)))
+
+        for client in clients:
+            assert await client.answers(20) == [(one, one) for one in range(20)]
+
+
+@on_both_loops
+async def test_waiting_requests_do_not_count_as_queued() -> None:
+    async with network(queued_max_requests=2) as made:
+        clients = [await made.client() for _ in range(6)]
+        for number, client in enumerate(clients):
+            client.send(heartbeat(number, "wait"))
+        await made.until(lambda: len(made.answering.started) == 6)
+
+        made.answering.released.set()
+
+        for number, client in enumerate(clients):
+            assert await client.answers(1) == [(number, number)]
+
+
+@on_both_loops
+async def test_a_client_that_does_not_read_is_not_read_either() -> None:
+    async with network(socket_send_buffer_bytes=4096, socket_receive_buffer_bytes=4096) as made:
+        client = await made.client()
+        count = 40_000
+        frames = b"".join(struct.pack(">i", len(one)) + one for one in (leave(7) for _ in range(count)))
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.writer.write(frames)
+        begun = -1
+        while begun != len(made.answering.started):
+            begun = len(made.answering.started)
+            await asyncio.sleep(0.1)
+
+        assert begun < count
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(40):
+            await client.reader.readexactly(count * 10)
+
+
+@on_both_loops
+async def test_a_silent_connection_is_closed_and_a_used_one_is_not() -> None:
+    async with network(connections_max_idle_ms=60_000) as made:
+        idle, used, waiting = await made.client(), await made.client(), await made.client()
+        waiting.send(heartbeat(1, "wait"))
+        used.send(heartbeat(2))
+        await used.answers(1)
+        now_s = made.server.now_s()
+        for connection in made.server.connections:
+            connection.last_active_s = connection.looked_at_s = now_s - 61
+        used.send(heartbeat(3))
+        await used.answers(1)
+
+        made.server.close_idle(now_s + 1)
+
+        assert await idle.is_closed()
+        used.send(heartbeat(4))
+        assert await used.answers(1) == [(4, 4)]
+        made.answering.released.set()
+        assert await waiting.answers(1) == [(1, 1)]
+
+
+@on_both_loops
+async def test_one_address_gets_no_more_connections_than_it_may_have() -> None:
+    async with network(max_connections_per_ip=2) as made:
+        first, _second = await made.client(), await made.client()
+        first.send(heartbeat(1))
+        await first.answers(1)
+        refused = await made.client()
+        assert await refused.is_closed()
+
+        first.writer.close()
+        await made.until(lambda: made.server.connection_count == 1)
+
+        third = await made.client()
+        third.send(heartbeat(1))
+        assert await third.answers(1) == [(1, 1)]
+
+
+@on_both_loops
+async def test_the_broker_has_no_more_connections_than_it_may_have() -> None:
+    async with network(max_connections=1) as made:
+        first = await made.client()
+        first.send(heartbeat(1))
+        await first.answers(1)
+
+        assert await (await made.client()).is_closed()
+
+
+@on_both_loops
+async def test_stopping_answers_what_was_begun_and_takes_nothing_new() -> None:
+    async with network() as made:
+        client = await made.client()
+        client.send(leave(1, "wait"))
+        await made.until(lambda: made.answering.started == [1])
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(made.server.stop(drain_s=BOUND_S))
+            await asyncio.sleep(0)
+            client.send(leave(2))
+            made.answering.released.set()
+            assert await client.answers(1) == [(1, 1)]
+
+        assert await client.is_closed()
+        assert made.answering.started == [1]
+
+
+@on_both_loops
+async def test_stopping_does_not_wait_for_ever() -> None:
+    async with network() as made:
+        client = await made.client()
+        client.send(leave(1, "wait"))
+        await made.until(lambda: made.answering.started == [1])
+
+        await made.server.stop(drain_s=0.05)
+
+        assert await client.is_closed()
+        assert made.server.connection_count == 0
+
+
+@on_both_loops
+async def test_requests_are_counted() -> None:
+    async with network() as made:
+        client = await made.client()
+        client.send(heartbeat(1), leave(2))
+        await client.answers(2)
+
+        metrics = made.server.request_metrics
+        assert metrics.requests(ApiKey.HEARTBEAT, 0).count == 1
+        assert metrics.requests(ApiKey.LEAVE_GROUP, 0).count == 1
+        assert metrics.of(ApiKey.HEARTBEAT).total_time_ms.count == 1
+        assert metrics.bytes_in.count == len(heartbeat(1)) + len(leave(2)) + 8
+        assert metrics.bytes_out.count == 20
+
+
+def test_an_override_stands_above_the_limit_for_all() -> None:
+    limits = AddressLimits(100, 1, parse_overrides("10.0.0.1:3, [::1]:2"))
+
+    assert [limits.take("10.0.0.1") is None for _ in range(4)] == [True, True, True, False]
+    assert [limits.take("::1") is None for _ in range(3)] == [True, True, False]
+    assert [limits.take("10.0.0.2") is None for _ in range(2)] == [True, False]
+
+
+def test_two_routes_for_one_api_are_refused() -> None:
+    async def handler(_services: Services, _request: Any, _context: RequestContext) -> None:
+        pass
+
+    with pytest.raises(ValueError, match="two routes"):
+        Routes([Route(ApiKey.HEARTBEAT, 0, 1, handler), Route(ApiKey.HEARTBEAT, 2, 3, handler)])
