@@ -8,6 +8,7 @@ import time
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import cast
 
 from ottla.zookeeper.embedded.journal import Fsync, Journal, encode_snapshot
 from ottla.zookeeper.embedded.service import Client, Limits, Service
@@ -249,10 +250,10 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not asked for by isinstance: uvloop's transports are none of asyncio's classes.
+        self._transport = cast("asyncio.Transport", transport)
         if not self._coordinator.joined(self):
-            transport.abort()
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._coordinator.left(self)
