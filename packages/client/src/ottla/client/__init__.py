@@ -1,1 +1,3 @@
 """Connections, cluster metadata, security, an admin client and the `ottla` command."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,75 @@
+"""The admin client: topics, configuration, groups, records and the cluster itself.
+
+async with Admin("127.0.0.1:9092") as admin:
+    await admin.topics.create("orders", partitions=6)
+    print(await admin.groups.list())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from ottla.client.admin.brokers import Broker, Brokers, ClusterDescription, LogDir, ReplicaOnDisk
+from ottla.client.admin.configs import BROKER, BROKER_LOGGER, TOPIC, ConfigEntry, Configs
+from ottla.client.admin.groups import (
+    CommittedOffset,
+    GroupDescription,
+    GroupListing,
+    Groups,
+    Member,
+)
+from ottla.client.admin.offsets import EARLIEST, LATEST, Offsets
+from ottla.client.admin.topics import CreatedTopic, Topics
+from ottla.client.cluster import Cluster
+from ottla.client.config import ClientConfig
+
+__all__ = [
+    "BROKER",
+    "BROKER_LOGGER",
+    "EARLIEST",
+    "LATEST",
+    "TOPIC",
+    "Admin",
+    "Broker",
+    "Brokers",
+    "ClusterDescription",
+    "CommittedOffset",
+    "ConfigEntry",
+    "Configs",
+    "CreatedTopic",
+    "GroupDescription",
+    "GroupListing",
+    "Groups",
+    "LogDir",
+    "Member",
+    "Offsets",
+    "ReplicaOnDisk",
+    "Topics",
+]
+
+
+class Admin:
+    """Everything one can see and change in a cluster, by subject.
+
+    Calls retry what can be retried for `default_api_timeout_ms`, then raise `DeadlineExceeded`; what a broker
+    refuses is raised as its `KafkaError`.
+    """
+
+    def __init__(self, bootstrap_servers: str | Iterable[str], config: ClientConfig | None = None) -> None:
+        self.cluster = Cluster(bootstrap_servers, config)
+        self.topics = Topics(self.cluster)
+        self.configs = Configs(self.cluster)
+        self.offsets = Offsets(self.cluster)
+        self.groups = Groups(self.cluster, self.offsets)
+        self.brokers = Brokers(self.cluster)
+
+    async def __aenter__(self) -> Self:
+        await self.cluster.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.cluster.close()

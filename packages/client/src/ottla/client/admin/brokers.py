@@ -1,0 +1,89 @@
+"""The cluster itself: who is in it, and what is on their disks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.client.cluster import Cluster, raise_for
+from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from ottla.protocol.topics import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker of the cluster."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+    is_controller: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster's id and its brokers."""
+
+    cluster_id: str | None
+    brokers: tuple[Broker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOnDisk:
+    """A replica in a log directory; `offset_lag` is how far it is behind its leader."""
+
+    partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """One log directory of one broker."""
+
+    broker: int
+    path: str
+    replicas: tuple[ReplicaOnDisk, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all replicas in it."""
+        return sum(replica.size_bytes for replica in self.replicas)
+
+
+class Brokers:
+    """Brokers of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def describe(self) -> ClusterDescription:
+        """Return the cluster's id, and its brokers sorted by id."""
+        await self._cluster.retry("describing the cluster", lambda: self._cluster.refresh([]))
+        brokers = tuple(
+            Broker(node.id, *node.address, node.rack, node.id == self._cluster.controller_id)
+            for node in sorted(self._cluster.nodes.values(), key=lambda node: node.id)
+        )
+        return ClusterDescription(self._cluster.cluster_id, brokers)
+
+    async def log_dirs(self, broker: int) -> list[LogDir]:
+        """Return a broker's log directories and the replicas in them (KIP-113)."""
+
+        async def ask() -> list[LogDir]:
+            request = DescribeLogDirsRequest(topics=None)
+            answer = await self._cluster.send(broker, request, DescribeLogDirsResponse)
+            raise_for(answer.error_code)
+            found: list[LogDir] = []
+            for result in answer.results:
+                raise_for(result.error_code, f"{result.log_dir} is offline")
+                replicas = tuple(
+                    ReplicaOnDisk(
+                        TopicPartition(topic.name, each.partition_index), each.partition_size, each.offset_lag
+                    )
+                    for topic in result.topics
+                    for each in topic.partitions
+                )
+                found.append(LogDir(broker, result.log_dir, replicas))
+            return found
+
+        return await self._cluster.retry(f"describing the log directories of broker {broker}", ask)

@@ -1,0 +1,133 @@
+"""Topics: create, list, describe, enlarge, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ottla.client.cluster import Cluster, NoSuchTopic, Topic, raise_for
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from ottla.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+
+BROKERS_DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What was created; counts are -1 where the broker is too old to say."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+
+
+class Topics:
+    """Topics of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = BROKERS_DEFAULT,
+        replication_factor: int = BROKERS_DEFAULT,
+        configs: Mapping[str, str] | None = None,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> CreatedTopic:
+        """Create a topic and return once it can be used.
+
+        Without numbers the broker's own defaults count (KIP-464, brokers since 2.4). `assignments` places
+        replicas by hand: partition to broker ids, the preferred leader first. Raises TopicAlreadyExists,
+        InvalidTopicException, InvalidPartitions, InvalidReplicationFactor, InvalidConfig, ...
+        """
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=BROKERS_DEFAULT if assignments else partitions,
+            replication_factor=BROKERS_DEFAULT if assignments else replication_factor,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                for index, brokers in (assignments or {}).items()
+            ],
+            configs=[CreatableTopicConfig(name=k, value=v) for k, v in (configs or {}).items()],
+        )
+        timeout_ms = self._cluster.config.request_timeout_ms
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=validate_only)
+
+        async def ask() -> CreatedTopic:
+            answer = await self._cluster.send_to_controller(request, CreateTopicsResponse)
+            (result,) = answer.topics
+            await self._raise(result.error_code, result.error_message)
+            return CreatedTopic(name, result.num_partitions, result.replication_factor)
+
+        created = await self._cluster.retry(f"creating topic {name!r}", ask)
+        self._cluster.forget(name)
+        return created
+
+    async def list(self, *, internal: bool = False) -> list[Topic]:
+        """Return all topics, sorted by name; internal ones only when asked for."""
+
+        async def ask() -> list[Topic]:
+            answer = await self._cluster.refresh(None)
+            names = sorted(topic.name or "" for topic in answer.topics)
+            known = [topic for name in names if (topic := self._cluster.known_topic(name)) is not None]
+            return [topic for topic in known if internal or not topic.is_internal]
+
+        return await self._cluster.retry("listing topics", ask)
+
+    async def describe(self, name: str) -> Topic:
+        """Return one topic as it is now. Raises NoSuchTopic."""
+        self._cluster.forget(name)
+        return await self._cluster.topic(name)
+
+    async def add_partitions(self, name: str, total: int) -> None:
+        """Raise the number of partitions to `total`. Keys will be spread differently from then on.
+
+        Raises InvalidPartitions where it has as many or more.
+        """
+        timeout_ms = self._cluster.config.request_timeout_ms
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=total, assignments=None)], timeout_ms=timeout_ms
+        )
+
+        async def ask() -> None:
+            answer = await self._cluster.send_to_controller(request, CreatePartitionsResponse)
+            for result in answer.results:
+                await self._raise(result.error_code, result.error_message, name)
+
+        await self._cluster.retry(f"adding partitions to {name!r}", ask)
+        self._cluster.forget(name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic with all its records. Raises NoSuchTopic."""
+        timeout_ms = self._cluster.config.request_timeout_ms
+        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=timeout_ms)
+
+        async def ask() -> None:
+            answer = await self._cluster.send_to_controller(request, DeleteTopicsResponse)
+            for result in answer.responses:
+                await self._raise(result.error_code, result.error_message, name)
+
+        await self._cluster.retry(f"deleting topic {name!r}", ask)
+        self._cluster.forget(name)
+
+    async def _raise(self, code: int, message: str | None, topic: str | None = None) -> None:
+        if code == ErrorCode.NOT_CONTROLLER:
+            await self._cluster.refresh([])
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic is not None:
+            raise NoSuchTopic(topic)
+        raise_for(code, message)

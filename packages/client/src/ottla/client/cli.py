@@ -1,0 +1,92 @@
+"""The `ottla` command: one group whose subcommands come from the installed packages.
+
+A package adds a command through the entry-point group `ottla.commands`. A command's module is imported when
+the command is run; to list commands, their one line of help is read from the source, so that `ottla --help`
+stays quick whatever is installed.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ottla.client import __version__
+
+ENTRY_POINTS = "ottla.commands"
+
+EXAMPLES = """\b
+Examples:
+  ottla broker start --listen 127.0.0.1:9092 --data-dir ./data
+  ottla topic create orders --partitions 6
+  printf 'anna:hello\\n' | ottla produce orders --key-separator :
+  ottla consume orders --from-beginning --max-messages 1
+  ottla group describe billing --json
+"""
+
+
+class InstalledCommands(click.Group):
+    """A group that knows its commands by their entry points."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name what is installed."""
+        return sorted(_installed())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command. A package that cannot be imported fails this command only."""
+        entry = _installed().get(cmd_name)
+        if entry is None:
+            return None
+        try:
+            command = entry.load()
+        except ImportError as error:
+            package = entry.dist.name if entry.dist is not None else entry.module
+            raise click.ClickException(
+                f"`ottla {cmd_name}` cannot be loaded ({error}); install {package} again"
+            ) from error
+        if not isinstance(command, click.Command):
+            raise click.ClickException(f"{entry.value} is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List commands with their help, without importing them."""
+        rows = [(name, summary(entry)) for name, entry in sorted(_installed().items())]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run; a reader that closes the pipe (`| head`) is no failure."""
+        try:
+            return super().main(*args, **kwargs)
+        except BrokenPipeError:
+            sys.exit(0)
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+
+
+def summary(entry: EntryPoint) -> str:
+    """Return the first sentence of a command's docstring, read from its source."""
+    try:
+        spec = find_spec(entry.module)
+        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+        functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    except (ImportError, OSError, SyntaxError):
+        return "(not loadable)"
+    docs = [ast.get_docstring(node) or "" for node in functions if node.name == entry.attr]
+    return docs[0].partition("\n")[0].rstrip(".") if docs else ""
+
+
+@click.group(cls=InstalledCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ottla")
+def main() -> None:
+    """Run and use Kafka-compatible brokers."""

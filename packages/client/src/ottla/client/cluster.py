@@ -1,0 +1,313 @@
+"""The cluster as its brokers describe it: who they are, what topics there are, who leads each partition.
+
+Nothing else in the clients knows leaders. Whoever finds one wrong says so with `forget`, and asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+from uuid import UUID
+
+from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
+from ottla.client.connection import Connection
+from ottla.client.errors import AuthenticationFailed, ClientError, NoBrokerAvailable
+from ottla.client.pool import Pool
+from ottla.client.retry import Backoff, retrying
+from ottla.protocol.errors import (
+    BrokerNotAvailable,
+    ErrorCode,
+    KafkaError,
+    LeaderNotAvailable,
+    UnknownTopicOrPartition,
+    error_for,
+)
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.protocol.schema import Message
+from ottla.protocol.topics import TopicPartition
+
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+
+GROUP = 0
+TRANSACTION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker."""
+
+    id: int
+    address: Address
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition and its replicas, by broker id; `leader` is -1 where there is none."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic with its partitions by index."""
+
+    name: str
+    id: UUID
+    is_internal: bool
+    partitions: Mapping[int, Partition]
+
+
+class Cluster:
+    """What a client knows of its cluster, and the way to every broker in it.
+
+        async with Cluster("127.0.0.1:9092") as cluster:
+            topic = await cluster.topic("orders")
+
+    Calls that need the network retry what can be retried until `default_api_timeout_ms` is over, then raise
+    `DeadlineExceeded` from the last failure.
+    """
+
+    def __init__(self, bootstrap_servers: str | Iterable[str], config: ClientConfig | None = None) -> None:
+        self.config = config or ClientConfig()
+        self.bootstrap = parse_bootstrap_servers(bootstrap_servers)
+        self.pool = Pool(self.config)
+        self.backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
+        self.nodes: dict[int, Node] = {}
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self._topics: dict[str, tuple[Topic, float]] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.retry("reading the cluster's metadata", lambda: self.refresh([]))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.pool.close()
+
+    async def retry(
+        self, what: str, call: Callable[[], Awaitable[T]], *, timeout_s: float | None = None
+    ) -> T:
+        """Await `call()` again and again while it fails in a way that may pass."""
+        bound_s = self.config.default_api_timeout_ms / 1_000 if timeout_s is None else timeout_s
+        return await retrying(what, call, timeout_s=bound_s, backoff=self.backoff)
+
+    # --- sending
+
+    async def send(self, node_id: int, request: Message, response: type[R], **options: float | None) -> R:
+        """Send a request to one broker. Raises BrokerNotAvailable for an id that is not in the cluster."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise BrokerNotAvailable(f"broker {node_id} is not in the cluster's metadata")
+        connection = await self.pool.get(node.address)
+        return await connection.send(request, response, timeout_s=options.get("timeout_s"))
+
+    async def send_to_any(self, request: Message, response: type[R]) -> R:
+        """Send a request to whichever broker can be reached."""
+        return await (await self.any_connection()).send(request, response)
+
+    async def send_to_controller(self, request: Message, response: type[R]) -> R:
+        """Send a request to the controller, or where none is known (Kafka before 0.10) to any broker."""
+        if self.controller_id not in self.nodes:
+            await self.refresh([])
+        if self.controller_id not in self.nodes:
+            return await self.send_to_any(request, response)
+        return await self.send(self.controller_id, request, response)
+
+    async def any_connection(self) -> Connection:
+        """Return a connection to some broker: one that is known, or one of those given at first."""
+        known = [node.address for node in self.nodes.values()]
+        reasons: list[str] = []
+        for address in dict.fromkeys([*known, *self.bootstrap]):
+            try:
+                return await self.pool.get(address)
+            except AuthenticationFailed:
+                raise
+            except ClientError as error:
+                reasons.append(str(error))
+        raise NoBrokerAvailable(reasons)
+
+    # --- metadata
+
+    async def refresh(self, topics: Iterable[str] | None, *, may_create: bool = False) -> MetadataResponse:
+        """Ask once for the brokers and some topics; None means all topics. Returns the whole answer.
+
+        What is wrong with a topic is in the answer, not raised.
+        """
+        connection = await self.any_connection()
+        answer = await connection.send(self._request(connection, topics, may_create), MetadataResponse)
+        self.nodes = {
+            broker.node_id: Node(broker.node_id, Address(broker.host, broker.port), broker.rack)
+            for broker in answer.brokers
+        }
+        self.cluster_id, self.controller_id = answer.cluster_id, answer.controller_id
+        now_s = asyncio.get_running_loop().time()
+        for topic in answer.topics:
+            self._remember(topic, now_s)
+        return answer
+
+    def _request(
+        self, connection: Connection, topics: Iterable[str] | None, may_create: bool
+    ) -> MetadataRequest:
+        has_null = connection.versions.get(MetadataRequest.API_KEY, (0, 0))[1] >= 1
+        if topics is None:  # version 0 says "all" with an empty list
+            return MetadataRequest(topics=None if has_null else [], allow_auto_topic_creation=may_create)
+        wanted = [MetadataRequestTopic(name=name) for name in topics]
+        # Before version 4 (0.11) asking for a topic always creates it, where brokers do that.
+        has_choice = connection.versions.get(MetadataRequest.API_KEY, (0, 0))[1] >= 4
+        return MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create or not has_choice)
+
+    def _remember(self, topic: MetadataResponseTopic, now_s: float) -> None:
+        name = topic.name or ""
+        if topic.error_code != ErrorCode.NONE:
+            self._topics.pop(name, None)
+            return
+        partitions = {each.partition_index: _partition(each) for each in topic.partitions}
+        known = Topic(name, topic.topic_id, topic.is_internal, partitions)
+        self._topics[name] = (known, now_s)
+
+    async def topic(self, name: str, *, may_create: bool = False, timeout_s: float | None = None) -> Topic:
+        """Return a topic, from memory while that is fresh.
+
+        With `may_create` the broker may make it, if it does such things. Raises the broker's error otherwise:
+        UnknownTopicOrPartition, InvalidTopicException, TopicAuthorizationFailed.
+        """
+        if (known := self.known_topic(name)) is not None:
+            return known
+
+        async def ask() -> Topic:
+            answer = await self.refresh([name], may_create=may_create)
+            error = next((t.error_code for t in answer.topics if t.name == name), ErrorCode.NONE)
+            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not may_create:
+                raise NoSuchTopic(name)
+            if error != ErrorCode.NONE:
+                raise error_for(error, f"topic {name!r}: {ErrorCode(error).name}")
+            found = self.known_topic(name)
+            if found is None or not found.partitions:
+                raise LeaderNotAvailable(f"topic {name!r} is being created")
+            return found
+
+        return await self.retry(f"finding topic {name!r}", ask, timeout_s=timeout_s)
+
+    def known_topic(self, name: str) -> Topic | None:
+        """Return a topic from memory, unless it is unknown or too old."""
+        topic, since_s = self._topics.get(name, (None, 0.0))
+        age_ms = (asyncio.get_running_loop().time() - since_s) * 1_000
+        return topic if age_ms < self.config.metadata_max_age_ms else None
+
+    def forget(self, *topics: str) -> None:
+        """Drop what is known of some topics: something showed that it is wrong."""
+        for name in topics:
+            self._topics.pop(name, None)
+
+    async def leader(self, partition: TopicPartition) -> tuple[int, int]:
+        """Return broker id and leader epoch of a partition's leader, asking once if it is not known.
+
+        Raises LeaderNotAvailable while there is none, UnknownTopicOrPartition for no such partition.
+        """
+        known = self.known_topic(partition.topic)
+        if known is None or known.partitions.get(partition.partition, _LEADERLESS).leader not in self.nodes:
+            self.forget(partition.topic)
+            await self.refresh([partition.topic])
+            known = self.known_topic(partition.topic)
+        if known is None or partition.partition not in known.partitions:
+            raise UnknownTopicOrPartition(f"there is no partition {partition}")
+        found = known.partitions[partition.partition]
+        if found.leader not in self.nodes:
+            raise LeaderNotAvailable(f"{partition} has no leader")
+        return found.leader, found.leader_epoch
+
+    # --- coordinators
+
+    async def coordinator(self, key: str, kind: int = GROUP) -> int:
+        """Return the broker that coordinates a group (or transactional id), from memory when it is known."""
+        node_id = self._coordinators.get((kind, key))
+        if node_id is not None and node_id in self.nodes:
+            return node_id
+        answer = await self.send_to_any(
+            FindCoordinatorRequest(key=key, key_type=kind), FindCoordinatorResponse
+        )
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code, answer.error_message)
+        if answer.node_id not in self.nodes:
+            self.nodes[answer.node_id] = Node(answer.node_id, Address(answer.host, answer.port))
+        self._coordinators[(kind, key)] = answer.node_id
+        return answer.node_id
+
+    async def send_to_coordinator(self, group: str, request: Message, response: type[R]) -> R:
+        """Send a request to a group's coordinator."""
+        return await self.send(await self.coordinator(group), request, response)
+
+    def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
+        """Drop what is known of a coordinator: it said that it is none."""
+        self._coordinators.pop((kind, key), None)
+
+    def raise_coordinator_error(self, group: str, code: int) -> None:
+        """Raise the error of a group's answer, if it is one; a coordinator that moved is forgotten."""
+        if code == ErrorCode.NONE:
+            return
+        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            self.forget_coordinator(group)
+        raise error_for(code)
+
+
+class NoSuchTopic(UnknownTopicOrPartition):
+    """The topic does not exist, and will not by waiting."""
+
+    retriable = False
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"topic {name!r} does not exist")
+        self.name = name
+
+
+_LEADERLESS = Partition(-1, -1, -1, (), (), ())
+
+
+def _partition(given: MetadataResponsePartition) -> Partition:
+    return Partition(
+        given.partition_index,
+        given.leader_id,
+        given.leader_epoch,
+        tuple(given.replica_nodes),
+        tuple(given.isr_nodes),
+        tuple(given.offline_replicas),
+    )
+
+
+def raise_for(code: int, message: str | None = None) -> None:
+    """Raise the error a code stands for, unless it is NONE."""
+    if code != ErrorCode.NONE:
+        raise error_for(code, message)
+
+
+def is_stale(error: BaseException) -> bool:
+    """Say whether an error means that metadata must be asked for anew."""
+    return isinstance(error, ClientError) or (isinstance(error, KafkaError) and error.refresh_metadata)

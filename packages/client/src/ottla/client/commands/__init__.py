@@ -1,0 +1,144 @@
+"""What the commands share: options, running a coroutine, errors in one line, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ottla.client.admin import Admin
+    from ottla.client.config import ClientConfig
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def cluster_options(command: F) -> F:
+    """Add what every command needs that talks to a cluster."""
+    for option in (
+        click.option(
+            "--command-config",
+            "properties",
+            type=click.Path(exists=True, dir_okay=False),
+            help="A properties file with security and timeouts (security.protocol, sasl.username, ...).",
+        ),
+        click.option(
+            "--bootstrap-server",
+            "-b",
+            metavar="HOST:PORT",
+            envvar="OTTLA_BOOTSTRAP_SERVER",
+            default=DEFAULT_BOOTSTRAP,
+            show_default=True,
+            show_envvar=True,
+            help="A broker of the cluster, or several separated by commas.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def json_option(command: F) -> F:
+    """Add the choice of JSON."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+
+
+def load_config(properties: str | None) -> ClientConfig:
+    """Read a properties file with Kafka's dotted names; what is unknown in it is a usage error."""
+    from ottla.client.properties import read_config
+
+    try:
+        return read_config(properties)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(f"{properties}: {error}") from None
+
+
+def run(call: Callable[[], Awaitable[T]]) -> T:
+    """Run a coroutine; what brokers and networks refuse becomes one line that says what it was."""
+    import asyncio
+
+    from ottla.client.errors import ClientError
+    from ottla.protocol.errors import KafkaError
+
+    async def main() -> T:
+        return await call()
+
+    try:
+        return asyncio.run(main())
+    except (ClientError, KafkaError) as error:
+        raise click.ClickException(_one_line(error)) from None
+    except ValueError as error:  # addresses and names that cannot be
+        raise click.UsageError(str(error)) from None
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(130) from None
+
+
+def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Awaitable[T]]) -> T:
+    """Connect, do something with an admin client, disconnect. The first connection has ten seconds."""
+    config = load_config(properties)
+
+    async def call() -> T:
+        from ottla.client.admin import Admin
+
+        async with Admin(bootstrap, config) as admin:
+            return await use(admin)
+
+    return run(call)
+
+
+def _one_line(error: Exception) -> str:
+    from ottla.client.errors import DeadlineExceeded, NoBrokerAvailable
+
+    text = " ".join(str(error).split())
+    cause = error.__cause__ if isinstance(error, DeadlineExceeded) else error
+    if isinstance(cause, NoBrokerAvailable):
+        return f"{cause}. Is a broker running there? Name one with --bootstrap-server HOST:PORT."
+    return text
+
+
+def show(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
+    """Print rows under upper-case column names, or as a JSON list of objects with snake-case keys."""
+    if as_json:
+        show_json(records(columns, rows))
+        return
+    cells = [[column.upper() for column in columns], *([_cell(value) for value in row] for row in rows)]
+    numeric = [all(isinstance(row[i], int) for row in rows) for i in range(len(columns))]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    for row in cells:
+        aligned = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        click.echo("  ".join(aligned).rstrip())
+
+
+def records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[dict[str, object]]:
+    """Turn rows into what JSON shows of them: objects with snake-case keys."""
+    keys = [column.replace(" ", "_") for column in columns]
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def show_json(value: object) -> None:
+    """Print JSON as a person can read it."""
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(item) for item in value) or "-"
+    return str(value)
+
+
+def key_values(pairs: Sequence[str]) -> dict[str, str]:
+    """Read KEY=VALUE arguments."""
+    parted = [pair.partition("=") for pair in pairs]
+    for pair, (key, separator, _) in zip(pairs, parted, strict=True):
+        if not key or not separator:
+            raise click.UsageError(f"{pair!r} must be KEY=VALUE")
+    return {key: value for key, _, value in parted}

@@ -1,0 +1,102 @@
+"""`ottla config`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.client.commands import cluster_options, json_option, key_values, show, with_admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ottla.client.admin import Admin
+
+TOPIC, BROKER = 2, 4
+
+
+@click.group()
+def config() -> None:
+    """Show and change the configuration of topics and brokers."""
+
+
+def _whose(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--all-brokers", is_flag=True, help="What counts for every broker of the cluster."),
+        click.option("--broker", type=click.IntRange(0), help="A broker, by id."),
+        click.option("--topic", help="A topic, by name."),
+    ):
+        command = option(command)
+    return command
+
+
+def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> tuple[int, str]:
+    if (topic is not None) + (broker is not None) + all_brokers != 1:
+        raise click.UsageError("say whose configuration: --topic NAME, --broker ID or --all-brokers")
+    return (TOPIC, topic) if topic is not None else (BROKER, "" if broker is None else str(broker))
+
+
+@config.command()
+@_whose
+@click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
+@json_option
+@cluster_options
+def describe(
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    changed: bool,
+    as_json: bool,
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Show the configuration of a topic or a broker.
+
+    \b
+    Examples:
+      ottla config describe --topic orders
+      ottla config describe --broker 1 --changed
+    """
+    kind, name = _resource(topic, broker, all_brokers)
+    entries = with_admin(bootstrap_server, properties, lambda admin: admin.configs.describe(kind, name))
+    rows = [
+        (entry.name, "(hidden)" if entry.sensitive else entry.value, entry.source, entry.read_only)
+        for entry in entries
+        if not (changed and entry.is_default)
+    ]
+    show(("key", "value", "source", "read only"), rows, as_json=as_json)
+
+
+@config.command()
+@_whose
+@click.option("--set", "values", metavar="KEY=VALUE", multiple=True, help="Set a key.")
+@click.option("--unset", metavar="KEY", multiple=True, help="Take a key back to its default.")
+@cluster_options
+def alter(
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    values: tuple[str, ...],
+    unset: tuple[str, ...],
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Change the configuration of a topic or of brokers while they run.
+
+    \b
+    Examples:
+      ottla config alter --topic orders --set retention.ms=86400000
+      ottla config alter --all-brokers --unset log.retention.ms
+    """
+    kind, name = _resource(topic, broker, all_brokers)
+    changes: dict[str, str | None] = {**key_values(values), **dict.fromkeys(unset)}
+    if not changes:
+        raise click.UsageError("say what to change: --set KEY=VALUE or --unset KEY")
+
+    async def use(admin: Admin) -> None:
+        await admin.configs.alter(kind, name, changes)
+
+    with_admin(bootstrap_server, properties, use)
+    click.echo(f"Changed {', '.join(changes)}.")

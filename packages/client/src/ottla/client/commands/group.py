@@ -1,0 +1,195 @@
+"""`ottla group`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.client.commands import cluster_options, json_option, show, show_json, with_admin
+
+if TYPE_CHECKING:
+    from ottla.client.admin import Admin, CommittedOffset, GroupDescription, Member
+    from ottla.protocol.topics import TopicPartition
+
+
+@click.group()
+def group() -> None:
+    """List, describe, reset and delete consumer groups."""
+
+
+@group.command(name="list")
+@json_option
+@cluster_options
+def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+    """List the groups of all brokers.
+
+    \b
+    Examples:
+      ottla group list
+      ottla group list --json
+    """
+    groups = with_admin(bootstrap_server, properties, lambda admin: admin.groups.list())
+    rows = [(each.name, each.state, each.protocol_type) for each in groups]
+    show(("group", "state", "type"), rows, as_json=as_json)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--members", is_flag=True, help="Show who is in it and what they have.")
+@json_option
+@cluster_options
+def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+    """Show how far a group has read, and how far behind it is.
+
+    \b
+    Examples:
+      ottla group describe billing
+      ottla group describe billing --members
+    """
+
+    async def use(admin: Admin) -> tuple[GroupDescription, list[CommittedOffset]]:
+        return await admin.groups.describe(name), await admin.groups.offsets(name)
+
+    found, offsets = with_admin(bootstrap_server, properties, use)
+    owners = {partition: member for member in found.members for partition in member.partitions}
+    rows = [
+        (
+            each.partition.topic, each.partition.partition, each.offset, each.end_offset, each.lag,
+            owners[each.partition].client_id if each.partition in owners else None,
+        )
+        for each in offsets
+    ]  # fmt: skip
+    columns = ("topic", "partition", "offset", "end offset", "lag", "client")
+    people = [
+        (m.client_id, m.host, m.instance_id, m.id, [str(p) for p in m.partitions]) for m in found.members
+    ]
+    person = ("client", "host", "instance id", "member id", "partitions")
+    if as_json:
+        show_json(
+            {
+                "group": found.name,
+                "state": found.state,
+                "assignor": found.assignor,
+                "coordinator": found.coordinator,
+                "offsets": [dict(zip(keys, row, strict=True)) for row in rows],
+                "members": [
+                    dict(zip([c.replace(" ", "_") for c in person], row, strict=True)) for row in people
+                ],
+            }
+        )
+        return
+    click.echo(f"Group {found.name}: {found.state}, {len(found.members)} members")
+    show(person if members else columns, people if members else rows, as_json=False)
+
+
+def _person(member: Member) -> tuple[object, ...]:
+    partitions = [str(partition) for partition in member.partitions]
+    return member.client_id, member.host, member.instance_id, member.id, partitions
+
+
+@group.command(name="reset-offsets")
+@click.argument("name")
+@click.option("--topic", "topics", multiple=True, help="TOPIC or TOPIC:PARTITION; all it has read otherwise.")
+@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
+@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option("--to-offset", type=click.IntRange(0), help="To this offset.")
+@click.option("--to-datetime", metavar="ISO", help="To the first record from then on: 2026-01-31T08:00Z")
+@click.option("--shift-by", type=int, help="So many records forward, or back when negative.")
+@click.option("--execute", is_flag=True, help="Do it. Without this the new offsets are only shown.")
+@json_option
+@cluster_options
+def reset_offsets(
+    name: str,
+    topics: tuple[str, ...],
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: str | None,
+    shift_by: int | None,
+    execute: bool,
+    as_json: bool,
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Set what a group reads next. The group must have no members.
+
+    \b
+    Examples:
+      ottla group reset-offsets billing --topic orders --to-earliest
+      ottla group reset-offsets billing --topic orders:3 --shift-by -100 --execute
+      ottla group reset-offsets billing --to-datetime 2026-01-31T08:00:00Z --execute
+    """
+    goals = (to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None)
+    if sum(goals) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        )
+    timestamp_ms = _timestamp_ms(to_datetime) if to_datetime else (-2 if to_earliest else -1)
+
+    async def use(admin: Admin) -> list[tuple[str, int, int | None, int]]:
+        current = {each.partition: each.offset for each in await admin.groups.offsets(name)}
+        partitions = await _partitions(admin, topics) if topics else list(current)
+        if not partitions:
+            raise ValueError(f"group {name!r} has read nothing yet; name topics with --topic")
+        if shift_by is not None:
+            goal = {each: current.get(each, 0) + shift_by for each in partitions}
+        elif to_offset is not None:
+            goal = dict.fromkeys(partitions, to_offset)
+        else:
+            goal = await admin.offsets.find(dict.fromkeys(partitions, timestamp_ms))
+        goal = await _within_log(admin, goal)
+        if execute:
+            await admin.groups.commit(name, goal)
+        return [(p.topic, p.partition, current.get(p), goal[p]) for p in sorted(goal)]
+
+    rows = with_admin(bootstrap_server, properties, use)
+    show(("topic", "partition", "offset", "new offset"), rows, as_json=as_json)
+    if not execute and not as_json:
+        click.echo("Nothing is changed yet. Add --execute to do it.", err=True)
+
+
+async def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
+    from ottla.protocol.topics import TopicPartition
+
+    wanted: list[TopicPartition] = []
+    for text in topics:
+        topic, _, index = text.partition(":")
+        if index and not index.isdigit():
+            raise ValueError(f"{text!r} must be TOPIC or TOPIC:PARTITION")
+        known = (await admin.topics.describe(topic)).partitions
+        wanted += [TopicPartition(topic, each) for each in ([int(index)] if index else sorted(known))]
+    return wanted
+
+
+async def _within_log(admin: Admin, goal: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    first = await admin.offsets.find(dict.fromkeys(goal, -2))
+    last = await admin.offsets.find(dict.fromkeys(goal, -1))
+    return {each: min(max(offset, first[each]), last[each]) for each, offset in goal.items()}
+
+
+def _timestamp_ms(text: str) -> int:
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1_000)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is not a time like 2026-01-31T08:00:00Z") from None
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True)
+@cluster_options
+def delete(names: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
+    """Delete groups with their offsets. They must have no members.
+
+    \b
+    Examples:
+      ottla group delete billing
+    """
+
+    async def use(admin: Admin) -> None:
+        for name in names:
+            await admin.groups.delete(name)
+            click.echo(f"Deleted group {name}.")
+
+    with_admin(bootstrap_server, properties, use)

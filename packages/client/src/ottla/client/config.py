@@ -1,0 +1,71 @@
+"""What all clients take: where the cluster is, and how patient to be with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ottla.client.security import SecurityConfig
+
+DEFAULT_PORT = 9092
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How connections are made and requests sent. Names are Kafka's, in snake case."""
+
+    client_id: str = "ottla"
+    """The name the broker's logs and quotas know this client by."""
+    request_timeout_ms: int = 30_000
+    """How long to wait for one answer; the connection is closed after it."""
+    socket_connection_setup_timeout_ms: int = 10_000
+    """How long connecting, TLS and authentication may take together."""
+    max_in_flight_requests_per_connection: int = 5
+    """Requests on their way at once; a further one waits."""
+    max_response_bytes: int = 128 * 1024 * 1024
+    """A larger answer closes the connection before memory is taken for it."""
+    retry_backoff_ms: int = 100
+    """The first wait before a retry; it doubles each time, with jitter."""
+    retry_backoff_max_ms: int = 1_000
+    """The longest wait before a retry."""
+    default_api_timeout_ms: int = 60_000
+    """How long a call may go on retrying in all."""
+    metadata_max_age_ms: int = 300_000
+    """After this time metadata is asked for anew, whether or not something failed."""
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    """Encryption and authentication."""
+
+
+def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
+    """Read `host:port,host:port`, or a list of such; the port may be left out, IPv6 hosts stand in brackets.
+
+    Raises ValueError naming the part that cannot be an address.
+    """
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [_parse_address(part.strip()) for part in parts if part.strip()]
+    if not addresses:
+        raise ValueError("bootstrap_servers names no broker; give host:port")
+    return addresses
+
+
+def _parse_address(text: str) -> Address:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    else:
+        host, _, port = text.partition(":")
+    if not host or not (port == "" or (port.isascii() and port.isdigit() and 0 < int(port) < 65_536)):
+        raise ValueError(f"{text!r} is not an address; give host:port")
+    return Address(host, int(port) if port else DEFAULT_PORT)

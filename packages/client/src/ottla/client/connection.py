@@ -1,0 +1,289 @@
+"""One connection to one broker: requests go out in order, answers come back in order.
+
+There is no task in here. Received bytes are parsed where the event loop delivers them, and whoever sent a
+request awaits a future in a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+from ottla.client.config import Address, ClientConfig
+from ottla.client.errors import BadResponse, ConnectFailed, ConnectionClosed, RequestTimeout
+from ottla.client.frames import FrameReader, FrameTooLarge
+from ottla.client.security import authenticate
+from ottla.client.versions import BEFORE_API_VERSIONS, VersionRange, choose_version
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode, error_for
+from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.schema import Message
+
+R = TypeVar("R", bound=Message)
+
+SOFTWARE_NAME = "ottla"
+API_VERSIONS_OPENING = 3
+CLOSE_TIMEOUT_S = 2.0
+
+
+class Connection:
+    """A connection to a broker, with both sides' versions agreed.
+
+        async with Connection(Address("127.0.0.1", 9092)) as connection:
+            answer = await connection.send(MetadataRequest(topics=None), MetadataResponse)
+
+    Requests may be sent from several tasks. Whatever ends the connection fails all that wait, with one of
+    `ottla.client.errors`; a connection that ended stays so.
+    """
+
+    def __init__(self, address: Address, config: ClientConfig | None = None) -> None:
+        self.address = address
+        self.config = config or ClientConfig()
+        self.versions: Mapping[int, VersionRange] = {}
+        self._wire: _Wire | None = None
+        self._slots = asyncio.Semaphore(self.config.max_in_flight_requests_per_connection)
+        self._correlation_id = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._wire is not None and self._wire.failure is None
+
+    async def connect(self) -> None:
+        """Connect, log in, and learn the broker's versions, all within the setup timeout.
+
+        Raises ConnectFailed, AuthenticationFailed, or what the exchange of versions met.
+        """
+        timeout_s = self.config.socket_connection_setup_timeout_ms / 1_000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._open()
+                await self._agree_on_versions()
+                if self.config.security.uses_sasl:
+                    await authenticate(self, self.config.security)
+        except TimeoutError as error:
+            await self.close()
+            raise ConnectFailed(*self.address, f"not ready within {timeout_s:g} s") from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def send(
+        self,
+        request: Message,
+        response_type: type[R],
+        *,
+        timeout_s: float | None = None,
+        min_version: int | None = None,
+        max_version: int | None = None,
+    ) -> R:
+        """Send a request in the highest version both sides speak and return the answer.
+
+        Raises UnsupportedByBroker before anything is sent; ConnectionClosed, RequestTimeout and BadResponse
+        afterwards. An error code inside the answer is the caller's to read.
+        """
+        kind = type(request)
+        version = choose_version(kind, self.versions, min_version=min_version, max_version=max_version)
+        frame = await self._exchange(request, version, timeout_s)
+        return self._decode(frame, kind.API_KEY, response_type, version)
+
+    async def send_unanswered(self, request: Message, *, max_version: int | None = None) -> None:
+        """Send a request that gets no answer: Produce with acks=0."""
+        version = choose_version(type(request), self.versions, max_version=max_version)
+        wire = self._open_wire()
+        wire.write(self._frame(request, version))
+        await wire.writable()
+
+    async def close(self) -> None:
+        """Close the connection; what still waits fails with ConnectionClosed."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.close()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            tls = self.config.security.tls_context()
+            _, self._wire = await loop.create_connection(
+                lambda: _Wire(self.address, self.config.max_response_bytes),
+                *self.address,
+                ssl=tls,
+            )
+        except OSError as error:
+            raise ConnectFailed(*self.address, error.strerror or str(error)) from error
+
+    async def _agree_on_versions(self) -> None:
+        try:
+            answer = await self._ask_versions(API_VERSIONS_OPENING)
+        except ConnectionClosed:
+            # A broker older than 0.10 closes at a request it does not know.
+            await self.close()
+            await self._open()
+            self.versions = BEFORE_API_VERSIONS
+            return
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            served = {each.api_key: each.max_version for each in answer.api_keys}
+            answer = await self._ask_versions(min(served.get(ApiKey.API_VERSIONS, 0), API_VERSIONS_OPENING))
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code)
+        self.versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+
+    async def _ask_versions(self, version: int) -> ApiVersionsResponse:
+        from ottla.client import __version__
+
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
+        frame = await self._exchange(request, version, None)
+        # A broker that lacks our version answers in version 0; every version begins with the error (KIP-511).
+        unsupported = frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+        return self._decode(frame, ApiKey.API_VERSIONS, ApiVersionsResponse, 0 if unsupported else version)
+
+    async def _exchange(self, request: Message, version: int, timeout_s: float | None) -> memoryview:
+        bound_s = self.config.request_timeout_ms / 1_000 if timeout_s is None else timeout_s
+        async with self._slots:
+            wire = self._open_wire()
+            frame = self._frame(request, version)
+            answer = wire.expect(self._correlation_id)
+            wire.write(frame)
+            try:
+                async with asyncio.timeout(bound_s):
+                    await wire.writable()
+                    return await answer
+            except TimeoutError:
+                late = RequestTimeout(*self.address, ApiKey(type(request).API_KEY).name, bound_s)
+                wire.fail(late)
+                raise late from None
+
+    def _open_wire(self) -> _Wire:
+        if self._wire is None:
+            raise ConnectionClosed(*self.address, "the connection is not open")
+        if self._wire.failure is not None:
+            raise ConnectionClosed(*self.address, str(self._wire.failure)) from self._wire.failure
+        return self._wire
+
+    def _frame(self, request: Message, version: int) -> bytes:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = RequestHeader(request.API_KEY, version, self._correlation_id, self.config.client_id)
+        body = encode_request(header, request)
+        return len(body).to_bytes(4, "big") + body
+
+    def _decode(self, frame: memoryview, key: int, response_type: type[R], version: int) -> R:
+        try:
+            _, position = decode_response_header(frame, key, version)
+            return response_type.decode(frame[position:], version)
+        except MalformedMessage as error:
+            raise BadResponse(f"{self.address}: {error}") from error
+
+
+class _Wire(asyncio.BufferedProtocol):
+    """The connection as the event loop sees it: frames in, bytes out, and who waits for which answer."""
+
+    def __init__(self, address: Address, max_frame_bytes: int) -> None:
+        self.address = address
+        self.failure: BaseException | None = None
+        self._frames = FrameReader(max_frame_bytes)
+        self._waiting: deque[tuple[int, asyncio.Future[memoryview]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._may_write: asyncio.Future[None] | None = None
+
+    # --- what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._frames.received(nbytes):
+                self._answered(frame)
+        except (FrameTooLarge, BadResponse) as error:
+            self.fail(error if isinstance(error, BadResponse) else BadResponse(f"{self.address}: {error}"))
+
+    def eof_received(self) -> None:
+        self.fail(ConnectionClosed(*self.address))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = f"the connection broke: {exc}" if exc else "the broker closed the connection"
+        self.fail(ConnectionClosed(*self.address, reason))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._may_write = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        may_write, self._may_write = self._may_write, None
+        if may_write is not None and not may_write.done():
+            may_write.set_result(None)
+
+    # --- what the connection calls
+
+    def expect(self, correlation_id: int) -> asyncio.Future[memoryview]:
+        """Queue up for the answer to a request that is written next, with nothing awaited in between."""
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        self._waiting.append((correlation_id, answer))
+        return answer
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the system."""
+        assert self._transport is not None
+        self._transport.write(data)
+
+    async def writable(self) -> None:
+        """Wait while the system takes no more bytes."""
+        while self._may_write is not None:
+            await asyncio.shield(self._may_write)
+
+    def fail(self, error: BaseException) -> None:
+        """End the connection; everybody who waits gets the reason. Only the first reason counts."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        waiting, self._waiting = self._waiting, deque()
+        for _, answer in waiting:
+            if not answer.done():
+                answer.set_exception(error)
+        self.resume_writing()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """End the connection and wait until it has ended."""
+        if self.failure is None:
+            self.fail(ConnectionClosed(*self.address, "the connection was closed"))
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await asyncio.shield(self._closed)
+        except TimeoutError:
+            return  # the transport is aborted: there is nothing left to do for it
+
+    def _answered(self, frame: memoryview) -> None:
+        if len(frame) < 4 or not self._waiting:
+            raise BadResponse(f"{self.address} sent an answer that nobody asked for")
+        correlation_id, answer = self._waiting.popleft()
+        got = int.from_bytes(frame[:4], "big")
+        if got != correlation_id:
+            failure = BadResponse(f"{self.address} answered request {got}, where {correlation_id} was next")
+            if not answer.done():
+                answer.set_exception(failure)
+            raise failure
+        if not answer.done():  # whoever asked may have been cancelled; the answer had to be read all the same
+            answer.set_result(frame)

@@ -1,0 +1,90 @@
+"""What can go wrong between a client and its brokers, apart from what brokers answer.
+
+What a broker answers is a `ottla.protocol.errors.KafkaError`. Both kinds say `retriable`: whether the same
+request may succeed later.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ottla.protocol.api import ApiKey
+
+
+class ClientError(Exception):
+    """Something a client could not do; the message says what to look at."""
+
+    retriable: ClassVar[bool] = False
+
+
+class ConnectFailed(ClientError):
+    """No connection could be made."""
+
+    retriable = True
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(f"cannot connect to {host}:{port}: {reason}")
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+
+class ConnectionClosed(ClientError):
+    """The connection ended before the answer came. The request may or may not have been done."""
+
+    retriable = True
+
+    def __init__(self, host: str, port: int, reason: str = "the broker closed the connection") -> None:
+        super().__init__(f"{host}:{port}: {reason}")
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+
+class RequestTimeout(ClientError):
+    """The broker did not answer in time. Its connection is closed: later answers wait behind this one."""
+
+    retriable = True
+
+    def __init__(self, host: str, port: int, api: str, timeout_s: float) -> None:
+        super().__init__(f"{host}:{port} did not answer {api} within {timeout_s:g} s")
+        self.api = api
+        self.timeout_s = timeout_s
+
+
+class UnsupportedByBroker(ClientError):
+    """The broker has no version of an API that this client can use."""
+
+    def __init__(self, key: int, ours: tuple[int, int], theirs: tuple[int, int] | None) -> None:
+        name = ApiKey(key).name
+        has = "does not serve it" if theirs is None else f"serves versions {theirs[0]} to {theirs[1]}"
+        super().__init__(f"{name} is needed in a version from {ours[0]} to {ours[1]}; the broker {has}")
+        self.api_key = key
+        self.ours = ours
+        self.theirs = theirs
+
+
+class BadResponse(ClientError):
+    """What came back is not Kafka's protocol, or not the answer to what was asked."""
+
+
+class AuthenticationFailed(ClientError):
+    """The broker refused who we say we are, or how we say it."""
+
+
+class NoBrokerAvailable(ClientError):
+    """None of the brokers that are known could be reached."""
+
+    retriable = True
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("no broker can be reached: " + "; ".join(reasons or ["no address is known"]))
+        self.reasons = reasons
+
+
+class DeadlineExceeded(ClientError):
+    """Retrying did not help within the time there was; `__cause__` is the last failure."""
+
+    def __init__(self, what: str, timeout_s: float, last: BaseException | None) -> None:
+        because = f": {last}" if last is not None else ""
+        super().__init__(f"{what} did not succeed within {timeout_s:g} s{because}")

@@ -1,0 +1,96 @@
+"""Connections by address: made when they are first needed, made anew after a pause when they broke."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from ottla.client.config import Address, ClientConfig
+from ottla.client.connection import Connection
+from ottla.client.errors import AuthenticationFailed, ClientError, ConnectionClosed
+from ottla.client.retry import Backoff
+
+
+@dataclass(slots=True)
+class _Place:
+    """What is known of one address."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connection: Connection | None = None
+    failures: int = 0
+    not_before_s: float = 0.0
+
+
+class Pool:
+    """One connection per broker, shared by all that talk to it.
+
+    After a failure to connect, the next attempt to that address waits for a time that grows (KIP-144).
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self._backoff = Backoff(config.retry_backoff_ms / 2, config.retry_backoff_max_ms)
+        self._places: dict[Address, _Place] = {}
+        self._closed = False
+
+    async def get(self, address: Address) -> Connection:
+        """Return an open connection. Raises ConnectFailed and its kin after one attempt."""
+        place = self._places.setdefault(address, _Place())
+        if place.connection is not None and place.connection.is_open:
+            return place.connection
+        async with place.lock:
+            # While we waited for the lock another task may have connected.
+            if place.connection is None or not place.connection.is_open:
+                place.connection = await self._connect(address, place)
+            return place.connection
+
+    async def discard(self, address: Address) -> None:
+        """Close the connection to an address, if there is one; the next `get` makes a new one."""
+        place = self._places.get(address)
+        if place is not None and place.connection is not None:
+            connection, place.connection = place.connection, None
+            await connection.close()
+
+    async def close(self) -> None:
+        """Close all connections; none can be had afterwards."""
+        self._closed = True
+        places, self._places = self._places, {}
+        for place in places.values():
+            if place.connection is not None:
+                await place.connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _connect(self, address: Address, place: _Place) -> Connection:
+        await asyncio.sleep(max(0.0, place.not_before_s - asyncio.get_running_loop().time()))
+        self._refuse_when_closed(address)
+        connection = Connection(address, self.config)
+        try:
+            await connection.connect()
+        except AuthenticationFailed:
+            raise
+        except ClientError:
+            delay_ms = self._backoff.delay_ms(place.failures, random.random())
+            place.not_before_s = asyncio.get_running_loop().time() + delay_ms / 1_000
+            place.failures += 1
+            raise
+        place.failures = 0
+        try:
+            self._refuse_when_closed(address)
+        except ConnectionClosed:  # closed while we connected: nobody else would close this one
+            await connection.close()
+            raise
+        return connection
+
+    def _refuse_when_closed(self, address: Address) -> None:
+        if self._closed:
+            raise ConnectionClosed(*address, "the client was closed")

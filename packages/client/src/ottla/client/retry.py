@@ -1,0 +1,70 @@
+"""When to try again: exponential backoff with jitter, bounded by a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ottla.client.errors import ClientError, DeadlineExceeded
+from ottla.protocol.errors import KafkaError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before each further attempt (KIP-144, KIP-601)."""
+
+    initial_ms: float = 100
+    max_ms: float = 1_000
+    jitter: float = 0.2
+
+    def delay_ms(self, attempt: int, chance: float) -> float:
+        """Give the wait after failed attempt number `attempt`, counted from 0; `chance` is within [0, 1)."""
+        # 2.0 ** 1024 is no float any more, and the bound is reached long before.
+        grown = min(self.initial_ms * 2.0 ** min(attempt, 60), self.max_ms)
+        return float(grown * (1 - self.jitter + 2 * self.jitter * chance))
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Say whether the same request may succeed later."""
+    return isinstance(error, (ClientError, KafkaError)) and error.retriable
+
+
+async def retrying(
+    what: str,
+    call: Callable[[], Awaitable[T]],
+    *,
+    timeout_s: float,
+    backoff: Backoff,
+    before_retry: Callable[[BaseException], Awaitable[None]] | None = None,
+) -> T:
+    """Await `call()` until it succeeds, fails for good, or `timeout_s` have passed.
+
+    `before_retry` hears of each retriable failure, for instance to refresh metadata. Raises what `call`
+    raised when that is not retriable, and `DeadlineExceeded` from the last failure otherwise.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    attempt = 0
+    last: BaseException | None = None
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await call()
+        except TimeoutError as error:
+            raise DeadlineExceeded(what, timeout_s, last) from (last or error)
+        except (ClientError, KafkaError) as error:
+            if not error.retriable:
+                raise
+            last = error
+        delay_s = backoff.delay_ms(attempt, random.random()) / 1_000
+        if loop.time() + delay_s >= deadline:
+            raise DeadlineExceeded(what, timeout_s, last) from last
+        await asyncio.sleep(delay_s)
+        attempt += 1
+        if before_retry is not None:
+            await before_retry(last)

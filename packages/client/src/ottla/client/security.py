@@ -1,0 +1,245 @@
+"""Encryption and authentication: TLS, and SASL by PLAIN, SCRAM and OAUTHBEARER.
+
+Each mechanism is a plain object that turns what the server said into what to say next; `authenticate`
+carries its tokens in SaslHandshake and SaslAuthenticate requests (KIP-43, KIP-84, KIP-152, KIP-255).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from ottla.client.errors import AuthenticationFailed
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ottla.client.connection import Connection
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+TokenProvider = Callable[[], Awaitable[str]]
+
+MAX_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityConfig:
+    """How a connection is secured. Names are Kafka's, in snake case."""
+
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    ssl_context: ssl.SSLContext | None = None
+    """A context of one's own; without it the system's authorities are trusted, or `ssl_cafile`."""
+    ssl_cafile: str | None = None
+    """A PEM file with the authorities to trust."""
+    ssl_certfile: str | None = None
+    """A PEM file with this client's certificate."""
+    ssl_keyfile: str | None = None
+    """A PEM file with the key of that certificate."""
+    ssl_check_hostname: bool = True
+    """Whether the certificate must carry the host's name."""
+    sasl_mechanism: str = "PLAIN"
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
+    sasl_username: str | None = None
+    """Who to be, for PLAIN and SCRAM."""
+    sasl_password: str | None = field(default=None, repr=False)
+    """The password, for PLAIN and SCRAM."""
+    sasl_oauth_token_provider: TokenProvider | None = None
+    """Gives a token for OAUTHBEARER whenever a connection is made."""
+    sasl_oauth_extensions: Mapping[str, str] = field(default_factory=dict)
+    """Further keys and values for OAUTHBEARER (KIP-342)."""
+
+    def __post_init__(self) -> None:
+        if self.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            raise ValueError(
+                f"security_protocol must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, "
+                f"not {self.security_protocol!r}"
+            )
+        if self.uses_sasl:
+            _check_credentials(self)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether connections are authenticated with SASL."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return what TLS connections are made with, or None for plain ones. Raises OSError for bad files."""
+        if not self.uses_tls or self.ssl_context is not None:
+            return self.ssl_context if self.uses_tls else None
+        import ssl
+
+        context = ssl.create_default_context(cafile=self.ssl_cafile)
+        context.check_hostname = self.ssl_check_hostname
+        if self.ssl_certfile is not None:
+            context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
+        return context
+
+
+def _check_credentials(config: SecurityConfig) -> None:
+    if config.sasl_mechanism == "OAUTHBEARER":
+        if config.sasl_oauth_token_provider is None:
+            raise ValueError("OAUTHBEARER needs sasl_oauth_token_provider")
+        return
+    if config.sasl_mechanism not in ("PLAIN", *SCRAM_HASHES):
+        raise ValueError(
+            f"sasl_mechanism must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, "
+            f"not {config.sasl_mechanism!r}"
+        )
+    if config.sasl_username is None or config.sasl_password is None:
+        raise ValueError(f"{config.sasl_mechanism} needs sasl_username and sasl_password")
+
+
+class Mechanism(Protocol):
+    """One authentication: `first()`, then `answer(challenge)` until it returns None."""
+
+    def first(self) -> bytes:
+        """Return the token that opens the exchange."""
+        ...
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """Return what to say to a challenge, or None when nothing more is to be said."""
+        ...
+
+
+class Plain:
+    """Name and password in clear (RFC 4616): for encrypted connections."""
+
+    def __init__(self, username: str, password: str) -> None:
+        self._token = b"\0" + username.encode() + b"\0" + password.encode()
+
+    def first(self) -> bytes:
+        """Return name and password."""
+        return self._token
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """Have nothing more to say."""
+        return None
+
+
+class OAuthBearer:
+    """A token somebody else issued (RFC 7628)."""
+
+    def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
+        pairs = "".join(f"{key}={value}\x01" for key, value in (extensions or {}).items())
+        self._token = f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
+
+    def first(self) -> bytes:
+        """Return the token."""
+        return self._token
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """Acknowledge the server's complaint, if it has one, so that it ends the exchange with an error."""
+        return b"\x01" if challenge else None
+
+
+SCRAM_HASHES: dict[str, Callable[..., hashlib._Hash]] = {
+    "SCRAM-SHA-256": hashlib.sha256,
+    "SCRAM-SHA-512": hashlib.sha512,
+}
+MAX_ITERATIONS = 1_000_000
+
+
+class Scram:
+    """Proof of a password that never travels, and of the server's knowledge of it (RFC 5802)."""
+
+    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
+        self._hash = SCRAM_HASHES[mechanism]
+        self._password = password.encode()
+        self._nonce = nonce
+        escaped = username.replace("=", "=3D").replace(",", "=2C")
+        self._first_bare = f"n={escaped},r={nonce}"
+        self._server_signature: bytes | None = None
+        self._done = False
+
+    def first(self) -> bytes:
+        """Return name and nonce."""
+        return f"n,,{self._first_bare}".encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """Prove the password, then check that the server knows it too. Raises AuthenticationFailed."""
+        fields = _scram_fields(challenge)
+        if "e" in fields:
+            raise AuthenticationFailed(f"the broker refused the login: {fields['e']}")
+        try:
+            if self._server_signature is None:
+                return self._prove(challenge, fields)
+            self._check(fields)
+        except (KeyError, ValueError) as error:
+            raise AuthenticationFailed(f"the broker's SCRAM message makes no sense: {error!r}") from error
+        return None
+
+    def _prove(self, challenge: bytes, fields: Mapping[str, str]) -> bytes:
+        nonce, iterations = fields["r"], int(fields["i"])
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise AuthenticationFailed("the broker's SCRAM nonce does not continue ours")
+        if not 1 <= iterations <= MAX_ITERATIONS:
+            raise AuthenticationFailed(f"the broker asks for {iterations} SCRAM iterations")
+        name = self._hash().name
+        salted = hashlib.pbkdf2_hmac(name, self._password, base64.b64decode(fields["s"]), iterations)
+        client_key = self._mac(salted, b"Client Key")
+        without_proof = f"c=biws,r={nonce}"
+        message = b",".join((self._first_bare.encode(), challenge, without_proof.encode()))
+        signature = self._mac(self._hash(client_key).digest(), message)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._server_signature = self._mac(self._mac(salted, b"Server Key"), message)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def _check(self, fields: Mapping[str, str]) -> None:
+        assert self._server_signature is not None
+        if not hmac.compare_digest(base64.b64decode(fields["v"]), self._server_signature):
+            raise AuthenticationFailed("the broker does not know the password: it may be another server")
+
+    def _mac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.new(key, message, self._hash).digest()
+
+
+def _scram_fields(message: bytes) -> dict[str, str]:
+    pairs = (part.partition("=") for part in message.decode("utf-8", "replace").split(","))
+    return {key: value for key, _, value in pairs}
+
+
+async def mechanism_for(config: SecurityConfig) -> Mechanism:
+    """Make the mechanism a configuration asks for, with a fresh nonce or token."""
+    if config.sasl_mechanism == "OAUTHBEARER":
+        assert config.sasl_oauth_token_provider is not None
+        return OAuthBearer(await config.sasl_oauth_token_provider(), config.sasl_oauth_extensions)
+    username, password = config.sasl_username or "", config.sasl_password or ""
+    if config.sasl_mechanism == "PLAIN":
+        return Plain(username, password)
+    return Scram(config.sasl_mechanism, username, password, secrets.token_urlsafe(24))
+
+
+async def authenticate(connection: Connection, config: SecurityConfig) -> None:
+    """Log in on a fresh connection. Raises AuthenticationFailed with the broker's words."""
+    mechanism = await mechanism_for(config)
+    handshake = await connection.send(
+        SaslHandshakeRequest(mechanism=config.sasl_mechanism), SaslHandshakeResponse, min_version=1
+    )
+    if handshake.error_code != ErrorCode.NONE:
+        offered = ", ".join(handshake.mechanisms) or "none"
+        raise AuthenticationFailed(f"the broker does not take {config.sasl_mechanism}; it takes {offered}")
+    token = mechanism.first()
+    for _ in range(MAX_STEPS):
+        reply = await connection.send(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
+        if reply.error_code != ErrorCode.NONE:
+            reason = reply.error_message or ErrorCode(reply.error_code).name
+            raise AuthenticationFailed(f"the broker refused the login: {reason}")
+        further = mechanism.answer(bytes(reply.auth_bytes))
+        if further is None:
+            return
+        token = further
+    raise AuthenticationFailed(f"{config.sasl_mechanism} did not come to an end in {MAX_STEPS} steps")

@@ -1,0 +1,144 @@
+"""A broker for tests that says what it is told to say: real sockets, scripted answers.
+
+async with ScriptedBroker() as broker:
+    broker.on(MetadataRequest, lambda request: broker.metadata("orders", partitions=3))
+    async with Cluster(broker.bootstrap_servers) as cluster: ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from ottla.protocol.api import ApiKey, request_class
+from ottla.protocol.headers import decode_request_header, response_header
+from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.protocol.schema import Message
+
+Q = TypeVar("Q", bound=Message)
+Answer = Callable[[Q], Message | None]
+
+NODE_ID = 1
+
+
+class ScriptedBroker:
+    """Answers each API by a function of the request; a function that returns None closes the connection.
+
+    `requests` keeps what was asked, with versions. It serves what it has functions for, up to `versions`.
+    """
+
+    def __init__(self, versions: dict[int, tuple[int, int]] | None = None) -> None:
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.requests: list[tuple[Message, int]] = []
+        self.connections = 0
+        self._limits = versions or {}
+        self._answers: dict[int, Callable[[Message], Message | None]] = {}
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.on(ApiVersionsRequest, lambda _: self.api_versions())
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where it listens, as clients take it."""
+        return f"{self.host}:{self.port}"
+
+    def on(self, kind: type[Q], answer: Answer[Q]) -> None:
+        """Answer requests of a kind by a function."""
+        self._answers[kind.API_KEY] = answer  # type: ignore[assignment]
+
+    def seen(self, kind: type[Q]) -> list[Q]:
+        """Return the requests of a kind, in the order they came."""
+        return [request for request, _ in self.requests if isinstance(request, kind)]
+
+    def api_versions(self) -> ApiVersionsResponse:
+        """Make an answer that lists what this broker has functions for."""
+        ranges = {key: self._range(key) for key in sorted(self._answers)}
+        keys = [
+            ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in ranges.items()
+        ]
+        return ApiVersionsResponse(api_keys=keys)
+
+    def metadata(self, *topics: str, partitions: int = 1, leader: int = NODE_ID) -> MetadataResponse:
+        """Make an answer in which this broker leads all partitions of some topics."""
+        return MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=NODE_ID, host=self.host, port=self.port)],
+            cluster_id="scripted",
+            controller_id=NODE_ID,
+            topics=[
+                MetadataResponseTopic(name=name, partitions=_partitions(partitions, leader))
+                for name in topics
+            ],
+        )
+
+    def drop_connections(self) -> None:
+        """Close all connections at once."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.drop_connections()
+        await self._server.wait_closed()
+
+    def _range(self, key: int) -> tuple[int, int]:
+        kind = request_class(key)
+        return self._limits.get(key, (kind.MIN_VERSION, kind.MAX_VERSION))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            while (answer := await self._next_answer(reader)) is not None:
+                writer.write(len(answer).to_bytes(4, "big") + answer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _next_answer(self, reader: asyncio.StreamReader) -> bytes | None:
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        frame = await reader.readexactly(size)
+        header, position = decode_request_header(frame)
+        key, version = header.api_key, header.api_version
+        if key == ApiKey.API_VERSIONS and version > self._range(key)[1]:
+            refusal = self.api_versions()
+            refusal.error_code = 35
+            return response_header(header.correlation_id, key, 0) + refusal.encode(0)
+        request = request_class(key).decode(memoryview(frame)[position:], version)
+        self.requests.append((request, version))
+        answer = self._answers[key](request)
+        if answer is None:
+            return None
+        return response_header(header.correlation_id, key, version) + answer.encode(version)
+
+
+def _partitions(count: int, leader: int) -> list[MetadataResponsePartition]:
+    replicas: Sequence[int] = [NODE_ID]
+    return [
+        MetadataResponsePartition(
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=0,
+            replica_nodes=list(replicas),
+            isr_nodes=list(replicas),
+        )
+        for index in range(count)
+    ]

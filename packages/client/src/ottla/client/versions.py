@@ -1,0 +1,58 @@
+"""Which versions of an API both sides speak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from ottla.client.errors import UnsupportedByBroker
+from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from ottla.protocol.schema import Message
+
+VersionRange = tuple[int, int]
+
+# From these versions on a request is put differently (topic ids instead of names, several groups at once) and
+# gains nothing for this client.
+CEILINGS: Final[Mapping[int, int]] = {
+    ApiKey.FETCH: 12,
+    ApiKey.METADATA: 11,
+    ApiKey.OFFSET_FETCH: 7,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.DELETE_TOPICS: 5,
+}
+
+# Brokers before 0.10 close the connection at ApiVersions. This much all of them since 0.8.2 have.
+BEFORE_API_VERSIONS: Final[Mapping[int, VersionRange]] = {
+    ApiKey.PRODUCE: (0, 0),
+    ApiKey.FETCH: (0, 0),
+    ApiKey.LIST_OFFSETS: (0, 0),
+    ApiKey.METADATA: (0, 0),
+    ApiKey.OFFSET_COMMIT: (0, 1),
+    ApiKey.OFFSET_FETCH: (0, 1),
+    ApiKey.FIND_COORDINATOR: (0, 0),
+}
+
+
+def choose_version(
+    request: type[Message],
+    served: Mapping[int, VersionRange],
+    *,
+    min_version: int | None = None,
+    max_version: int | None = None,
+) -> int:
+    """Return the highest version that both sides speak, within what the caller can use.
+
+    Raises UnsupportedByBroker when there is none.
+    """
+    key = request.API_KEY
+    least = max(request.MIN_VERSION, min_version or 0)
+    most = min(request.MAX_VERSION, CEILINGS.get(key, request.MAX_VERSION))
+    if max_version is not None:
+        most = min(most, max_version)
+    theirs = served.get(key)
+    if theirs is None or min(most, theirs[1]) < max(least, theirs[0]):
+        raise UnsupportedByBroker(key, (least, most), theirs)
+    return min(most, theirs[1])

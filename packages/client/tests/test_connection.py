@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ottla.client.config import Address, ClientConfig
+from ottla.client.connection import Connection
+from ottla.client.errors import (
+    BadResponse,
+    ConnectFailed,
+    ConnectionClosed,
+    RequestTimeout,
+    UnsupportedByBroker,
+)
+from ottla.client.testing import ScriptedBroker
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def address_of(broker: ScriptedBroker) -> Address:
+    return Address(broker.host, broker.port)
+
+
+async def test_a_request_is_sent_in_the_highest_version_both_sides_speak() -> None:
+    async with ScriptedBroker({ApiKey.METADATA: (0, 5)}) as broker:
+        broker.on(MetadataRequest, lambda _: broker.metadata("orders"))
+
+        async with Connection(address_of(broker)) as connection:
+            answer = await connection.send(MetadataRequest(topics=None), MetadataResponse)
+
+    assert answer.topics[0].name == "orders"
+    assert broker.requests[-1][1] == 5
+
+
+@pytest.mark.parametrize("newest", [0, 1, 2])
+async def test_a_broker_with_older_api_versions_is_asked_again_in_its_own(newest: int) -> None:
+    async with ScriptedBroker({ApiKey.API_VERSIONS: (0, newest)}) as broker:
+        broker.on(MetadataRequest, lambda _: broker.metadata())
+
+        async with Connection(address_of(broker)) as connection:
+            assert ApiKey.METADATA in connection.versions
+
+    assert broker.requests[-1][1] == newest
+    assert broker.connections == 1
+
+
+async def test_a_broker_that_closes_at_api_versions_is_taken_for_an_old_one() -> None:
+    async def serve_only_version_0(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            key, version, correlation_id = struct.unpack_from(">hhi", await reader.readexactly(size))
+            if key == ApiKey.METADATA and version == 0:
+                body = struct.pack(">i", correlation_id) + MetadataResponse().encode(0)
+                writer.write(struct.pack(">i", len(body)) + body)
+                await reader.read()
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(serve_only_version_0, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with Connection(Address("127.0.0.1", port)) as connection:
+            answer = await connection.send(MetadataRequest(topics=[]), MetadataResponse)
+
+            assert answer == MetadataResponse()
+
+
+async def test_an_api_the_broker_lacks_is_refused_before_anything_is_sent() -> None:
+    async with ScriptedBroker() as broker, Connection(address_of(broker)) as connection:
+        with pytest.raises(UnsupportedByBroker, match=r"CREATE_TOPICS .* does not serve it"):
+            await connection.send(CreateTopicsRequest(), CreateTopicsResponse)
+
+        assert len(broker.requests) == 1
+
+
+async def test_many_requests_at_once_each_get_their_own_answer() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(MetadataRequest, lambda request: broker.metadata(request.topics[0].name or ""))  # type: ignore[index]
+
+        async with Connection(address_of(broker)) as connection:
+            names = [f"topic-{number}" for number in range(50)]
+            answers = await asyncio.gather(
+                *(connection.send(_asking_for(name), MetadataResponse) for name in names)
+            )
+
+    assert [answer.topics[0].name for answer in answers] == names
+
+
+async def test_a_large_answer_arrives_whole() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(MetadataRequest, lambda _: broker.metadata("wide", partitions=20_000))
+
+        async with Connection(address_of(broker)) as connection:
+            first, second = await asyncio.gather(
+                connection.send(_asking_for("wide"), MetadataResponse),
+                connection.send(_asking_for("wide"), MetadataResponse),
+            )
+
+    assert len(first.topics[0].partitions) == len(second.topics[0].partitions) == 20_000
+
+
+async def test_an_answer_above_the_bound_closes_the_connection() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(MetadataRequest, lambda _: broker.metadata("wide", partitions=1_000))
+
+        async with Connection(address_of(broker), ClientConfig(max_response_bytes=10_000)) as connection:
+            with pytest.raises(BadResponse, match="at most 10000"):
+                await connection.send(_asking_for("wide"), MetadataResponse)
+
+            assert not connection.is_open
+
+
+async def test_a_broker_that_says_nothing_fails_the_request_and_what_waits_behind_it() -> None:
+    async with _listening(_say_nothing_after_versions) as address, Connection(address) as connection:
+        slow = asyncio.gather(
+            connection.send(_asking_for("a"), MetadataResponse, timeout_s=0.05),
+            connection.send(_asking_for("b"), MetadataResponse, timeout_s=30),
+            return_exceptions=True,
+        )
+        first, second = await slow
+
+    assert isinstance(first, RequestTimeout)
+    assert isinstance(second, RequestTimeout)
+
+
+async def test_a_broken_connection_fails_all_that_wait() -> None:
+    async with ScriptedBroker() as broker, Connection(address_of(broker)) as connection:
+        broker.on(MetadataRequest, lambda _: None)
+        connection.versions = {ApiKey.METADATA: (0, 1)}
+
+        outcomes = await asyncio.gather(
+            *(connection.send(_asking_for("a"), MetadataResponse) for _ in range(3)), return_exceptions=True
+        )
+
+        assert all(isinstance(outcome, ConnectionClosed) for outcome in outcomes)
+        with pytest.raises(ConnectionClosed):
+            await connection.send(_asking_for("a"), MetadataResponse)
+
+
+async def test_a_cancelled_request_does_not_shift_the_answers_of_others() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(MetadataRequest, lambda request: broker.metadata(request.topics[0].name or ""))  # type: ignore[index]
+
+        async with Connection(address_of(broker)) as connection, asyncio.TaskGroup() as group:
+            given_up = group.create_task(connection.send(_asking_for("a"), MetadataResponse))
+            kept = group.create_task(connection.send(_asking_for("b"), MetadataResponse))
+            await asyncio.sleep(0)
+            given_up.cancel()
+
+    assert kept.result().topics[0].name == "b"
+
+
+async def test_nobody_listening_is_a_failure_that_names_the_address() -> None:
+    async with ScriptedBroker() as broker:
+        address = address_of(broker)
+
+    with pytest.raises(ConnectFailed, match=f"{address.host}:{address.port}"):
+        await Connection(address).connect()
+
+
+async def test_something_that_is_not_kafka_is_a_bad_response() -> None:
+    async def speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with _listening(speak_http) as address:
+        with pytest.raises(BadResponse):
+            await Connection(address).connect()
+
+
+async def test_a_broker_that_never_gets_ready_does_not_hold_us_for_ever() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with _listening(say_nothing) as address:
+        config = ClientConfig(socket_connection_setup_timeout_ms=50)
+        with pytest.raises(ConnectFailed, match=r"not ready within 0\.05 s"):
+            await Connection(address, config).connect()
+
+
+def _asking_for(name: str) -> MetadataRequest:
+    from ottla.protocol.messages.metadata import MetadataRequestTopic
+
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+
+
+class _listening:  # noqa: N801 - reads as a phrase
+    """A server with one function for its connections."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+
+    async def __aenter__(self) -> Address:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return Address("127.0.0.1", self._server.sockets[0].getsockname()[1])
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+
+async def _say_nothing_after_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    broker = ScriptedBroker()
+    broker.on(MetadataRequest, lambda _: None)
+    answer = await broker._next_answer(reader)
+    assert answer is not None
+    writer.write(len(answer).to_bytes(4, "big") + answer)
+    await reader.read()
+    writer.close()

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from ottla.client.config import Address, ClientConfig
+from ottla.client.connection import Connection
+from ottla.client.errors import AuthenticationFailed
+from ottla.client.security import OAuthBearer, Plain, Scram, SecurityConfig
+from ottla.client.testing import ScriptedBroker
+from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+# The exchange of RFC 7677, section 3.
+SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+SERVER_LAST = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def scram() -> Scram:
+    return Scram("SCRAM-SHA-256", "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
+
+
+def test_scram_gives_the_messages_of_the_rfc() -> None:
+    exchange = scram()
+
+    assert exchange.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert exchange.answer(SERVER_FIRST) == (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert exchange.answer(SERVER_LAST) is None
+
+
+@pytest.mark.parametrize(
+    ("challenge", "reason"),
+    [
+        (b"e=unknown-user", "unknown-user"),
+        (b"r=somebodyelse,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "nonce"),
+        (b"r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=999999999", "iterations"),
+        (b"\xff\xff", "makes no sense"),
+    ],
+)
+def test_a_scram_server_that_does_not_keep_to_the_rules_is_refused(challenge: bytes, reason: str) -> None:
+    with pytest.raises(AuthenticationFailed, match=reason):
+        scram().answer(challenge)
+
+
+def test_a_scram_server_that_does_not_know_the_password_is_refused() -> None:
+    exchange = scram()
+    exchange.answer(SERVER_FIRST)
+
+    with pytest.raises(AuthenticationFailed, match="does not know the password"):
+        exchange.answer(b"v=AAAA")
+
+
+def test_names_with_commas_and_equal_signs_are_escaped_for_scram() -> None:
+    assert Scram("SCRAM-SHA-512", "a,b=c", "x", "n").first() == b"n,,n=a=2Cb=3Dc,r=n"
+
+
+def test_plain_and_oauthbearer_say_it_all_at_once() -> None:
+    assert Plain("josef", "k").first() == b"\0josef\0k"
+    assert OAuthBearer("token", {"tenant": "a"}).first() == b"n,,\x01auth=Bearer token\x01tenant=a\x01\x01"
+    assert OAuthBearer("token").answer(b'{"status":"invalid_token"}') == b"\x01"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"security_protocol": "TLS"},
+        {"security_protocol": "SASL_SSL"},
+        {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"},
+        {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
+    ],
+)
+def test_a_configuration_that_cannot_work_is_refused_at_once(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"must be|needs"):
+        SecurityConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_password_is_not_shown() -> None:
+    config = SecurityConfig(security_protocol="SASL_SSL", sasl_username="josef", sasl_password="secret")
+
+    assert "secret" not in repr(config)
+
+
+async def test_a_login_goes_over_the_wire() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        broker.on(SaslAuthenticateRequest, lambda _: SaslAuthenticateResponse())
+
+        async with Connection(Address(broker.host, broker.port), plain_login()):
+            (login,) = broker.seen(SaslAuthenticateRequest)
+
+    assert bytes(login.auth_bytes) == b"\0josef\0k"
+
+
+async def test_a_refused_login_says_why() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        broker.on(
+            SaslAuthenticateRequest,
+            lambda _: SaslAuthenticateResponse(error_code=58, error_message="wrong password"),
+        )
+
+        with pytest.raises(AuthenticationFailed, match="wrong password"):
+            await Connection(Address(broker.host, broker.port), plain_login()).connect()
+
+
+async def test_a_mechanism_the_broker_lacks_is_refused_with_those_it_has() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(
+            SaslHandshakeRequest,
+            lambda _: SaslHandshakeResponse(error_code=33, mechanisms=["SCRAM-SHA-256", "GSSAPI"]),
+        )
+
+        with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256, GSSAPI"):
+            await Connection(Address(broker.host, broker.port), plain_login()).connect()
+
+
+def plain_login() -> ClientConfig:
+    security = SecurityConfig(security_protocol="SASL_PLAINTEXT", sasl_username="josef", sasl_password="k")
+    return ClientConfig(security=security)
