@@ -28,6 +28,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 READ_COMMITTED: Final = 1
 _FIRST_WITH_ONE_OFFSET: Final = 1
+_FIRST_WITH_LEADER_EPOCH: Final = 4
 _FIRST_WITH_NOT_AVAILABLE: Final = 5
 
 
@@ -61,6 +62,8 @@ def _answer(
             response.old_style_offsets = offsets_before(partition, asked.timestamp, asked.max_num_offsets)
         else:
             _find(partition, request, version, asked.timestamp, response)
+        if version < _FIRST_WITH_LEADER_EPOCH:
+            response.leader_epoch = -1
     except KafkaError as error:
         response.error_code = int(error.code)
     except OSError:

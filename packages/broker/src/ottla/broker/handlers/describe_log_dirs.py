@@ -1,0 +1,61 @@
+"""DescribeLogDirs: what lies where on this broker's disks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.log.logs import DirectoryDescription, PartitionSize
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from ottla.protocol.topics import TopicPartition
+
+
+async def handle(
+    services: Services, request: DescribeLogDirsRequest, context: RequestContext
+) -> DescribeLogDirsResponse:
+    """Describe every log directory, with all partitions or those that were asked for."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {
+            TopicPartition(topic.topic, number) for topic in request.topics for number in topic.partitions
+        }
+    return DescribeLogDirsResponse(
+        results=[_result(services, directory, wanted) for directory in services.logs.describe()]
+    )
+
+
+def _result(
+    services: Services, directory: DirectoryDescription, wanted: set[TopicPartition] | None
+) -> DescribeLogDirsResult:
+    if directory.error is not None:
+        return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(directory.path))
+    found = [one for one in directory.partitions if wanted is None or one.topic_partition in wanted]
+    return DescribeLogDirsResult(
+        log_dir=str(directory.path),
+        topics=_topics(services, found),
+        total_bytes=directory.total_bytes,
+        usable_bytes=directory.usable_bytes,
+    )
+
+
+def _topics(services: Services, found: Iterable[PartitionSize]) -> list[DescribeLogDirsTopic]:
+    topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+    for one in found:
+        hosted = services.replicas.hosted(one.topic_partition)
+        high_watermark = hosted.high_watermark if hosted else one.log_end_offset
+        topics[one.topic_partition.topic].append(
+            DescribeLogDirsPartition(
+                partition_index=one.topic_partition.partition,
+                partition_size=one.size_bytes,
+                offset_lag=max(0, high_watermark - one.log_end_offset),
+            )
+        )
+    return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
