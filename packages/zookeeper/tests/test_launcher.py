@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.zookeeper.cli import zookeeper
+from ottla.zookeeper.embedded import EmbeddedCoordinator
+from ottla.zookeeper.errors import ConnectionLoss
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.launcher import Installation, NoZooKeeper, RealZooKeeper, find_installation
 
@@ -123,6 +125,28 @@ async def test_the_embedded_command_serves_until_interrupted(tmp_path: Path) -> 
 
     assert (printed, listed) == (b"hello\n", b"a\nzookeeper\n")
     assert status == 0
+
+
+async def test_a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    directory = tmp_path / "zk"
+    serve = [*COMMAND, "start", "--embedded", "--port", "0", "--data-dir", str(directory)]
+    limited = ["bash", "-c", 'ulimit -f 16; exec "$@"', "limited", *serve]  # files of at most 16 KiB
+    process = await asyncio.create_subprocess_exec(
+        *limited, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        where = (await process.stdout.readline()).decode().split(" at ")[1].split(",")[0]
+        async with KazooSession(where, session_timeout_ms=4_000) as session:
+            await session.create("/kept", bytes(10_000))
+            with pytest.raises(ConnectionLoss):
+                await session.create("/too-much", bytes(10_000))
+            _, said = await process.communicate()
+    assert process.returncode == 1
+    assert b"File too large" in said
+
+    async with EmbeddedCoordinator(directory) as again:
+        assert again.service.tree.node("/kept").data == bytes(10_000)
 
 
 def test_every_command_has_help_with_an_example() -> None:

@@ -23,6 +23,7 @@ from ottla.zookeeper.errors import ConnectionLoss, SessionExpired, ZooKeeperErro
 from ottla.zookeeper.session import Acl, Check, Create, Delete, Operation, SetData, Stat
 
 log = logging.getLogger(__name__)
+_kazoo_log = logging.getLogger("ottla.zookeeper.kazoo")
 
 __all__ = ["GuardedClient", "KazooState", "KeeperState", "OwnThread", "transaction_of", "translated"]
 
@@ -31,6 +32,28 @@ __all__ = ["GuardedClient", "KazooState", "KeeperState", "OwnThread", "transacti
 CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 1, "max_delay": 0.5, "ignore_expire": False}
 
 _DEAD_STATES = (KeeperState.CLOSED, KeeperState.AUTH_FAILED, KeeperState.EXPIRED_SESSION)
+
+
+_REPEAT_AFTER_S = 10.0
+
+
+class _Rarely(logging.Filter):
+    """Lets one and the same message through once in a while: kazoo repeats itself at every attempt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # Filled by kazoo's templates, of which there are few.
+        last = self._last.get(str(record.msg))
+        if last is not None and record.created - last < _REPEAT_AFTER_S:
+            return False
+        self._last[str(record.msg)] = record.created
+        return True
+
+
+_kazoo_log.addFilter(_Rarely())
 
 
 # One server that accepts and says nothing must not eat the whole session, as it does in kazoo, which
@@ -80,6 +103,7 @@ class GuardedClient(KazooClient):  # type: ignore[misc]
             auth_data=list(credentials),
             connection_retry=dict(CONNECTION_RETRY),
             command_retry={"max_tries": 0, "ignore_expire": False},
+            logger=_kazoo_log,
         )
         _bound_handshake(self._connection, timeout_s / _HANDSHAKE_SHARE)
 

@@ -123,7 +123,8 @@ class SessionLife:
     def _enter(self, state: SessionState) -> None:
         self.state = state
         change = StateChange(state, self.session_number, self.session_id)
-        log.info("session is %s", state.value, extra={"session_id": f"{self.session_id:#x}"})
+        level = logging.WARNING if state in (SessionState.SUSPENDED, SessionState.LOST) else logging.INFO
+        log.log(level, "the ZooKeeper session %#x is %s", self.session_id, state.value)
         for listener in list(self._listeners):
             _call(listener, change)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +56,7 @@ class EmbeddedCoordinator:
         self._tick_ms = tick_ms
         self._compact_above_bytes = compact_above_bytes
         self._journal: Journal | None = None
+        self._disk: ThreadPoolExecutor | None = None
         self._connections: dict[Client, _Connection] = {}
         self._flushing = False
         self._failed: asyncio.Future[None] | None = None
@@ -187,11 +189,12 @@ class EmbeddedCoordinator:
             while journal.dirty or self.service.outbox:
                 outbox = self._take_outbox()
                 if journal.dirty:
-                    await asyncio.to_thread(journal.write, journal.take())
+                    await self._loop.run_in_executor(self._disk, journal.write, journal.take())
                 self._send(outbox)
                 if journal.wants_compaction and not journal.dirty:
                     tree = self.service.tree
-                    await asyncio.to_thread(journal.compact, tree.zxid, encode_snapshot(tree))
+                    snapshot = encode_snapshot(tree)
+                    await self._loop.run_in_executor(self._disk, journal.compact, tree.zxid, snapshot)
         except OSError as error:
             self._give_up(error)
         finally:
