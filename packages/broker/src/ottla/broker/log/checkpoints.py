@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 def read_offsets(files: Files, path: Path) -> dict[TopicPartition, int] | None:
     """An offset checkpoint; None when it is missing or damaged, which is logged: it is never trusted then."""
     try:
-        return decode_offset_checkpoint(files.read(path))
+        data = files.read(path)
+        if not data.endswith(b"\n"):
+            raise CorruptStorage("its last line is cut off")
+        return decode_offset_checkpoint(data)
     except FileNotFoundError:
         return None
     except CorruptStorage as error:
@@ -49,7 +52,10 @@ def read_leader_epochs(files: Files, directory: Path) -> list[EpochStart] | None
     """A partition's leader epochs; None when they are missing or damaged and have to be found in its log."""
     path = directory / LEADER_EPOCHS_FILE
     try:
-        return decode_leader_epochs(files.read(path))
+        data = files.read(path)
+        if not data.endswith(b"\n"):
+            raise CorruptStorage("its last line is cut off")
+        return decode_leader_epochs(data)
     except FileNotFoundError:
         return None
     except CorruptStorage as error:

@@ -110,7 +110,9 @@ def _checked(position: int, data: memoryview) -> Checked:
 
 
 def headers_from(file: File, start: int, end: int) -> Iterator[tuple[BatchHeader, int, int]]:
-    """The v2 headers between two positions, each with its position and size; older entries are passed over."""
+    """The v2 headers between two positions, each with its position and size; older entries are
+    passed over.
+    """
     for found in walk(file, start, end):
         data = file.pread(61, found.position)
         if len(data) == 61 and magic_at(data) == 2:

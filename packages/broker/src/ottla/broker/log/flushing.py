@@ -80,7 +80,9 @@ class GroupCommit:
         self._busy = False
 
     async def wait(self, offset: int) -> None:
-        """Wait until everything below `offset` is on the disk. Raises `KafkaStorageError` when it cannot be."""
+        """Wait until everything below `offset` is on the disk. Raises `KafkaStorageError` when it
+        cannot be.
+        """
         if self._log.recovery_point >= offset:
             return
         loop = asyncio.get_running_loop()

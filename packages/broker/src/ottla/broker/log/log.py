@@ -100,6 +100,10 @@ def _ignore(error: OSError) -> None:
     pass
 
 
+def _nothing() -> None:
+    pass
+
+
 class Log:
     """One partition: segments in a directory, read and appended on the event loop.
 
@@ -124,6 +128,7 @@ class Log:
         producers: ProducerStates | None = None,
         chance: random.Random | None = None,
         failed: Callable[[OSError], None] = _ignore,
+        lowered: Callable[[], None] = _nothing,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -142,6 +147,7 @@ class Log:
         """Why nothing can be written any more."""
         self._chance = chance or random.Random(0)
         self._report_failure = failed
+        self._recovery_point_lowered = lowered
         self._segments = segments
         self._bases = [one.base_offset for one in segments]
         self._opened: list[Segment] = []
@@ -555,7 +561,8 @@ class Log:
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time; None if there is none."""
         for segment in self._segments:
-            if segment.max_timestamp >= timestamp_ms:
+            newest = self.tail if segment is self.tail.segment else segment
+            if newest.max_timestamp >= timestamp_ms:
                 self._opening(segment)
                 found = self._record_at(segment, timestamp_ms)
                 if found is not None:
@@ -609,6 +616,7 @@ class Log:
     def _cut(self, offset: int) -> None:
         self._truncations += 1
         self._resume.clear()
+        self._lower_recovery_point(offset)
         found = self.segment_for(offset)
         number = self._segments.index(found)
         gone = self._segments[number + 1 :]
@@ -616,12 +624,20 @@ class Log:
         self._keep_segments(self._segments[: number + 1])
         self._unlink(gone)
         end = self._cut_segment(found, offset)
-        self.recovery_point = min(self.recovery_point, end)
+        self._lower_recovery_point(end)
         self.high_watermark = min(self.high_watermark, end)
         self.tail = self._tail_of(found, end)
         drop_snapshots(self.files, self.directory, lambda at: at > end)
         self.files.sync_dir(self.directory)
         self._load_producers()
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Nothing at or above `offset` may be taken for flushed after a crash: what comes there
+        will be new.
+        """
+        if offset < self.recovery_point:
+            self.recovery_point = offset
+            self._recovery_point_lowered()
 
     def _cut_segment(self, segment: Segment, offset: int) -> int:
         """Cut one segment; gives the offset where it ends now."""
@@ -669,6 +685,7 @@ class Log:
         """Drop everything and begin anew at `offset`. Waits for the disk."""
         try:
             self._truncations += 1
+            self._lower_recovery_point(0)
             old = self._segments
             segment = Segment(self.files, self.directory, offset)
             self.tail.segment.close_indexes()

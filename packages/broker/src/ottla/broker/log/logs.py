@@ -1,4 +1,6 @@
-"""All logs of one broker: its log directories, their locks and checkpoints, and what is done to them in turn."""
+"""All logs of one broker: its log directories, their locks and checkpoints, and what is done to
+them in turn.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from uuid import UUID
 
@@ -19,7 +22,8 @@ from ottla.broker.log.checkpoints import (
     write_meta_properties,
     write_offsets,
 )
-from ottla.broker.log.files import DiskFiles, Files, Lock, write_atomically
+from ottla.broker.log.files import DiskFiles, Files, write_atomically
+from ottla.broker.log.files import Lock as FileLock
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import open_log
 from ottla.protocol.errors import KafkaError, KafkaStorageError
@@ -59,12 +63,18 @@ class LogDirectory:
     """One of `log.dirs`."""
 
     path: Path
-    lock: Lock | None = None
+    lock: FileLock | None = None
     clean: bool = False
     offline: OSError | None = None
     meta: MetaProperties | None = None
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
+    """As they are on the disk."""
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    """As they are on the disk."""
+    writing: Lock = field(default_factory=Lock)
+    """Checkpoints are written by threads and, when a log is cut, by the loop."""
+    aside: bool = False
+    """Whether partitions were set aside, perhaps not on the disk yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +161,7 @@ class Logs:
 
     def _lock_one(self, directory: LogDirectory) -> None:
         path = directory.path
-        self._files.make_dirs(path)
+        self._make_durably(path)
         directory.lock = self._files.lock(path / LOCK_FILE)
         if directory.lock is None:
             raise LogDirectoryRefused(
@@ -165,6 +175,12 @@ class Logs:
                 "belongs to this broker"
             ) from None
 
+    def _make_durably(self, path: Path) -> None:
+        missing = [one for one in (path, *path.parents) if not self._files.exists(one)]
+        self._files.make_dirs(path)
+        for one in missing:
+            self._files.sync_dir(one.parent)
+
     async def unlock(self) -> None:
         """Give the directories back."""
         self._unlock_all()
@@ -177,7 +193,9 @@ class Logs:
 
     @property
     def meta_properties(self) -> MetaProperties | None:
-        """Whose the directories are; None when they are nobody's. Raises `LogDirectoryRefused` for several's."""
+        """Whose the directories are; None when they are nobody's. Raises `LogDirectoryRefused` for
+        several's.
+        """
         known = {one.meta for one in self._directories if one.meta is not None}
         if len(known) > 1:
             told = "; ".join(
@@ -268,6 +286,7 @@ class Logs:
             recovery_point=directory.recovery_points.get(topic_partition, 0),
             chance=self._environment.random,
             failed=self._failure_of(directory),
+            lowered=lambda: self._write_recovery_points(directory),
         )
         if not directory.clean:
             try:
@@ -390,6 +409,7 @@ class Logs:
         topic_id: UUID | None,
         config: LogConfig,
     ) -> Log:
+        self._forget_predecessor(directory, topic_partition)
         made = open_log(
             self._files,
             directory.path / directory_name(topic_partition),
@@ -400,12 +420,23 @@ class Logs:
             is_new=True,
             chance=self._environment.random,
             failed=self._failure_of(directory),
+            lowered=lambda: self._write_recovery_points(directory),
         )
         made.flushed_ms = self._environment.clock.now_ms()
         return made
 
+    def _forget_predecessor(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
+        """A deleted partition of the same name must not come back, nor lend its offsets to the new one."""
+        if directory.aside:
+            self._files.sync_dir(directory.path)
+            directory.aside = False
+        if topic_partition in directory.recovery_points or topic_partition in directory.log_starts:
+            self._checkpoint_directory(directory)
+
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Forget a partition at once; its files go after `file.delete.delay.ms`. Raises `KafkaStorageError`."""
+        """Forget a partition at once; its files go after `file.delete.delay.ms`. Raises
+        `KafkaStorageError`.
+        """
         gone = self._set_aside(topic_partition, delete_directory_name)
         if gone is not None:
             due_ms = self._environment.clock.now_ms() + gone.config.file_delete_delay_ms
@@ -429,8 +460,7 @@ class Logs:
             self._fail(home, error)
             raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error
         gone.moved_to(target)
-        home.recovery_points.pop(topic_partition, None)
-        home.log_starts.pop(topic_partition, None)
+        home.aside = True
         self._unmeasure_log(topic_partition)
         return gone
 
@@ -567,21 +597,29 @@ class Logs:
 
     async def _checkpoint_all(self, name: str, value: Callable[[Log], int]) -> None:
         for directory in self._online():
-            offsets = self._offsets_in(directory, value)
             try:
-                await asyncio.to_thread(write_offsets, self._files, directory.path / name, offsets)
+                await asyncio.to_thread(self._write_offsets, directory, name, value)
             except OSError as error:
                 self._fail(directory, error)
 
     def _checkpoint_directory(self, directory: LogDirectory) -> None:
-        path = directory.path
-        write_offsets(self._files, path / RECOVERY_POINTS_FILE, self._offsets_in(directory, _recovery_point))
-        write_offsets(
-            self._files, path / LOG_START_OFFSETS_FILE, self._offsets_in(directory, _log_start_offset)
-        )
+        self._write_recovery_points(directory)
+        self._write_offsets(directory, LOG_START_OFFSETS_FILE, _log_start_offset)
 
-    def _offsets_in(self, directory: LogDirectory, value: Callable[[Log], int]) -> dict[TopicPartition, int]:
-        return {tp: value(one) for tp, one in self._logs.items() if self._homes[tp] is directory}
+    def _write_recovery_points(self, directory: LogDirectory) -> None:
+        self._write_offsets(directory, RECOVERY_POINTS_FILE, _recovery_point)
+
+    def _write_offsets(self, directory: LogDirectory, name: str, value: Callable[[Log], int]) -> None:
+        # Offsets are read under the lock: what was lowered meanwhile must not be written as it was before.
+        with directory.writing:
+            offsets = {
+                tp: value(one) for tp, one in list(self._logs.items()) if self._homes.get(tp) is directory
+            }
+            write_offsets(self._files, directory.path / name, offsets)
+            if name == RECOVERY_POINTS_FILE:
+                directory.recovery_points = offsets
+            else:
+                directory.log_starts = offsets
 
     async def delete_due(self, now_ms: int) -> int:
         """Remove the files and directories whose time has come; says how many."""

@@ -43,6 +43,10 @@ def _ignore(error: OSError) -> None:
     pass
 
 
+def _nothing() -> None:
+    pass
+
+
 class Found(NamedTuple):
     """What looking at the segments gave."""
 
@@ -66,6 +70,7 @@ def open_log(
     is_new: bool = False,
     chance: random.Random | None = None,
     failed: Callable[[OSError], None] = _ignore,
+    lowered: Callable[[], None] = _nothing,
 ) -> Log:
     """Open a partition's log, making it where there is none. Blocks: for a thread, unless it is new.
 
@@ -77,6 +82,7 @@ def open_log(
     if topic_id is not None and is_new:
         write_topic_id(files, directory, topic_id)
     segments = _load_segments(files, directory)
+    segments = _without_dropped(segments, log_start_offset)
     epochs = _load_epochs(files, directory, segments)
     known_epochs = epochs.entries
     found = _check_all(segments, log_start_offset, recovery_point, clean, config, epochs)
@@ -113,6 +119,7 @@ def open_log(
         producers=found.producers if segments is found.segments else None,
         chance=chance,
         failed=failed,
+        lowered=lowered,
     )
     opened.recovered(epochs_changed=opened.leader_epochs.entries != known_epochs or not clean)
     return opened
@@ -185,6 +192,13 @@ def _replace_by_swap(files: Files, directory: Path, base: int) -> None:
     files.rename(swap, directory / file_name(base, SegmentFile.LOG))
 
 
+def _without_dropped(segments: list[Segment], log_start_offset: int) -> list[Segment]:
+    """Remove segments below the log's start: a crash may have kept some whose removal was not complete."""
+    count = sum(1 for one in segments[1:] if one.base_offset <= log_start_offset)
+    _unlink(segments[:count])
+    return segments[count:]
+
+
 def _unlink(segments: list[Segment]) -> None:
     for segment in reversed(segments):
         for path in segment.mark_deleted():
@@ -224,6 +238,7 @@ def _check_all(
         if end is None:
             if replay is None:
                 replay = _replay_up_to(segment, kept, log_start_offset)
+                epochs.truncate_from_end(segment.base_offset)
             end, lost = recover_segment(segment, config, epochs, replay)
         end_offset = end
         if lost:
@@ -310,7 +325,9 @@ def _assign(epochs: LeaderEpochs, entry: Checked) -> None:
 
 
 class _Building:
-    """Indexes of one segment in the making. The transaction index is kept: its entries need what came before."""
+    """Indexes of one segment in the making. The transaction index is kept: its entries need what
+    came before.
+    """
 
     def __init__(self, segment: Segment, interval_bytes: int, max_bytes: int) -> None:
         self._segment = segment

@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 
 def take_snapshot(files: Files, directory: Path, offset: int, entries: list[ProducerEntry]) -> Path:
-    """Write the snapshot of an offset; a damaged one is found out by its checksum, so nothing is synced here."""
+    """Write the snapshot of an offset; a damaged one is found out by its checksum, so nothing is
+    synced here.
+    """
     path = directory / file_name(offset, SegmentFile.PRODUCER_SNAPSHOT)
     file = files.open(path, create=True)
     file.truncate(0)

@@ -1,0 +1,390 @@
+"""Power is lost at any moment of a log's life; what is found afterwards is a prefix that holds all that was synced.
+
+`OTTLA_CRASH_STATES` says how many states are made; 300 by default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ottla.broker.config import BrokerConfig, LogConfig
+from ottla.broker.environment import Environment
+from ottla.broker.log.leader_epochs import LeaderEpochs
+from ottla.broker.log.log import AppendOrigin, Log
+from ottla.broker.log.logs import Logs
+from ottla.broker.log.memory_files import MemoryFiles, PowerLoss
+from ottla.broker.log.producer_state import ProducerStates
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.records import (
+    BatchBuilder,
+    ControlType,
+    end_transaction_marker,
+    read_end_transaction_marker,
+    read_header,
+    read_headers,
+)
+from ottla.protocol.storage.indexes import AbortedTransaction
+from ottla.protocol.topics import TopicPartition
+
+STATES = int(os.environ.get("OTTLA_CRASH_STATES", "300"))
+STATES_OF_A_TRACE = 5
+DIRECTORY = Path("/logs")
+PARTITION = TopicPartition("torn", 0)
+CONFIG = BrokerConfig(
+    log_dirs=(str(DIRECTORY),),
+    log_segment_bytes=3000,
+    log_index_interval_bytes=300,
+    log_index_size_max_bytes=400,
+    log_retention_bytes=9000,
+    log_segment_delete_delay_ms=0,
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    base_offset: int
+    last_offset: int
+    data: bytes
+
+
+@dataclass
+class Model:
+    """What was appended, and what was promised about it."""
+
+    batches: list[Batch] = field(default_factory=list)
+    synced: int = 0
+    start: int = 0
+    cutting_to: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].last_offset + 1 if self.batches else 0
+
+    @property
+    def must_hold(self) -> int:
+        return self.synced if self.cutting_to is None else min(self.synced, self.cutting_to)
+
+
+class Life:
+    """One partition's life on a disk in memory, until power is lost."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.files = MemoryFiles()
+        self.model = Model()
+        self.sequences: dict[int, int] = {}
+        self.in_transaction: set[int] = set()
+        self.epoch = 0
+        self.now_ms = 1000
+        self.log: Log
+
+    async def live(self) -> None:
+        """Do things until power is lost."""
+        chance = self.chance
+        self.files.fail_after(chance.randrange(5, 400), chance)
+        try:
+            while True:
+                logs = await opened(self.files)
+                found = logs.get(PARTITION)
+                self.log = found or logs.create(PARTITION)
+                self.log.high_watermark = self.log.log_end_offset
+                self._resumed()
+                for _ in range(chance.randrange(5, 80)):
+                    await self._do_something(logs)
+                await logs.close()
+                self.model.synced = self.log.recovery_point
+                await logs.unlock()
+        except PowerLoss:
+            return
+
+    def _resumed(self) -> None:
+        assert self.log.log_end_offset == self.model.end
+
+    async def _do_something(self, logs: Logs) -> None:
+        actions: list[tuple[int, Any]] = [
+            (50, self._append),
+            (8, self._append_idempotent),
+            (8, self._append_transactional),
+            (5, self._end_transaction),
+            (8, self._flush),
+            (4, lambda: logs.checkpoint(self.now_ms)),
+            (2, lambda: logs.checkpoint_log_starts(self.now_ms)),
+            (4, lambda: self._retain(logs)),
+            (3, self._truncate),
+            (2, self._delete_records),
+            (2, lambda: logs.flush_due(self.now_ms)),
+            (3, self._begin_epoch),
+        ]
+        act = self.chance.choices([one for _, one in actions], [weight for weight, _ in actions])[0]
+        result = act()
+        if result is not None:
+            await result
+        self.log.high_watermark = self.log.log_end_offset
+        self.model.synced = self.log.recovery_point
+        self.now_ms += self.chance.randrange(20)
+
+    # ---- what can be done
+
+    def _records(self, **how: Any) -> bytes:
+        builder = BatchBuilder(1 << 20)
+        for _ in range(self.chance.randrange(1, 5)):
+            value = self.chance.randbytes(self.chance.choice((5, 50, 400)))
+            builder.append(None, value, self.now_ms + self.chance.randrange(-50, 50))
+        return builder.build(**how)
+
+    def _place(self, data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
+        batch = bytearray(data)
+        # What is on its way counts as appended: it may or may not be there.
+        expected = bytearray(data)
+        header = read_header(expected)
+        base = self.log.log_end_offset
+        expected[0:8] = base.to_bytes(8, "big")
+        expected[12:16] = self.epoch.to_bytes(4, "big")
+        self.model.batches.append(Batch(base, base + header.last_offset_delta, bytes(expected)))
+        try:
+            self.log.append(batch, leader_epoch=self.epoch, now_ms=self.now_ms, origin=origin)
+        except KafkaError:
+            self.model.batches.pop()
+            raise
+
+    def _append(self) -> None:
+        self._place(self._records())
+
+    def _append_idempotent(self, producer_id: int | None = None, *, transactional: bool = False) -> None:
+        producer_id = self.chance.randrange(3) if producer_id is None else producer_id
+        sequence = self.sequences.get(producer_id, 0)
+        data = self._records(
+            producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=transactional
+        )
+        self._place(data)
+        self.sequences[producer_id] = sequence + read_header(data).record_count
+
+    def _append_transactional(self) -> None:
+        producer_id = 10 + self.chance.randrange(3)
+        self.in_transaction.add(producer_id)
+        self._append_idempotent(producer_id, transactional=True)
+
+    def _end_transaction(self) -> None:
+        if not self.in_transaction:
+            return
+        producer_id = self.in_transaction.pop()
+        marker = end_transaction_marker(
+            self.chance.choice(list(ControlType)),
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=1,
+            timestamp_ms=self.now_ms,
+        )
+        self._place(marker, AppendOrigin.COORDINATOR)
+
+    def _flush(self) -> None:
+        self.log.flush()
+
+    async def _retain(self, logs: Logs) -> None:
+        await logs.retain(self.now_ms)
+        self.model.start = self.log.log_start_offset
+        await logs.delete_due(self.now_ms + 1)
+
+    def _truncate(self) -> None:
+        if not self.model.batches or self.log.log_end_offset == self.log.log_start_offset:
+            return
+        offset = self.chance.randrange(self.log.log_start_offset, self.log.log_end_offset + 1)
+        self.model.cutting_to = max(
+            [one.base_offset for one in self.model.batches if one.base_offset <= offset <= one.last_offset],
+            default=offset,
+        )
+        end = self.log.truncate_to(offset)
+        self.model.batches = [one for one in self.model.batches if one.last_offset < end]
+        self.model.cutting_to = None
+        self.sequences = {p.producer_id: p.last_sequence + 1 for p in self.log.producers}
+        self.in_transaction = {p.producer_id for p in self.log.producers if p.transaction_start >= 0}
+        self.epoch += 1
+
+    def _delete_records(self) -> None:
+        offset = self.chance.randrange(self.log.log_start_offset, self.log.high_watermark + 1)
+        self.log.advance_log_start(offset)
+
+    def _begin_epoch(self) -> None:
+        self.epoch += self.chance.randrange(1, 3)
+
+
+async def opened(files: MemoryFiles) -> Logs:
+    logs = Logs(CONFIG, Environment(), files=files)
+    await logs.lock()
+    await logs.open(lambda _: LogConfig.from_broker(CONFIG))
+    return logs
+
+
+# ---- what is found
+
+
+def stored_batches(log: Log) -> list[Batch]:
+    found = []
+    for segment in log.segments:
+        data = segment.file.pread(segment.size, 0)
+        for one in read_headers(data):
+            raw = data[one.position : one.position + one.size_in_bytes]
+            found.append(Batch(one.base_offset, one.last_offset, raw))
+    return found
+
+
+def check_prefix(found: list[Batch], log: Log, model: Model) -> None:
+    end = found[-1].last_offset + 1 if found else log.log_end_offset
+    assert log.log_end_offset == end
+    assert end >= model.must_hold, f"{end} is the end, {model.must_hold} was synced"
+    first = found[0].base_offset if found else end
+    expected = [one for one in model.batches if first <= one.base_offset < end]
+    assert found == expected
+    assert log.log_start_offset <= max(model.start, log.log_start_offset)
+    assert not found or found[0].base_offset <= log.log_start_offset
+
+
+def check_epochs(found: list[Batch], log: Log) -> None:
+    epochs = LeaderEpochs()
+    for one in found:
+        header = read_header(one.data)
+        if header.partition_leader_epoch > epochs.latest:
+            epochs.assign(header.partition_leader_epoch, one.base_offset)
+    epochs.truncate_from_start(log.log_start_offset)
+    assert log.leader_epochs.entries == epochs.entries
+
+
+def replayed(batches: list[Batch]) -> tuple[ProducerStates, list[AbortedTransaction]]:
+    states, aborted = ProducerStates(), []
+    for one in batches:
+        header = read_header(one.data)
+        if header.producer_id < 0:
+            continue
+        if not header.is_control:
+            states.apply(header, one.base_offset)
+            continue
+        marker = read_end_transaction_marker(one.data)
+        assert marker is not None
+        committed = marker.type is ControlType.COMMIT
+        done = states.complete(header, one.base_offset, marker, committed=committed)
+        if done is not None and done.aborted:
+            stable = states.stable_offset_after(done)
+            aborted.append(AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, stable))
+    return states, aborted
+
+
+def check_producers(found: list[Batch], log: Log, model: Model) -> None:
+    whole, aborted = replayed([one for one in model.batches if one.base_offset < log.log_end_offset])
+    visible, _ = replayed(found)
+    allowed = {*whole.entries(), *visible.entries()}
+    mine = log.producers.entries()
+    assert {one.producer_id for one in mine} >= {one.producer_id for one in visible.entries()}
+    assert not set(mine) - allowed
+    start = log.segments[0].base_offset
+    # Where the log begins within a transaction whose start is gone, what is known of it may be less.
+    seen = set(log.aborted_transactions(start, log.log_end_offset))
+    assert seen >= {one for one in aborted if one.first_offset >= start and _whole(one, found)}
+    assert {one.last_offset for one in seen} <= {one.last_offset for one in aborted}
+
+
+def _whole(one: AbortedTransaction, found: list[Batch]) -> bool:
+    starts = [batch.base_offset for batch in found if read_header(batch.data).is_transactional]
+    # Another transaction that was open meanwhile and began before the log does changes the stable offset.
+    return bool(starts) and one.last_stable_offset >= starts[0]
+
+
+def check_indexes(found: list[Batch], log: Log) -> None:
+    for segment in log.segments:
+        data, inside = segment.file.pread(segment.size, 0), {}
+        for header in read_headers(data):
+            inside[header.base_offset] = header
+        for offset, header in inside.items():
+            located = segment.locate(offset)
+            assert located is not None
+            assert (located.position, located.base_offset) == (header.position, offset)
+        entries = [segment.offsets[number] for number in range(segment.offsets.count)]
+        assert {one.position for one in entries} <= {one.position for one in inside.values()}
+        assert {one.offset for one in entries} <= {one.last_offset for one in inside.values()}
+        times = [segment.times[number] for number in range(segment.times.count)]
+        for one in times:
+            up_to = [h.max_timestamp for h in inside.values() if h.base_offset <= one.offset]
+            assert one.timestamp_ms == max(up_to)
+        largest = max((h.max_timestamp for h in inside.values()), default=-1)
+        active = log.tail.max_timestamp if segment.active else segment.max_timestamp
+        assert active == largest
+
+
+def read_through(log: Log) -> Iterator[Batch]:
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, 700, up_to=log.log_end_offset).read()
+        for one in read_headers(data):
+            yield Batch(
+                one.base_offset, one.last_offset, data[one.position : one.position + one.size_in_bytes]
+            )
+            offset = one.last_offset + 1
+
+
+def check_all(log: Log, model: Model) -> list[Batch]:
+    found = stored_batches(log)
+    check_prefix(found, log, model)
+    check_epochs(found, log)
+    check_producers(found, log, model)
+    check_indexes(found, log)
+    assert list(read_through(log)) == [one for one in found if one.last_offset >= log.log_start_offset]
+    return found
+
+
+async def check_state(disk: MemoryFiles, life: Life, chance: Random) -> None:
+    """Recover a disk, sometimes interrupted by another loss of power, and recover it again."""
+    model = life.model
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        disk.fail_after(chance.randrange(60), chance)
+        try:
+            await opened(disk)
+        except PowerLoss:
+            disk = disk.crash(chance)
+            continue
+        disk.fail_after(1 << 60, chance)
+        disk = disk.crash(chance)
+    logs = await opened(disk)
+    log = logs.get(PARTITION)
+    if log is None:
+        assert not model.must_hold
+        return
+    found = check_all(log, model)
+    once = (log.leader_epochs.entries, sorted(log.producers.entries()), log.log_end_offset)
+    again = (await opened(disk.crash(Random(1)))).get(PARTITION)
+    assert again is not None
+    assert check_all(again, model) == found
+    assert (again.leader_epochs.entries, sorted(again.producers.entries()), again.log_end_offset) == once
+
+
+def one_trace(seed: int) -> int:
+    async def run() -> None:
+        life = Life(seed)
+        await life.live()
+        for number in range(STATES_OF_A_TRACE):
+            chance = Random(seed * 1000 + number)
+            try:
+                await check_state(life.files.crash(chance), life, chance)
+            except BaseException as error:
+                error.add_note(f"seed {seed}, state {number}")
+                raise
+
+    asyncio.run(run())
+    return STATES_OF_A_TRACE
+
+
+@pytest.mark.timeout(600)
+def test_a_log_that_lost_power_is_a_prefix_that_holds_all_that_was_synced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checked = sum(one_trace(seed) for seed in range(-(-STATES // STATES_OF_A_TRACE)))
+
+    with capsys.disabled():
+        print(f" {checked} crash states", end="")
+    assert checked >= STATES
