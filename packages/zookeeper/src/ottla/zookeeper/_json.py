@@ -122,3 +122,11 @@ class Fields:
             raise MalformedZnode(self._path, f"field {name!r}: {error.detail}") from error
         except (ValueError, TypeError) as error:
             raise MalformedZnode(self._path, f"field {name!r}: {error}") from error
+
+
+def number_text(path: str, data: bytes) -> int:
+    """Read a znode that is nothing but a number; raises MalformedZnode."""
+    try:
+        return integer(data.decode("ascii"))
+    except ValueError as error:
+        raise MalformedZnode(path, str(error)) from error

@@ -1,0 +1,60 @@
+"""The data of Kafka's znodes: one frozen dataclass per kind.
+
+`path` says where it lives, `encode()` gives the bytes Kafka would write, `decode` reads what
+Kafka or an older tool wrote and raises MalformedZnode for anything else.
+"""
+
+from ottla.zookeeper.znodes.brokers import (
+    BrokerFeature,
+    BrokerRegistration,
+    ClusterId,
+    Endpoint,
+    FeatureNode,
+    ProducerIdBlock,
+)
+from ottla.zookeeper.znodes.configuration import ConfigChange, ConfigEntity
+from ottla.zookeeper.znodes.consumers import ConsumerOffset, ConsumerOwner, ConsumerRegistration
+from ottla.zookeeper.znodes.controller import (
+    ControllerEpoch,
+    ControllerNode,
+    IsrChange,
+    LogDirEvent,
+    PreferredReplicaElection,
+    ReassignPartitions,
+)
+from ottla.zookeeper.znodes.topics import (
+    NO_LEADER,
+    RECOVERED,
+    RECOVERING,
+    PartitionState,
+    TopicAssignment,
+    decode_topic_id,
+    encode_topic_id,
+)
+
+__all__ = [
+    "NO_LEADER",
+    "RECOVERED",
+    "RECOVERING",
+    "BrokerFeature",
+    "BrokerRegistration",
+    "ClusterId",
+    "ConfigChange",
+    "ConfigEntity",
+    "ConsumerOffset",
+    "ConsumerOwner",
+    "ConsumerRegistration",
+    "ControllerEpoch",
+    "ControllerNode",
+    "Endpoint",
+    "FeatureNode",
+    "IsrChange",
+    "LogDirEvent",
+    "PartitionState",
+    "PreferredReplicaElection",
+    "ProducerIdBlock",
+    "ReassignPartitions",
+    "TopicAssignment",
+    "decode_topic_id",
+    "encode_topic_id",
+]

@@ -1,0 +1,225 @@
+"""Znodes of brokers and of the cluster as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from ottla.zookeeper import paths
+from ottla.zookeeper._json import Fields, array, by_text, encode, integer, text
+from ottla.zookeeper.errors import MalformedZnode
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one listener of a broker is reached. An IPv6 `host` has no brackets."""
+
+    listener_name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener_name}://{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, value: object) -> Endpoint:
+        """Read `LISTENER://host:port`; raises ValueError."""
+        listener_name, separator, address = text(value).partition("://")
+        if not separator or not listener_name:
+            raise ValueError(f"{value!r} is not an endpoint")
+        where = urlsplit(f"//{address}")
+        if where.port is None:
+            raise ValueError(f"{value!r} has no port")
+        host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+        return cls(listener_name.upper(), host, where.port)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFeature:
+    """The range of versions of one feature that a broker supports."""
+
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """`/brokers/ids/[id]`, ephemeral: a live broker. Its czxid is the broker epoch.
+
+    Written as version 5, or 4 when `features` is None; versions 1 to 5 are read.
+    """
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    listener_security_protocol_map: Mapping[str, str]
+    timestamp_ms: int
+    jmx_port: int = -1
+    rack: str | None = None
+    features: Mapping[str, BrokerFeature] | None = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Where it lives."""
+        return paths.broker(self.broker_id)
+
+    @property
+    def host(self) -> str | None:
+        """The host of the plaintext endpoint, what clients before version 2 read; None without one."""
+        plaintext = self._plaintext()
+        return plaintext.host if plaintext else None
+
+    @property
+    def port(self) -> int:
+        """The port of the plaintext endpoint, -1 without one."""
+        plaintext = self._plaintext()
+        return plaintext.port if plaintext else -1
+
+    def _plaintext(self) -> Endpoint | None:
+        for endpoint in self.endpoints:
+            if self.security_protocol(endpoint.listener_name) == "PLAINTEXT":
+                return endpoint
+        return None
+
+    def security_protocol(self, listener_name: str) -> str:
+        """Return the security protocol of a listener; unnamed ones are called after their protocol."""
+        return self.listener_security_protocol_map.get(listener_name, listener_name)
+
+    def endpoint(self, listener_name: str) -> Endpoint | None:
+        """Return the endpoint of a listener, None when the broker has no such listener."""
+        return next((e for e in self.endpoints if e.listener_name == listener_name), None)
+
+    def encode(self) -> bytes:
+        """Return the JSON of version 5 or 4."""
+        value: dict[str, object] = {}
+        if self.features is not None:
+            value["features"] = {
+                name: {"min_version": each.min_version, "max_version": each.max_version}
+                for name, each in self.features.items()
+            }
+        value["listener_security_protocol_map"] = dict(self.listener_security_protocol_map)
+        value["endpoints"] = [str(endpoint) for endpoint in self.endpoints]
+        if self.rack is not None:
+            value["rack"] = self.rack
+        value["jmx_port"] = self.jmx_port
+        value["port"] = self.port
+        value["host"] = self.host
+        value["version"] = 4 if self.features is None else 5
+        value["timestamp"] = str(self.timestamp_ms)
+        return encode(value)
+
+    @classmethod
+    def decode(cls, broker_id: int, data: bytes) -> BrokerRegistration:
+        """Read any version from 1 to 5."""
+        fields = Fields.of(paths.broker(broker_id), data)
+        version = fields.version()
+        if version < 1:
+            raise MalformedZnode(paths.broker(broker_id), f"version {version} is below 1")
+        if version == 1:
+            host, port = fields.required("host", text), fields.required("port", integer)
+            endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", host, port),)
+        else:
+            endpoints = fields.required("endpoints", array(Endpoint.parse))
+        no_features: dict[str, BrokerFeature] = {}
+        default = {endpoint.listener_name: endpoint.listener_name for endpoint in endpoints}
+        return cls(
+            broker_id,
+            endpoints,
+            fields.optional("listener_security_protocol_map", by_text(text), default),
+            fields.optional("timestamp", integer, -1),
+            fields.optional("jmx_port", integer, -1),
+            fields.optional("rack", text, "") or None,
+            fields.optional("features", by_text(_feature), no_features) if version >= 5 else None,
+        )
+
+
+def _feature(value: object) -> BrokerFeature:
+    fields = Fields("", value)
+    return BrokerFeature(fields.required("min_version", integer), fields.required("max_version", integer))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterId:
+    """`/cluster/id`: the name of the cluster, 22 characters of URL-safe base64."""
+
+    id: str
+
+    @property
+    def path(self) -> str:
+        """Where it lives."""
+        return paths.CLUSTER_ID
+
+    def encode(self) -> bytes:
+        """Return the JSON."""
+        return encode({"version": "1", "id": self.id})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ClusterId:
+        """Read the id."""
+        return cls(Fields.of(paths.CLUSTER_ID, data).required("id", text))
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureNode:
+    """`/feature`: the feature versions the cluster has finalized (KIP-584); `status` 1 means enabled."""
+
+    features: Mapping[str, int] = field(default_factory=dict)
+    status: int = 1
+
+    @property
+    def path(self) -> str:
+        """Where it lives."""
+        return paths.FEATURE
+
+    def encode(self) -> bytes:
+        """Return the JSON of version 2."""
+        return encode({"features": dict(self.features), "version": 2, "status": self.status})
+
+    @classmethod
+    def decode(cls, data: bytes) -> FeatureNode:
+        """Read versions 1 (minimum and maximum per feature) and 2 (one level per feature)."""
+        fields = Fields.of(paths.FEATURE, data)
+        fields.version(1, 2)
+        return cls(fields.required("features", by_text(_finalized_level)), fields.required("status", integer))
+
+
+def _finalized_level(value: object) -> int:
+    if isinstance(value, dict):
+        return Fields("", value).required("max_version_level", integer)
+    return integer(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """`/latest_producer_id_block`: the last range of producer ids that was given out, both ends included."""
+
+    broker_id: int
+    first: int
+    last: int
+
+    @property
+    def path(self) -> str:
+        """Where it lives."""
+        return paths.LATEST_PRODUCER_ID_BLOCK
+
+    def encode(self) -> bytes:
+        """Return the JSON; the ends are strings because they may pass 2^53."""
+        return encode(
+            {
+                "version": 1,
+                "broker": self.broker_id,
+                "block_start": str(self.first),
+                "block_end": str(self.last),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerIdBlock:
+        """Read the block."""
+        fields = Fields.of(paths.LATEST_PRODUCER_ID_BLOCK, data)
+        return cls(
+            fields.required("broker", integer),
+            fields.required("block_start", integer),
+            fields.required("block_end", integer),
+        )
