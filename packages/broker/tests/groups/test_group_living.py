@@ -302,3 +302,68 @@ def test_a_group_that_is_too_large_for_a_lowered_limit_rebalances_when_it_is_loa
     again.step(Loaded())
 
     assert again.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_static_member_whose_id_is_written_during_a_rebalance_is_answered_by_its_end() -> None:
+    driver = GroupDriver()
+    (old,) = driver.stable(1, instance_id="one")
+    driver.hold_writes = True
+    token = driver.join(instance_id="one")
+    newcomer = driver.join()
+    assert driver.joined(token).generation == driver.joined(newcomer).generation == 2
+
+    driver.written()
+
+    assert driver.group.state is GroupState.COMPLETING_REBALANCE
+    assert driver.heartbeat(old, instance_id="one") is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_whose_id_is_written_too_late_waits_for_the_rebalance() -> None:
+    driver = GroupDriver()
+    members = driver.stable(2)
+    static = driver.join(instance_id="one")
+    for one in members:
+        driver.join(one)
+    leader = driver.group.leader
+    driver.sync(leader, assignments={})
+    for one in driver.group.members:
+        driver.sync(one.member_id)
+    assert driver.joined(static).generation == 2
+    driver.hold_writes = True
+    token = driver.join(instance_id="one")
+    driver.join(leader, protocols=(("range", b"changed"),))
+
+    driver.written()
+
+    assert token not in driver.answers, "the rebalance that began meanwhile answers it"
+
+
+def test_a_member_that_falls_silent_after_its_assignment_is_removed() -> None:
+    driver = GroupDriver()
+    tokens = [driver.join(), driver.join()]
+    driver.wait(0)
+    leader, follower = (driver.joined(token).member_id for token in tokens)
+    driver.sync(follower)
+    for _ in range(4):
+        driver.wait(SESSION_MS / 2)
+        driver.heartbeat(leader)
+    driver.sync(leader, assignments={})
+
+    for _ in range(3):
+        driver.wait(SESSION_MS / 2)
+        driver.heartbeat(leader)
+
+    assert follower not in driver.group.members
+
+
+def test_one_that_was_given_an_id_and_finds_the_group_full_is_forgotten() -> None:
+    driver = GroupDriver(GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=0, max_size=2))
+    (first,) = driver.stable(1)
+    pending = driver.joined(driver.join(require_id=True)).member_id
+    second = driver.join()
+    rejoin = driver.join(first)
+
+    refused = driver.join(pending)
+
+    assert driver.joined(refused).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert driver.joined(rejoin).generation == driver.joined(second).generation == 2
