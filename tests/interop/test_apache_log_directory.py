@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
@@ -14,10 +16,22 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 
 def produce(servers: str, topic: str, values: list[bytes]) -> None:
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "compression.type": "lz4"})
+    """Produce in batches that are smaller than a segment; all must be acknowledged."""
+    failures: list[Any] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "batch.num.messages": 50,
+        }
+    )
     for value in values:
-        producer.produce(topic, value, key=value, partition=0)
+        producer.produce(
+            topic, value, key=value, partition=0, on_delivery=lambda error, _: failures.append(error)
+        )
     assert producer.flush(30) == 0
+    assert [failure for failure in failures if failure is not None] == []
 
 
 def read(servers: str, topic: str, count: int) -> list[bytes]:
@@ -25,7 +39,10 @@ def read(servers: str, topic: str, count: int) -> list[bytes]:
         {"bootstrap.servers": servers, "group.id": "takeover", "auto.offset.reset": "earliest"}
     )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    values = [message.value() for message in consumer.consume(count, timeout=30)]
+    values: list[bytes] = []
+    deadline = time.monotonic() + 30
+    while len(values) < count and time.monotonic() < deadline:
+        values += [message.value() for message in consumer.consume(count - len(values), timeout=1)]
     consumer.commit(offsets=[TopicPartition(topic, 0, count)], asynchronous=False)
     consumer.close()
     return values
@@ -63,7 +80,7 @@ def test_kafkas_log_dump_reads_our_segments(broker: BrokerProcess) -> None:
     segments = sorted((broker.data_dir).rglob("dumped-0/*.log"))
 
     printed = run_tool(
-        "org.apache.kafka.tools.DumpLogSegments",
+        "kafka.tools.DumpLogSegments",
         "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, segments)),
     )  # fmt: skip
 
