@@ -1,0 +1,151 @@
+"""Every message in every version, read and written again by Apache Kafka's own generated classes.
+
+The only outside check for what brokers say among themselves: no client library has those messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ottla.protocol import group_payloads, internal_topics
+from ottla.protocol.schema import Field, Message, Struct
+from ottla.protocol.testing import instances, message_versions, version_id
+from peers.java import compile_program
+from peers.maven import kafka_3_server
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+
+PROGRAM = Path(__file__).parent / "java" / "MessageEcho.java"
+GROUP_PACKAGE = "org.apache.kafka.coordinator.group.generated"
+TRANSACTION_PACKAGE = "org.apache.kafka.coordinator.transaction.generated"
+
+
+class Echo:
+    """A Java process that answers one line per line."""
+
+    def __init__(self) -> None:
+        class_path = kafka_3_server()
+        classes = compile_program(PROGRAM, class_path)
+        self._process = subprocess.Popen(
+            ["java", "-Xmx256m", "-cp", f"{classes}{os.pathsep}{class_path}", "MessageEcho"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+
+    def ask(self, name: str, version: int, data: bytes) -> tuple[bytes, dict[str, Any]]:
+        """Return the bytes Java writes for what it read in `data`, and that as JSON."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{name} {version} {data.hex()}\n")
+        self._process.stdin.flush()
+        first, _, rest = self._process.stdout.readline().rstrip("\n").partition(" ")
+        assert first != "error", rest
+        return bytes.fromhex(first), json.loads(rest)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[Echo]:
+    running = Echo()
+    yield running
+    running.close()
+
+
+def java_class(cls: type[Message]) -> str:
+    if cls.__module__ == internal_topics.__name__:
+        return f"{TRANSACTION_PACKAGE if 'Transaction' in cls.__name__ else GROUP_PACKAGE}.{cls.__name__}"
+    suffix = "" if cls.__module__ == group_payloads.__name__ else "Data"
+    return f"org.apache.kafka.common.message.{cls.__name__}{suffix}"
+
+
+def as_json(value: Any, version: int) -> Any:
+    """Say a value as Kafka's JSON converters do."""
+    match value:
+        case Struct():
+            present = [one for one in value.FIELDS if one.is_in(version) and one.kind != "records"]
+            return {plain_name(one.name): as_json(getattr(value, one.name), version) for one in present}
+        case list():
+            return [as_json(one, version) for one in value]
+        case UUID():
+            return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case _:
+            return value
+
+
+def plain_name(name: str) -> str:
+    """Reduce a name to letters and digits: ours are in snake case, Kafka's in camel case."""
+    return name.replace("_", "").lower()
+
+
+def plain_names(understood: Any) -> Any:
+    match understood:
+        case dict():
+            # Of a record set its size is shown, or nothing.
+            kept = {key: value for key, value in understood.items() if not key.endswith("SizeInBytes")}
+            return {plain_name(key): plain_names(value) for key, value in kept.items() if key != "records"}
+        case list():
+            return [plain_names(one) for one in understood]
+        case _:
+            return understood
+
+
+def without_defaults(cls: type[Struct], shown: Any, version: int) -> Any:
+    """Drop tagged fields at their default: Java's JSON leaves them out, as the bytes do."""
+    if not isinstance(shown, dict):
+        return shown
+    values = {one: shown_field(one, shown, version) for one in cls.FIELDS if plain_name(one.name) in shown}
+    return {one.name: value for one, value in values.items() if not is_default(one, value, version)}
+
+
+def shown_field(field: Field, shown: dict[str, Any], version: int) -> Any:
+    value = shown.get(plain_name(field.name))
+    if field.kind == "struct":
+        return without_defaults(field.element, value, version)
+    if field.kind == "array" and isinstance(field.element, type) and isinstance(value, list):
+        return [without_defaults(field.element, one, version) for one in value]
+    return value
+
+
+def is_default(field: Field, value: Any, version: int) -> bool:
+    if not field.is_tagged(version):
+        return False
+    default = as_json(field.new_default(), version)
+    if isinstance(default, dict):
+        default = without_defaults(field.element, default, version)
+    return bool(value == default)
+
+
+@pytest.mark.parametrize(("cls", "version"), message_versions(), ids=version_id)
+@given(data=st.data())
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+def test_apache_kafka_reads_and_writes_the_same_message(
+    echo: Echo, cls: type[Message], version: int, data: st.DataObject
+) -> None:
+    ours = data.draw(instances(cls, version))
+    written = ours.encode(version)
+
+    again, understood = echo.ask(java_class(cls), version, written)
+
+    assert again == written
+    assert without_defaults(cls, plain_names(understood), version) == without_defaults(
+        cls, as_json(ours, version), version
+    )
+    assert cls.decode(again, version) == ours
