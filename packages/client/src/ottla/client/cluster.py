@@ -97,7 +97,8 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         try:
-            await self.retry("reading the cluster's metadata", lambda: self.refresh([]))
+            timeout_ms = min(self.config.bootstrap_timeout_ms, self.config.default_api_timeout_ms)
+            await self.retry("reaching the cluster", lambda: self.refresh([]), timeout_s=timeout_ms / 1_000)
         except BaseException:
             await self.close()
             raise

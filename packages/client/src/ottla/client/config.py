@@ -40,6 +40,8 @@ class ClientConfig:
     """The first wait before a retry; it doubles each time, with jitter."""
     retry_backoff_max_ms: int = 1_000
     """The longest wait before a retry."""
+    bootstrap_timeout_ms: int = 15_000
+    """How long to try to reach any broker at first."""
     default_api_timeout_ms: int = 60_000
     """How long a call may go on retrying in all."""
     metadata_max_age_ms: int = 300_000

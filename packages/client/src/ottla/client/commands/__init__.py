@@ -16,6 +16,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP_TIMEOUT_MS = 3_000
 
 
 def cluster_options(command: F) -> F:
@@ -49,10 +50,13 @@ def json_option(command: F) -> F:
 
 def load_config(properties: str | None) -> ClientConfig:
     """Read a properties file with Kafka's dotted names; what is unknown in it is a usage error."""
+    from dataclasses import replace
+
     from ottla.client.properties import read_config
 
     try:
-        return read_config(properties)
+        # Somebody is waiting at a terminal: that no broker is there they want to know soon.
+        return replace(read_config(properties), bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS)
     except (ValueError, OSError) as error:
         raise click.UsageError(f"{properties}: {error}") from None
 
@@ -78,7 +82,7 @@ def run(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Awaitable[T]]) -> T:
-    """Connect, do something with an admin client, disconnect. The first connection has ten seconds."""
+    """Connect, do something with an admin client, disconnect."""
     config = load_config(properties)
 
     async def call() -> T:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.client.commands import cluster_options, json_option, show, show_json, with_admin
+from ottla.client.commands import cluster_options, json_option, records, show, show_json, with_admin
 
 if TYPE_CHECKING:
     from ottla.client.admin import Admin, CommittedOffset, GroupDescription, Member
@@ -62,9 +62,7 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
         for each in offsets
     ]  # fmt: skip
     columns = ("topic", "partition", "offset", "end offset", "lag", "client")
-    people = [
-        (m.client_id, m.host, m.instance_id, m.id, [str(p) for p in m.partitions]) for m in found.members
-    ]
+    people = [_person(member) for member in found.members]
     person = ("client", "host", "instance id", "member id", "partitions")
     if as_json:
         show_json(
@@ -73,10 +71,8 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
                 "state": found.state,
                 "assignor": found.assignor,
                 "coordinator": found.coordinator,
-                "offsets": [dict(zip(keys, row, strict=True)) for row in rows],
-                "members": [
-                    dict(zip([c.replace(" ", "_") for c in person], row, strict=True)) for row in people
-                ],
+                "offsets": records(columns, rows),
+                "members": records(person, people),
             }
         )
         return
