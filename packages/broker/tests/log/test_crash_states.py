@@ -197,6 +197,8 @@ class Life:
         if not self.model.batches or self.log.log_end_offset == self.log.log_start_offset:
             return
         offset = self.chance.randrange(self.log.log_start_offset, self.log.log_end_offset + 1)
+        if any(one.base_offset < self.log.log_start_offset <= one.last_offset for one in self.model.batches):
+            offset = self.log.log_end_offset  # the log starts within a batch, which would be cut too
         self.model.cutting_to = max(
             [one.base_offset for one in self.model.batches if one.base_offset <= offset <= one.last_offset],
             default=offset,

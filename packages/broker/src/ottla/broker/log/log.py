@@ -248,7 +248,7 @@ class Log:
         Raises `CorruptMessage`, `MessageTooLarge`, `RecordListTooLarge`, `InvalidRecord`, `InvalidTimestamp`,
         the errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
         """
-        headers = validate_batches(batches, dense=True, check_records=True)
+        headers = validate_batches(batches, dense=True)
         idempotent = self._check(batches, headers, origin)
         if not self._plain:
             batches, headers = self._adapted(batches, headers, now_ms, origin)
@@ -417,6 +417,7 @@ class Log:
             entry = AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, stable)
             try:
                 self.tail.segment.transactions.append(entry)
+                self._names_changed = True
             except OSError as error:
                 self.fail(error)
                 raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
@@ -623,7 +624,7 @@ class Log:
         self.tail.segment.close_indexes()
         self._keep_segments(self._segments[: number + 1])
         self._unlink(gone)
-        end = self._cut_segment(found, offset)
+        end = max(self._cut_segment(found, offset), self.log_start_offset)
         self._lower_recovery_point(end)
         self.high_watermark = min(self.high_watermark, end)
         self.tail = self._tail_of(found, end)
@@ -654,9 +655,14 @@ class Log:
         segment.times.truncate_to(end)
         segment.transactions.truncate_to(end)
         segment.file.truncate(position)
-        segment.file.sync()
         segment.size = position
-        segment.set_max_timestamp(*self._largest_timestamp(segment))
+        largest = self._largest_timestamp(segment)
+        segment.set_max_timestamp(*largest)
+        segment.times.maybe_append(*largest, last_one=True)
+        segment.offsets.trim()
+        segment.times.trim()
+        for file in segment.to_sync(indexes=True):
+            file.sync()
         return end
 
     def _largest_timestamp(self, segment: Segment) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from ottla.broker.log.snapshots import Replay, drop_snapshots, rebuilt_producers
 from ottla.protocol.storage import CorruptStorage
+from ottla.protocol.storage.checkpoints import EpochStart
 from ottla.protocol.storage.segments import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -103,7 +104,10 @@ def open_log(
             "%s was cut at offset %d: %d bytes went", topic_partition, end_offset, found.truncated_bytes
         )
     drop_snapshots(files, directory, lambda offset: offset > end_offset)
-    _settle_epochs(epochs, log_start_offset, end_offset)
+    epochs.truncate_from_end(end_offset)
+    if not clean:
+        epochs = _with_first_epochs(epochs, segments, log_start_offset)
+    epochs.truncate_from_start(log_start_offset)
     opened = Log(
         files,
         directory,
@@ -222,7 +226,8 @@ def _check_all(
     kept: list[Segment] = []
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-        flushed = clean or (following is not None and following <= recovery_point)
+        # A segment that ends at the recovery point may have been flushed before it was sealed, without indexes.
+        flushed = clean or (following is not None and following < recovery_point)
         if kept and not flushed and segment.base_offset != end_offset and not config.compact:
             # The file between, or the end of the one before, did not reach the disk.
             truncated += sum(one.size for one in segments[number:])
@@ -379,16 +384,32 @@ def _load_epochs(files: Files, directory: Path, segments: list[Segment]) -> Lead
     entries = read_leader_epochs(files, directory)
     if entries is not None:
         return LeaderEpochs(entries)
+    return LeaderEpochs(_epochs_in(segments, None))
+
+
+def _epochs_in(segments: list[Segment], end_offset: int | None) -> list[EpochStart]:
+    """The epochs of the batches below an offset."""
     epochs = LeaderEpochs()
     for segment in segments:
+        if end_offset is not None and segment.base_offset >= end_offset:
+            break
         with suppress(CorruptStorage):
             for header, _, _ in headers_from(segment.file, 0, segment.size):
+                if end_offset is not None and header.base_offset >= end_offset:
+                    break
                 if header.partition_leader_epoch > epochs.latest:
                     epochs.assign(header.partition_leader_epoch, header.base_offset)
         segment.close()
-    return epochs
+    return list(epochs.entries)
 
 
-def _settle_epochs(epochs: LeaderEpochs, log_start_offset: int, end_offset: int) -> None:
-    epochs.truncate_from_end(end_offset)
-    epochs.truncate_from_start(log_start_offset)
+def _with_first_epochs(epochs: LeaderEpochs, segments: list[Segment], log_start_offset: int) -> LeaderEpochs:
+    """Find the epochs in front of the first known one.
+
+    They were forgotten when the log's start was moved behind them; that the start was moved is what the crash
+    forgot.
+    """
+    entries = epochs.entries
+    if not entries or entries[0].start_offset <= log_start_offset:
+        return epochs
+    return LeaderEpochs([*_epochs_in(segments, entries[0].start_offset), *entries])
