@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.groups.deadlines import Deadlines
@@ -42,6 +42,7 @@ def test_a_cancelled_deadline_is_never_due() -> None:
     assert deadlines.due(100) == []
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(

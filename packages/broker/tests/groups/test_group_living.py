@@ -1,7 +1,8 @@
 import pytest
 
 from ottla.broker.groups.events import GroupState, Loaded, MemberIdentity, Reason, Removed, Unloaded
-from ottla.broker.groups.group import Group, GroupLimits
+from ottla.broker.groups.group import Group
+from ottla.broker.groups.rules import GroupLimits
 from ottla.broker.groups.testing import NO_DELAY, REBALANCE_MS, SESSION_MS, GroupDriver
 from ottla.protocol.errors import ErrorCode
 
@@ -326,8 +327,8 @@ def test_a_static_member_whose_id_is_written_too_late_waits_for_the_rebalance() 
         driver.join(one)
     leader = driver.group.leader
     driver.sync(leader, assignments={})
-    for one in driver.group.members:
-        driver.sync(one.member_id)
+    for member in driver.group.members:
+        driver.sync(member.member_id)
     assert driver.joined(static).generation == 2
     driver.hold_writes = True
     token = driver.join(instance_id="one")

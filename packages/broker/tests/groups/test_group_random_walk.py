@@ -13,7 +13,8 @@ from ottla.broker.groups.events import (
     SyncResult,
     Unloaded,
 )
-from ottla.broker.groups.group import PREVIOUS_STATES, Group, GroupLimits
+from ottla.broker.groups.group import Group
+from ottla.broker.groups.rules import PREVIOUS_STATES, GroupLimits
 from ottla.broker.groups.testing import GroupDriver
 from ottla.protocol.errors import ErrorCode
 

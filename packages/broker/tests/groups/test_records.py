@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.groups.events import GroupSnapshot, MemberSnapshot
@@ -51,6 +51,7 @@ groups = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(text, offsets)
 def test_offsets_come_back_as_they_were_written(group_id: str, committed: CommittedOffset) -> None:
     key, value = offset_record(group_id, PARTITION, committed)
@@ -58,6 +59,7 @@ def test_offsets_come_back_as_they_were_written(group_id: str, committed: Commit
     assert read_record(key, value) == OffsetRecord(group_id, PARTITION, committed)
 
 
+@settings(deadline=None)
 @given(groups)
 def test_groups_come_back_as_they_were_written(snapshot: GroupSnapshot) -> None:
     key, value = group_record(snapshot)

@@ -30,12 +30,13 @@ from ottla.broker.groups.events import (
     TimePassed,
     Unloaded,
 )
-from ottla.broker.groups.group import Group, GroupLimits
+from ottla.broker.groups.group import Group
 from ottla.broker.groups.hosted import HostedGroup, HostedPartition, HostedPartitions
 from ottla.broker.groups.loading import LoadedPartition, load_partition
 from ottla.broker.groups.offsets import CommittedOffset, expiry_rule
 from ottla.broker.groups.partitions import partition_for
 from ottla.broker.groups.records import KeyValue, group_record, group_tombstone, offset_record
+from ottla.broker.groups.rules import GroupLimits
 from ottla.broker.groups.store import OffsetsStore, Written
 from ottla.broker.groups.write_errors import after_failed_commit, after_failed_group_write
 from ottla.broker.tasks import BackgroundTasks

@@ -14,10 +14,9 @@ removed after the rebalance timeout, as newer coordinators do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final, assert_never
 
+from ottla.broker.groups.checks import has_room_for, supports, why_not_commit, why_not_current, why_not_sync
 from ottla.broker.groups.deadlines import Deadlines
 from ottla.broker.groups.events import (
     NO_GENERATION,
@@ -47,44 +46,15 @@ from ottla.broker.groups.events import (
     Unloaded,
 )
 from ottla.broker.groups.roster import Member, Roster
+from ottla.broker.groups.rules import (
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    PREVIOUS_STATES,
+    SHORTEST_SECOND_WAIT_MS,
+    GroupLimits,
+    Wait,
+)
 from ottla.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from ottla.protocol.errors import ErrorCode
-
-NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""How long a member may wait for its first generation; without an id it cannot send heartbeats."""
-
-_SHORTEST_SECOND_WAIT_MS: Final = 1_000
-
-PREVIOUS_STATES: Final[Mapping[GroupState, frozenset[GroupState]]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.PREPARING_REBALANCE: frozenset(
-        {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
-    ),
-    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
-    GroupState.DEAD: frozenset(GroupState),
-}
-"""From which states each state may be entered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLimits:
-    """What the broker allows groups, from its configuration."""
-
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 2**31 - 1
-
-
-class Wait(Enum):
-    """What a group's deadlines are for."""
-
-    SESSION = "session"
-    PENDING_MEMBER = "pending member"
-    REBALANCE = "rebalance"
-    SYNCS = "syncs"
-
 
 _REBALANCE: Final = (Wait.REBALANCE, "")
 _SYNCS: Final = (Wait.SYNCS, "")
@@ -211,7 +181,7 @@ class Group:
         transactional: bool = False,
     ) -> ErrorCode:
         """Tell whether this member may commit offsets now; a commit also counts as a heartbeat."""
-        error = self._why_not_commit(member_id, generation, instance_id, transactional=transactional)
+        error = why_not_commit(self, member_id, generation, instance_id, transactional=transactional)
         if error is not ErrorCode.NONE or self.state is GroupState.EMPTY:
             return error
         if self.state is GroupState.COMPLETING_REBALANCE and not transactional:
@@ -221,42 +191,13 @@ class Group:
             self._expect_heartbeat(member)
         return ErrorCode.NONE
 
-    def _why_not_commit(
-        self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
-    ) -> ErrorCode:
-        if self.state is GroupState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if generation < 0 and self.state is GroupState.EMPTY:
-            return ErrorCode.NONE  # a simple consumer or an administrator
-        if generation >= 0 or member_id != UNKNOWN_MEMBER_ID or instance_id is not None:
-            return self._why_not_current(member_id, instance_id, generation)
-        return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
-
-    def _why_not_current(
-        self, member_id: str, instance_id: str | None, generation: int | None = None
-    ) -> ErrorCode:
-        """Tell what is wrong with somebody who says to be this member of this generation."""
-        if self.state is GroupState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if instance_id is not None:
-            current = self.members.static_member_id(instance_id)
-            if current is not None and current != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-            if current is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-        if member_id not in self.members:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if generation is not None and generation != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-        return ErrorCode.NONE
-
     # ---- joining
 
     def _join(self, join: Join) -> None:
         limits = self.limits
         if not limits.min_session_timeout_ms <= join.session_timeout_ms <= limits.max_session_timeout_ms:
             self._refuse_join(join, ErrorCode.INVALID_SESSION_TIMEOUT, join.member_id)
-        elif not self._has_room_for(join.member_id):
+        elif not has_room_for(self, join.member_id):
             if member := self.members.get(join.member_id):
                 self._drop(member, ErrorCode.GROUP_MAX_SIZE_REACHED)
             self._forget_pending(join.member_id)
@@ -267,25 +208,10 @@ class Group:
             self._join_with_id(join)
         self._complete_join_if_all_are_there()
 
-    def _has_room_for(self, member_id: str) -> bool:
-        most = self.limits.max_size
-        member = self.members.get(member_id)
-        if self.state is GroupState.PREPARING_REBALANCE:
-            # More may be present than allowed, if the limit was lowered: count those who came back.
-            return (member is not None and member.join is not None) or self.members.awaiting_join < most
-        if self.state in (GroupState.EMPTY, GroupState.DEAD):
-            return True
-        return member is not None or len(self.members) < most
-
-    def _supports(self, join: Join) -> bool:
-        if self.state is GroupState.EMPTY:
-            return bool(join.protocol_type) and bool(join.protocols)
-        return self.protocol_type == join.protocol_type and self.members.speaks_one_of(join.protocols)
-
     def _join_without_id(self, join: Join) -> None:
         if self.state is GroupState.DEAD:
             self._refuse_join(join, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        elif not self._supports(join):
+        elif not supports(self, join):
             self._refuse_join(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif join.instance_id is not None:
             old = self.members.static_member_id(join.instance_id)
@@ -306,11 +232,11 @@ class Group:
     def _join_with_id(self, join: Join) -> None:
         if self.state is GroupState.DEAD:
             self._refuse_join(join, ErrorCode.COORDINATOR_NOT_AVAILABLE, join.member_id)
-        elif not self._supports(join):
+        elif not supports(self, join):
             self._refuse_join(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, join.member_id)
         elif join.member_id in self.pending_members and join.instance_id is None:
             self._add_and_rebalance(join, join.member_id)
-        elif (error := self._why_not_current(join.member_id, join.instance_id)) is not ErrorCode.NONE:
+        elif (error := why_not_current(self, join.member_id, join.instance_id)) is not ErrorCode.NONE:
             self._refuse_join(join, error, join.member_id)
         else:
             self._rejoin(join, self.members[join.member_id])
@@ -461,7 +387,7 @@ class Group:
                 self._drop(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if len(self.members) and not self._elect_leader():
             # Only static members are left and none came back: wait until their sessions end.
-            again_ms = max(self.members.rebalance_timeout_ms, _SHORTEST_SECOND_WAIT_MS)
+            again_ms = max(self.members.rebalance_timeout_ms, SHORTEST_SECOND_WAIT_MS)
             self._deadlines.set(_REBALANCE, self._now_ms + again_ms)
             return
         self._deadlines.cancel(_REBALANCE)
@@ -500,7 +426,7 @@ class Group:
     # ---- assigning
 
     def _sync(self, sync: Sync) -> None:
-        error = self._why_not_sync(sync)
+        error = why_not_sync(self, sync)
         if error is not ErrorCode.NONE:
             self._reply(sync.token, SyncResult(error=error))
             return
@@ -517,20 +443,6 @@ class Group:
             # Only one assignment is ever written for a generation: a repeated sync waits for the first.
             self._assigning = self._persist(Reason.ASSIGNED, self.snapshot(sync.assignments))
             self._outcome.rebalanced += 1
-
-    def _why_not_sync(self, sync: Sync) -> ErrorCode:
-        error = self._why_not_current(sync.member_id, sync.instance_id, sync.generation)
-        if error is not ErrorCode.NONE:
-            return error
-        if sync.protocol_type is not None and sync.protocol_type != self.protocol_type:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if sync.protocol_name is not None and sync.protocol_name != self.protocol_name:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if self.state is GroupState.EMPTY:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if self.state is GroupState.PREPARING_REBALANCE:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
 
     def _persisted(self, event: Persisted) -> None:
         persist = event.persist
@@ -582,7 +494,7 @@ class Group:
     # ---- living and leaving
 
     def _heartbeat(self, heartbeat: Heartbeat) -> ErrorCode:
-        error = self._why_not_current(heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
+        error = why_not_current(self, heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
         if error is not ErrorCode.NONE:
             return error
         self._expect_heartbeat(self.members[heartbeat.member_id])
@@ -613,7 +525,7 @@ class Group:
             self._forget_pending(member_id)
             self._complete_join_if_all_are_there()
             return ErrorCode.NONE
-        error = self._why_not_current(member_id, identity.instance_id)
+        error = why_not_current(self, member_id, identity.instance_id)
         if error is ErrorCode.NONE:
             self._remove(self.members[member_id])
         return error

@@ -1,0 +1,78 @@
+"""Why a request to a classic group is refused; nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.groups.events import UNKNOWN_MEMBER_ID, GroupState, Join, Sync
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.group import Group
+
+
+def why_not_current(
+    group: Group, member_id: str, instance_id: str | None, generation: int | None = None
+) -> ErrorCode:
+    """Tell what is wrong with somebody who says to be this member of this generation."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if instance_id is not None:
+        current = group.members.static_member_id(instance_id)
+        if current is not None and current != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        if current is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+    if member_id not in group.members:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if generation is not None and generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.NONE
+
+
+def why_not_commit(
+    group: Group, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
+) -> ErrorCode:
+    """Tell why these cannot commit offsets; a group in rebalance is another matter."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE  # a simple consumer or an administrator
+    if generation >= 0 or member_id != UNKNOWN_MEMBER_ID or instance_id is not None:
+        return why_not_current(group, member_id, instance_id, generation)
+    return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def why_not_sync(group: Group, sync: Sync) -> ErrorCode:
+    """Tell why this sync cannot be answered with an assignment, now or later."""
+    error = why_not_current(group, sync.member_id, sync.instance_id, sync.generation)
+    if error is not ErrorCode.NONE:
+        return error
+    if sync.protocol_type is not None and sync.protocol_type != group.protocol_type:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if sync.protocol_name is not None and sync.protocol_name != group.protocol_name:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.EMPTY:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def has_room_for(group: Group, member_id: str) -> bool:
+    """Tell whether this member, new or known, may join without making the group too large."""
+    most = group.limits.max_size
+    member = group.members.get(member_id)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        # More may be present than allowed, if the limit was lowered: count those who came back.
+        return (member is not None and member.join is not None) or group.members.awaiting_join < most
+    if group.state in (GroupState.EMPTY, GroupState.DEAD):
+        return True
+    return member is not None or len(group.members) < most
+
+
+def supports(group: Group, join: Join) -> bool:
+    """Tell whether the group would still have a protocol that every member speaks."""
+    if group.state is GroupState.EMPTY:
+        return bool(join.protocol_type) and bool(join.protocols)
+    return group.protocol_type == join.protocol_type and group.members.speaks_one_of(join.protocols)

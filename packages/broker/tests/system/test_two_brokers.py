@@ -1,0 +1,149 @@
+"""Two brokers over one coordinator: what the controller does over the network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.broker import Broker
+from ottla.broker.config import broker_config_from
+from ottla.broker.registration import StartupRefused
+from ottla.broker.topics import NewTopic
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.embedded import EmbeddedCoordinator
+
+BOUND_S = 30.0
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[EmbeddedCoordinator]:
+    async with EmbeddedCoordinator() as coordinator:
+        yield coordinator
+
+
+def broker_on(coordinator: EmbeddedCoordinator, directory: Path, broker_id: int, **settings: str) -> Broker:
+    dotted = {name.replace("_", "."): value for name, value in settings.items()}
+    return Broker(
+        broker_config_from(
+            {
+                "broker.id": str(broker_id),
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "log.dirs": str(directory / str(broker_id)),
+                "zookeeper.connect": coordinator.connect_string,
+                **dotted,
+            }
+        )
+    )
+
+
+async def both_know(brokers: list[Broker], topic: str, leaders: dict[int, int]) -> None:
+    """Wait until every broker's metadata names these leaders by partition."""
+    async with asyncio.timeout(BOUND_S):
+        for broker in brokers:
+            metadata = broker.services.metadata
+            await metadata.until(
+                lambda metadata=metadata: all(  # type: ignore[misc]
+                    metadata.leader_of(TopicPartition(topic, number)) == leader for number, leader in leaders.items()
+                )
+            )
+
+
+async def test_the_controller_gives_roles_to_brokers_over_the_network(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    async with broker_on(coordinator, tmp_path, 1) as one, broker_on(coordinator, tmp_path, 2) as two:
+        await two.services.topics.create(NewTopic("orders", assignments={0: [1], 1: [2]}))
+
+        await both_know([one, two], "orders", {0: 1, 1: 2})
+        assert two.services.replicas.leader(TopicPartition("orders", 1)).leader_epoch == 0
+        assert [one.services.controller.is_active, two.services.controller.is_active] == [True, False]
+
+
+async def test_a_topic_is_deleted_on_every_broker(coordinator: EmbeddedCoordinator, tmp_path: Path) -> None:
+    async with broker_on(coordinator, tmp_path, 1) as one, broker_on(coordinator, tmp_path, 2) as two:
+        await one.services.topics.create(NewTopic("orders", assignments={0: [1], 1: [2]}))
+        await both_know([one, two], "orders", {0: 1, 1: 2})
+
+        await two.services.topics.delete("orders")
+
+        assert await two.services.topics.wait_until_gone("orders", BOUND_S * 1000)
+        assert two.services.logs.get(TopicPartition("orders", 1)) is None
+
+
+async def test_when_the_controller_leaves_the_other_broker_takes_over(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(broker_on(coordinator, tmp_path, 1))
+        async with broker_on(coordinator, tmp_path, 2) as two:
+            await one.services.topics.create(NewTopic("orders", assignments={0: [1, 2]}))
+            await both_know([one, two], "orders", {0: 1})
+
+            await stack.aclose()
+
+            await both_know([two], "orders", {0: 2})
+            async with asyncio.timeout(BOUND_S):
+                await two.services.metadata.until(lambda: two.services.metadata.controller_id == 2)
+
+
+async def test_a_broker_that_is_not_controller_hands_its_leaderships_over_before_it_goes(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    async with broker_on(coordinator, tmp_path, 1) as one, AsyncExitStack() as stack:
+        two = await stack.enter_async_context(broker_on(coordinator, tmp_path, 2))
+        await one.services.topics.create(NewTopic("orders", assignments={0: [2, 1]}))
+        await both_know([one, two], "orders", {0: 2})
+
+        assert await two._hand_over()
+
+        await both_know([one, two], "orders", {0: 1})
+
+
+async def test_a_second_broker_with_the_same_id_is_refused(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    async with broker_on(coordinator, tmp_path / "a", 1):
+        with pytest.raises(StartupRefused, match="a broker with id 1 is registered already"):
+            async with broker_on(coordinator, tmp_path / "b", 1):
+                pass
+
+
+async def test_a_setting_changed_through_one_broker_reaches_the_other(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    async with broker_on(coordinator, tmp_path, 1) as one, broker_on(coordinator, tmp_path, 2) as two:
+        await one.services.topics.create(NewTopic("orders", assignments={0: [2]}))
+        await both_know([one, two], "orders", {0: 2})
+
+        await one.services.configs.alter_topic("orders", lambda _: {"retention.ms": "77"})
+
+        log = two.services.logs.get(TopicPartition("orders", 0))
+        assert log is not None
+        async with asyncio.timeout(BOUND_S):
+            while log.config.retention_ms != 77:
+                await asyncio.sleep(0.01)
+
+
+async def test_ids_are_generated_above_the_reserved_ones_and_kept(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    async def start(directory: str) -> int:
+        config = broker_config_from(
+            {
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "log.dirs": str(tmp_path / directory),
+                "zookeeper.connect": coordinator.connect_string,
+            }
+        )
+        async with Broker(config) as broker:
+            return broker.broker_id
+
+    first, second = await start("a"), await start("b")
+
+    assert first > 1000
+    assert second == first + 1
+    assert await start("a") == first
