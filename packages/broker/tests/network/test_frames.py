@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.network import _frames, _frames_py, frames
@@ -27,7 +27,8 @@ def receive(reader: Any, data: bytes) -> list[bytes]:
         room = reader.get_buffer()
         count = min(len(room), len(data))
         room[:count], data = data[:count], data[count:]
-        reader.received(count)
+        if not reader.received(count):
+            continue
         while (frame := reader.next_frame()) is not None:
             taken.append(bytes(frame))
         reader.park()
@@ -109,7 +110,34 @@ def test_frames_left_for_later_are_still_there(module: Any) -> None:
     assert receive(reader, b"\0\x08zzzzzzzz") == [b"zzzzzzzz"]
 
 
+def test_memory_of_large_frames_is_used_again_but_not_while_somebody_looks_at_it() -> None:
+    shared = _frames.ReceiveBuffer(4096)
+    reader = _frames.FrameReader(shared, LIMIT)
+
+    def one_frame(filling: bytes) -> memoryview:
+        data, frame = framed(filling * 500_000), None
+        while frame is None:
+            room = reader.get_buffer()
+            count = min(len(room), len(data))
+            room[:count], data = data[:count], data[count:]
+            if reader.received(count):
+                frame = reader.next_frame()
+                reader.park()
+        return frame
+
+    held = one_frame(b"x")
+    assert shared.spare_bytes == 500_004
+    other = one_frame(b"y")
+    assert shared.spare_bytes == 2 * 500_004
+    del other
+    one_frame(b"z")
+
+    assert shared.spare_bytes == 2 * 500_004
+    assert bytes(held) == b"x" * 500_000
+
+
 @READERS
+@settings(deadline=None)
 @given(
     sizes=st.lists(st.one_of(st.integers(8, 300), st.integers(8, 300_000)), max_size=8),
     cuts=st.lists(st.integers(1, 100_000), max_size=30),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ottla.broker.handlers.fetch_sessions import FetchSessions
 from ottla.broker.handlers.produce_run import ProduceRuns
@@ -58,7 +58,6 @@ class CloseConnection(Exception):
     """Raised by a handler that cannot answer: Kafka's way of refusing an acks=0 produce, for one."""
 
 
-@runtime_checkable
 class PartsResponse(Protocol):
     """A response that writes itself, with regions of files among its bytes."""
 

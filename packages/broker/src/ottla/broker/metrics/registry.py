@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 TICK_MS: Final = 5_000
@@ -18,6 +18,7 @@ _ROTATE_MS: Final = 60_000
 _ONE_MINUTE_ALPHA: Final = 1 - math.exp(-TICK_MS / 60_000)
 _BOUNDS: Final = tuple(round(0.01 * 1.25**step, 6) for step in range(90))
 """Upper bounds of a histogram's buckets: 0.01 to about 4.3 million, each a quarter above the last."""
+BUCKET_BOUNDS: Final = _BOUNDS
 
 
 class MetricName(NamedTuple):
@@ -95,6 +96,15 @@ class Histogram:
         self._buckets[bisect_left(_BOUNDS, value)] += times
         if value > self._largest:
             self._largest = value
+
+    def take(self, buckets: Sequence[int], count: int, total: float, largest: float) -> None:
+        """Take in values that were counted elsewhere in buckets like these; one for each of `BUCKET_BOUNDS` and the rest."""
+        self.count += count
+        self.total += total
+        self._largest = max(self._largest, largest)
+        for bucket, number in enumerate(buckets):
+            if number:
+                self._buckets[bucket] += number
 
     def rotate(self) -> None:
         """Forget what was taken in before the last rotation."""

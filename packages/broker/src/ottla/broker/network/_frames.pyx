@@ -3,6 +3,7 @@
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_REFCNT
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
@@ -26,6 +27,7 @@ cdef enum:
     # first part costs less than a receive that ends with it.
     DIRECT_ABOVE = 128 << 10
     GROW_FROM = 1 << 20
+    SPARE_BYTES = 8 << 20
 
 
 # ------------------------------------------------------------------------------------------------ produce
@@ -324,6 +326,55 @@ cdef inline char *put_uvarint(char *p, Py_ssize_t value) noexcept nogil:
     return p + 1
 
 
+# ------------------------------------------------------------------------------------------------- tallies
+
+cdef enum:
+    MOST_BUCKETS = 128
+
+
+cdef class Tally:
+    """Counts values in a histogram's buckets, for whoever has no time to update the histogram each time."""
+
+    cdef double bounds[MOST_BUCKETS]
+    cdef int64_t counts[MOST_BUCKETS]
+    cdef int buckets
+    cdef readonly int64_t count
+    cdef double total
+    cdef double largest
+
+    def __cinit__(self, bounds):
+        self.buckets = len(bounds)
+        if self.buckets >= MOST_BUCKETS:
+            raise ValueError("too many buckets")
+        for i in range(self.buckets):
+            self.bounds[i] = bounds[i]
+
+    cpdef object note(self, double value, int64_t times):
+        cdef int low = 0, high = self.buckets, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.bounds[middle] < value:
+                low = middle + 1
+            else:
+                high = middle
+        self.counts[low] += times
+        self.count += times
+        self.total += value * times
+        if value > self.largest:
+            self.largest = value
+
+    def pour(self, *histograms):
+        """Give everything to the histograms, each all of it, and begin anew."""
+        if not self.count:
+            return
+        counts = [self.counts[i] for i in range(self.buckets + 1)]
+        for histogram in histograms:
+            histogram.take(counts, self.count, self.total, self.largest)
+        for i in range(self.buckets + 1):
+            self.counts[i] = 0
+        self.count, self.total, self.largest = 0, 0, 0
+
+
 # ------------------------------------------------------------------------------------------------- frames
 
 cdef class ReceiveBuffer:
@@ -331,10 +382,33 @@ cdef class ReceiveBuffer:
 
     cdef readonly bytearray memory
     cdef readonly object view
+    cdef list spare             # memory of large frames, used again: fresh pages cost more than the bytes in them
+    cdef readonly Py_ssize_t spare_bytes
 
     def __cinit__(self, Py_ssize_t size=RECEIVE_BUFFER_BYTES):
         self.memory = bytearray(size)
         self.view = memoryview(self.memory)
+        self.spare = []
+
+    cdef bytearray take(self, Py_ssize_t size):
+        """Memory of at least `size` bytes that nobody looks at; what is in it is not cleared."""
+        cdef bytearray one
+        cdef Py_ssize_t i
+        for i in range(len(self.spare) - 1, -1, -1):
+            one = self.spare[i]
+            if PyByteArray_GET_SIZE(one) >= size and Py_REFCNT(one) == 2:  # the list's and ours
+                del self.spare[i]
+                self.spare_bytes -= PyByteArray_GET_SIZE(one)
+                return one
+        return PyByteArray_FromStringAndSize(NULL, size)
+
+    cdef int give_back(self, bytearray one) except -1:
+        """Keep memory for another frame. Event loops still look at it now, so that is checked in `take`."""
+        cdef Py_ssize_t size = PyByteArray_GET_SIZE(one)
+        if size > DIRECT_ABOVE and self.spare_bytes + size <= SPARE_BYTES:
+            self.spare.append(one)
+            self.spare_bytes += size
+        return 0
 
 
 cdef class FrameReader:
@@ -369,13 +443,17 @@ cdef class FrameReader:
             if need > DIRECT_ABOVE and self.kept_bytes_ < need:
                 self.direct = True
                 self._grow(need)
-                return self.kept_view[self.kept_bytes_:]
-        if self.kept_bytes_ > PyByteArray_GET_SIZE(self.shared.memory) // 2:
-            self.direct = True
-            self._grow(2 * self.kept_bytes_)
-            return self.kept_view[self.kept_bytes_:]
+                return self.kept_view[self.kept_bytes_:min(need, PyByteArray_GET_SIZE(self.kept))]
+        if self.kept_bytes_ >= PyByteArray_GET_SIZE(self.shared.memory) // 2:
+            return self._whole_frames_wait()
         memcpy(PyByteArray_AS_STRING(self.shared.memory), PyByteArray_AS_STRING(self.kept), self.kept_bytes_)
         return self.shared.view[self.kept_bytes_:]
+
+    cdef object _whole_frames_wait(self):
+        """Room behind more than fits in front of the shared memory: frames that nobody has taken yet."""
+        self.direct = True
+        self._grow(2 * self.kept_bytes_)
+        return self.kept_view[self.kept_bytes_:]
 
     cdef int _grow(self, Py_ssize_t need) except -1:
         """Make room for more, no more than twice what has come: a size alone takes no memory."""
@@ -385,14 +463,25 @@ cdef class FrameReader:
             room = need
         if PyByteArray_GET_SIZE(self.kept) > self.kept_bytes_:
             return 0
-        grown = PyByteArray_FromStringAndSize(NULL, room)
+        grown = self.shared.take(room)
         memcpy(PyByteArray_AS_STRING(grown), PyByteArray_AS_STRING(self.kept), self.kept_bytes_)
-        self.kept = grown
-        self.kept_view = memoryview(grown)
+        self._keep(grown)
         return 0
 
-    cpdef object received(self, Py_ssize_t count):
+    cdef int _keep(self, bytearray memory) except -1:
+        cdef bytearray before = self.kept
+        self.kept, self.kept_view = memory, None if memory is None else memoryview(memory)
+        self.source, self.source_view = None, None
+        if before is not None:
+            self.shared.give_back(before)
+        return 0
+
+    cpdef bint received(self, Py_ssize_t count):
         if self.direct:
+            if self.kept_bytes_ + count < SIZE + <Py_ssize_t> ottla_be32(PyByteArray_AS_STRING(self.kept)):
+                self.kept_bytes_ += count
+                self.direct = False
+                return False
             self.source, self.source_view = self.kept, self.kept_view
             self.end = self.kept_bytes_ + count
         else:
@@ -400,6 +489,7 @@ cdef class FrameReader:
             self.end = self.kept_bytes_ + count
         self.position = 0
         self.direct = False
+        return True
 
     cpdef object next_frame(self):
         cdef Py_ssize_t start = self.position, have = self.end - self.position, size
@@ -414,14 +504,23 @@ cdef class FrameReader:
         return self.source_view[start + SIZE:self.position]
 
     cpdef object park(self):
-        cdef Py_ssize_t rest = self.end - self.position
+        cdef Py_ssize_t rest = self.end - self.position, room = self.end - self.position, need
+        cdef const char *start
         cdef bytearray kept
         if rest <= 0:
-            self.kept, self.kept_view, self.kept_bytes_ = None, None, 0
+            self.kept_bytes_ = 0
+            if self.kept is not None:
+                self._keep(None)
         elif self.source is not self.kept or self.position:
-            kept = PyByteArray_FromStringAndSize(NULL, rest)
-            memcpy(PyByteArray_AS_STRING(kept), PyByteArray_AS_STRING(self.source) + self.position, rest)
-            self.kept, self.kept_view, self.kept_bytes_ = kept, memoryview(kept), rest
+            start = PyByteArray_AS_STRING(self.source) + self.position
+            if rest >= SIZE:
+                need = SIZE + <Py_ssize_t> ottla_be32(start)
+                if DIRECT_ABOVE < need <= SIZE + self.limit:
+                    room = max(rest, min(need, max(<Py_ssize_t> GROW_FROM, 2 * rest)))
+            kept = self.shared.take(room)
+            memcpy(PyByteArray_AS_STRING(kept), start, rest)
+            self._keep(kept)
+            self.kept_bytes_ = rest
         else:
             self.kept_bytes_ = self.end
         self.source, self.source_view = self.kept, self.kept_view

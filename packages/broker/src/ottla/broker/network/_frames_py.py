@@ -51,13 +51,17 @@ class FrameReader:
         """Return memory for the next receive; never empty."""
         return self._shared.view
 
-    def received(self, count: int) -> None:
-        """Take in `count` bytes that were put into the memory of the last `get_buffer`."""
+    def received(self, count: int) -> bool:
+        """Take in `count` bytes that were put into the memory of the last `get_buffer`.
+
+        False when there is surely no whole frame yet, and nothing to do.
+        """
         if self._kept:
             self._view, self._kept = memoryview(self._kept + self._shared.view[:count]), bytearray()
         else:
             self._view = self._shared.view[:count]
         self._position = 0
+        return True
 
     def next_frame(self) -> memoryview | None:
         """Return the next whole frame without its size, or None. Raises `BadFrame`."""

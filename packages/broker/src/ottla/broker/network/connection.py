@@ -55,6 +55,8 @@ class Connection(asyncio.BufferedProtocol):
         self._listener_name = listener_name
         self._dispatcher = server.dispatcher
         self._runs = server.produce_runs
+        self._queue_limit = server.config.queued_max_requests
+        self._bytes_in = server.request_metrics.bytes_in
         self._reader = FrameReader(server.receive_buffer, server.config.socket_request_max_bytes)
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
@@ -112,9 +114,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active_s = self._server.now_s()
-        self._server.request_metrics.bytes_in.mark(nbytes)
-        self._reader.received(nbytes)
-        self.pump()
+        self._bytes_in.count += nbytes
+        if self._reader.received(nbytes):
+            self.pump()
 
     # ---- requests
 
@@ -155,14 +157,15 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_requests(self) -> bool:
         """Return whether all whole frames were taken."""
         received_ms = self._server.now_s() * 1000
+        reader = self._reader
         while self._taking:
             if not self._has_room():
                 return False
             if not self._unstarted and self._origin.ordering.behind is None:
-                run = self._reader.next_produces(self._runs.index)
+                run = reader.next_produces(self._runs.index)
                 if run is not None and self._append(run, received_ms):
                     continue
-            frame = self._reader.next_frame()
+            frame = reader.next_frame()
             if frame is None:
                 return True
             self._begin(frame, received_ms)
@@ -171,7 +174,9 @@ class Connection(asyncio.BufferedProtocol):
     def _has_room(self) -> bool:
         if len(self._pending) >= MAX_IN_FLIGHT or self._pending_bytes >= MAX_IN_FLIGHT_BYTES:
             return False
-        return not self._outbox.blocked and self._server.has_room(self)
+        if self._outbox.blocked:
+            return False
+        return self._server.unstarted < self._queue_limit or self._server.has_room(self)
 
     def _append(self, run: ProduceRun, received_ms: float) -> bool:
         """Append a run of produce requests; False, and it is frames again, when it is not plain after all."""

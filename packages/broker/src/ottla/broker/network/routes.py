@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.handlers.services import CloseConnection, PartsResponse, RequestContext
+from ottla.broker.handlers.services import CloseConnection, RequestContext
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.headers import decode_request_header, response_header
@@ -156,7 +156,7 @@ class Dispatcher:
             return None
         header = call.context.header
         head = response_header(header.correlation_id, ApiKey(header.api_key), header.api_version)
-        if isinstance(response, PartsResponse):
+        if hasattr(response, "encode_parts"):
             return frame_of(head, response.encode_parts(header.api_version))
         return frame_of(head, [response.encode(header.api_version)])
 

@@ -83,8 +83,7 @@ class LeaderPartition:
         core = self.core
         if core.role is not Role.LEADER:
             raise NotLeaderOrFollower
-        core.min_insync_replicas = self.log.config.min_insync_replicas
-        if required_acks == -1 and core.is_under_min_isr:
+        if required_acks == -1 and core.followers and self._is_under_min_isr():
             raise NotEnoughReplicas(
                 f"{len(core.isr)} in-sync replicas, {core.effective_min_isr} are required"
             )
@@ -92,8 +91,20 @@ class LeaderPartition:
         self.grown(now_ms)
         return appended
 
+    def _is_under_min_isr(self) -> bool:
+        self.core.min_insync_replicas = self.log.config.min_insync_replicas
+        return self.core.is_under_min_isr
+
     def grown(self, now_ms: int) -> None:
         """Take in that the log has grown by an append of this leader."""
+        if not self.core.followers:
+            offset = self.core.appended_alone(self.log.tail.next_offset)
+            self.log.high_watermark = offset
+            if self._waiting:
+                self._release(offset)
+            if self.watchers:
+                self.wake()
+            return
         effects = self.core.appended(self.log.log_end_offset, now_ms)
         if effects:
             self.perform(effects)

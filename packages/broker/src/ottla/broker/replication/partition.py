@@ -228,6 +228,11 @@ class Partition:
         self.log_end_offset = log_end_offset
         return self._advance(now_ms)
 
+    def appended_alone(self, log_end_offset: int) -> int:
+        """`appended` for a leader without followers, where every record is committed; gives the high watermark."""
+        self.log_end_offset = self.high_watermark = log_end_offset
+        return log_end_offset
+
     def fetched(self, replica: int, offset: int, log_start_offset: int, now_ms: int) -> list[Effect]:
         """A follower asked for `offset`: it holds all below. May advance, may propose it for the ISR."""
         progress = self.followers.get(replica)
