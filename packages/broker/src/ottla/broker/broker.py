@@ -1,0 +1,418 @@
+"""One broker: its parts, the order they start in, and the reverse order they stop in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ottla.broker.configs import Configs
+from ottla.broker.controller.channels import Sender
+from ottla.broker.controller.controller import Controller
+from ottla.broker.controller.leadership import NOBODY
+from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown
+from ottla.broker.coordination import retrying
+from ottla.broker.environment import Environment
+from ottla.broker.groups.coordinator import GroupCoordinator
+from ottla.broker.groups.store import ReplicatedOffsets
+from ottla.broker.handlers.services import Services
+from ottla.broker.isr_proposals import IsrProposals
+from ottla.broker.local_sender import LocalSender
+from ottla.broker.log.logs import Logs
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.metrics import TICK_MS, Metrics, watch_event_loop_lag
+from ottla.broker.network.listener import Server
+from ottla.broker.network.routes import Routes
+from ottla.broker.registration import (
+    Registration,
+    StartupRefused,
+    choose_broker_id,
+    cluster_id,
+    generate_broker_id,
+    make_roots,
+)
+from ottla.broker.replication.replicas import Replicas
+from ottla.broker.routes import ROUTES
+from ottla.broker.tasks import BackgroundTasks
+from ottla.broker.topics import Topics
+from ottla.broker.transactions.coordinator import Transactions
+from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.protocol.errors import BrokerNotAvailable, KafkaError
+from ottla.protocol.records import Codec
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+from ottla.zookeeper.znodes import Endpoint, LogDirEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.controller.model import LiveBroker
+    from ottla.broker.remote_sender import RemoteController
+    from ottla.zookeeper.session import Session
+
+_log = logging.getLogger(__name__)
+
+READY_WITHIN_S: Final = 30.0
+COORDINATOR_DIRECTORY: Final = "coordinator"
+
+
+class EveryDirectoryFailed(RuntimeError):
+    """There is nothing left to serve from."""
+
+
+class Broker:
+    """A broker that serves while it is entered.
+
+    `async with Broker(config) as broker:` returns once clients can connect, know the topics and
+    find their leaders; leaving hands leaderships over, closes the logs cleanly and gives the
+    registration back. Raises `StartupRefused`, with one line that says what to do, when it
+    cannot start as configured.
+    """
+
+    def __init__(self, config: BrokerConfig, environment: Environment | None = None) -> None:
+        self.config = config
+        self.environment = environment or Environment()
+        self.metrics = Metrics()
+        self.broker_id = -1
+        self.cluster_id = ""
+        self.services: Services
+        self._failed = asyncio.Event()
+        self._refusal: StartupRefused | None = None
+        self._remote_controller: RemoteController | None = None
+        self._addresses: dict[str, tuple[str, int]] = {}
+        self._stack = AsyncExitStack()
+
+    # ---- lifetime
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        _log.info("stopped", extra={"broker": self.broker_id})
+
+    async def serve_forever(self) -> None:
+        """Serve until cancelled, or until no log directory is left: then raises `EveryDirectoryFailed`."""
+        await self._failed.wait()
+        raise EveryDirectoryFailed("every log directory has failed: replace the disk and start the broker again")
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the first listener, as it is bound."""
+        host, port = self._addresses[self.config.parsed_listeners[0].name]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        return self._addresses[self.config.parsed_listeners[0].name][1]
+
+    # ---- starting: whatever is entered later stops earlier
+
+    async def _start(self) -> None:
+        enter = self._stack.enter_async_context
+        logs = Logs(self.config, self.environment, self.metrics)
+        await logs.lock()
+        self._stack.push_async_callback(logs.unlock)
+        session = await self._coordination()
+        await self._identify(session, logs)
+        control = self._control = await enter(BackgroundTasks(self.metrics, self.environment.clock))
+        self._compose(session, logs, control)
+        services = self.services
+        await services.configs.load()
+        await logs.open(services.configs.log_config)
+        self._stack.push_async_callback(logs.close)
+        await services.replicas.load()
+        self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
+        await enter(services.groups)
+        scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
+        self._server = await enter(Server(services, Routes(services.routes)))
+        await self._bind()
+        self._join_cluster(session, control)
+        await self._until_known()
+        self._schedule(scheduler)
+        self._endpoint()
+        self._stack.push_async_callback(self._controlled_shutdown)
+
+    async def _coordination(self) -> Session:
+        """Connect to ZooKeeper, or to a coordinator of our own."""
+        from ottla.zookeeper.kazoo_session import KazooSession
+
+        hosts = self.config.zookeeper_connect
+        if hosts is None:
+            hosts = await self._embedded()
+        session: Session = await self._stack.enter_async_context(
+            KazooSession(
+                hosts,
+                session_timeout_ms=self.config.zookeeper_session_timeout_ms,
+                connection_timeout_ms=self.config.zookeeper_connection_timeout_ms
+                or self.config.zookeeper_session_timeout_ms,
+            )
+        )
+        await make_roots(session)
+        return session
+
+    async def _embedded(self) -> str:
+        from ottla.zookeeper.embedded import EmbeddedCoordinator
+
+        directory = Path(self.config.data_dirs[0]) / COORDINATOR_DIRECTORY
+        coordinator = await self._stack.enter_async_context(EmbeddedCoordinator(directory))
+        return coordinator.connect_string
+
+    async def _identify(self, session: Session, logs: Logs) -> None:
+        """Find out the cluster's id and the broker's own, and write them into `meta.properties`."""
+        self.cluster_id = await cluster_id(session, self.environment.random)
+        stored = logs.meta_properties
+        if stored is not None and stored.cluster_id not in (None, self.cluster_id):
+            raise StartupRefused(
+                f"the data directory belongs to cluster {stored.cluster_id}, not to {self.cluster_id}: "
+                "check zookeeper.connect or use another log.dirs"
+            )
+        chosen = choose_broker_id(self.config.broker_id, stored.broker_id if stored else None)
+        self.broker_id = await generate_broker_id(session, self.config) if chosen is None else chosen
+        logs.identify(self.broker_id, self.cluster_id)
+
+    def _compose(self, session: Session, logs: Logs, control: BackgroundTasks) -> None:
+        config, environment, metrics = self.config, self.environment, self.metrics
+        metadata = MetadataCache(self.broker_id)
+        configs = Configs(session, config, environment, self.broker_id)
+        self._proposals = IsrProposals(self.broker_id, self._ask_controller, lambda: controller.broker_epoch)
+        replicas = Replicas(
+            broker_id=self.broker_id,
+            config=config,
+            environment=environment,
+            logs=logs,
+            log_config=configs.log_config,
+            metrics=metrics,
+            propose_isr=self._proposals.propose,
+            is_known=lambda partition: metadata.partition(partition) is not None,
+        )
+        controller = Controller(
+            broker_id=self.broker_id,
+            session=session,
+            environment=environment,
+            metrics=metrics,
+            register=self._register,
+            connect=self._connect,
+            spawn=control.spawn,
+            unclean_allowed=lambda topic: configs.log_config(topic).unclean_leader_election_enable,
+            holder_changed=metadata.wake,
+            inter_broker_listener=config.interbroker_listener,
+        )
+        self.services = Services(
+            config=config,
+            environment=environment,
+            metrics=metrics,
+            replicas=replicas,
+            logs=logs,
+            metadata=metadata,
+            controller=controller,
+            topics=Topics(session, config, environment, metadata),
+            configs=configs,
+            session=session,
+            cluster_id=self.cluster_id,
+            routes=ROUTES,
+        )
+        self._add_coordinators()
+        logs.on_directory_failed.append(self._directory_failed)
+        configs.on_topic_change.append(self._topic_changed)
+        configs.on_broker_change.append(self._broker_changed)
+
+    def _add_coordinators(self) -> None:
+        services = self.services
+        metadata = services.metadata
+        store = ReplicatedOffsets(
+            services.replicas,
+            lambda: (
+                metadata.partition_count(GROUP_METADATA_TOPIC) or self.config.offsets_topic_num_partitions
+            ),
+            codec=Codec(self.config.offsets_topic_compression_codec),
+            read_bytes=self.config.offsets_load_buffer_size,
+        )
+        services.groups = GroupCoordinator(
+            config=self.config, environment=self.environment, metrics=self.metrics, store=store
+        )
+        services.replicas.subscribe(services.groups)
+        services.transactions = Transactions(ProducerIds(services.session, self.broker_id))
+
+    def _topic_changed(self, topic: str, config: Any) -> None:
+        for log in self.services.logs.of_topic(topic):
+            log.config = config
+
+    def _directory_failed(self, partitions: list[TopicPartition]) -> None:
+        """Serve what was in a failed directory no more, and let the controller choose other leaders."""
+        self.services.replicas.directory_failed(partitions)
+        if self.services.logs.all_offline:
+            _log.critical("every log directory has failed: the broker stops")
+            self._failed.set()
+        else:
+            self._control.spawn(self._announce_failure(), "log-dir-failure")
+
+    async def _announce_failure(self) -> None:
+        event = LogDirEvent(self.broker_id)
+        session = self.services.session
+        await retrying(lambda: session.create(event.path, event.encode(), sequential=True, make_parents=True))
+
+    def _broker_changed(self, config: BrokerConfig) -> None:
+        self.services.config = config
+        self.services.topics.config = config
+
+    # ---- joining the cluster
+
+    async def _bind(self) -> None:
+        """Take the addresses, without answering yet: with port 0 only now the ports are known."""
+        for listener in self.config.parsed_listeners:
+            self._addresses[listener.name] = await self._server.listen(
+                listener.name, listener.host, listener.port, serve=False
+            )
+
+    def _join_cluster(self, session: Session, control: BackgroundTasks) -> None:
+        services = self.services
+        self._registration = Registration(
+            session,
+            self.config,
+            self.environment,
+            broker_id=self.broker_id,
+            endpoints=self._endpoints(),
+            data_dir=Path(self.config.data_dirs[0]),
+        )
+        control.spawn(services.configs.follow(), "config-changes")
+        control.spawn(services.controller.run(), "controller")
+        control.spawn(self._proposals.run(services.replicas), "isr-proposals")
+
+    def _endpoints(self) -> Iterable[Endpoint]:
+        for listener in self.config.parsed_advertised_listeners:
+            bound = self._addresses[listener.name]
+            host = listener.host or socket.gethostname()
+            yield Endpoint(listener.name, host, listener.port or bound[1])
+
+    async def _register(self) -> int:
+        try:
+            epoch = await self._registration.register()
+        except StartupRefused as error:
+            self._refusal = error
+            self.services.metadata.wake()
+            raise
+        self.services.replicas.broker_epoch = epoch
+        return epoch
+
+    async def _until_known(self) -> None:
+        """Wait until a controller has told this broker of the cluster, and begin to serve.
+
+        Where this broker is the controller itself, clients are served only then and get true
+        answers from the first moment on. Another controller has to be let in first.
+        """
+        metadata, controller = self.services.metadata, self.services.controller
+
+        def led_elsewhere() -> bool:
+            return controller.holder not in (NOBODY, self.broker_id)
+
+        await self._wait(lambda: metadata.is_alive(self.broker_id) or led_elsewhere())
+        await self._server.serve()
+        await self._wait(lambda: metadata.is_alive(self.broker_id))
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        def over() -> bool:
+            return self._refusal is not None or condition()
+
+        if not await self.services.metadata.within(READY_WITHIN_S * 1000, over):
+            raise StartupRefused(
+                f"no controller spoke to this broker within {READY_WITHIN_S:g} s: look at the other brokers"
+            )
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _connect(self, broker: LiveBroker) -> Sender:
+        if broker.id == self.broker_id:
+            return LocalSender(self.services)
+        # Imported when there is a second broker: alone, this one never needs a client.
+        from ottla.broker.remote_sender import RemoteSender
+
+        timeout_ms = self.config.controller_socket_timeout_ms
+        return RemoteSender(broker, self.config.interbroker_listener, self.broker_id, timeout_ms)
+
+    async def _ask_controller(self, event: AlterPartition | ControlledShutdown) -> Answers:
+        services = self.services
+        if services.controller.is_active or services.metadata.controller_id == self.broker_id:
+            return await services.controller.ask(event)
+        from ottla.broker.remote_sender import RemoteController
+        from ottla.client.errors import ClientError
+
+        if self._remote_controller is None:
+            self._remote_controller = RemoteController(
+                services.metadata, self.config.interbroker_listener, self.config.controller_socket_timeout_ms
+            )
+            self._stack.push_async_callback(self._remote_controller.close)
+        try:
+            return await self._remote_controller.ask(event)
+        except ClientError as error:
+            raise BrokerNotAvailable(f"The controller cannot be reached: {error}") from error
+
+    # ---- running
+
+    def _schedule(self, tasks: BackgroundTasks) -> None:
+        config, services = self.config, self.services
+        clock = self.environment.clock
+        tasks.spawn(watch_event_loop_lag(self.metrics), "event-loop-lag")
+        tasks.spawn(services.logs.run(), "log-manager")
+        tasks.every("metrics-tick", TICK_MS, lambda: self.metrics.tick(clock.monotonic_ms()))
+        tasks.every(
+            "highwatermark-checkpoint",
+            config.replica_high_watermark_checkpoint_interval_ms,
+            services.replicas.checkpoint_high_watermarks,
+        )
+        tasks.every(
+            "isr-expiration",
+            config.replica_lag_time_max_ms / 2,
+            services.replicas.shrink_isrs,
+        )
+        if config.auto_leader_rebalance_enable:
+            allowed = config.leader_imbalance_per_broker_percentage / 100
+            tasks.every(
+                "auto-leader-rebalance-task",
+                config.leader_imbalance_check_interval_seconds * 1000,
+                lambda: services.controller.balance_leaders(allowed),
+            )
+
+    def _endpoint(self) -> None:
+        if self.config.metrics_port >= 0:
+            from ottla.broker.metrics.prometheus import prometheus_endpoint
+
+            self.metrics_port = self._stack.enter_context(
+                prometheus_endpoint(self.metrics, self.config.metrics_host, self.config.metrics_port)
+            )
+
+    # ---- stopping
+
+    async def _controlled_shutdown(self) -> None:
+        """Hand leaderships over, so that nobody notices that this broker goes."""
+        if not self.config.controlled_shutdown_enable:
+            return
+        for attempt in range(self.config.controlled_shutdown_max_retries):
+            if attempt:
+                await asyncio.sleep(self.config.controlled_shutdown_retry_backoff_ms / 1000)
+            if await self._hand_over():
+                return
+        _log.warning("controlled shutdown failed: leaderships move when the registration is gone")
+
+    async def _hand_over(self) -> bool:
+        controller = self.services.controller
+        try:
+            async with asyncio.timeout(self.config.controller_socket_timeout_ms / 1000):
+                answers = await self._ask_controller(
+                    ControlledShutdown(self.broker_id, controller.broker_epoch)
+                )
+        except (KafkaError, TimeoutError):
+            return False
+        return not answers.top and not answers.remaining

@@ -1,0 +1,35 @@
+"""The controller's way to the broker it runs on: the same requests, without the network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.handlers import leader_and_isr, stop_replica, update_metadata
+from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
+from ottla.protocol.messages.stop_replica import StopReplicaRequest
+from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
+
+if TYPE_CHECKING:
+    from ottla.broker.controller.batch import ControlRequest
+    from ottla.broker.controller.events import ControlResponse
+    from ottla.broker.handlers.services import Services
+
+
+class LocalSender:
+    """Calls this broker's own handlers."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        """Handle the request and return the answer."""
+        match request:
+            case LeaderAndIsrRequest():
+                return await leader_and_isr.handle(self._services, request)
+            case UpdateMetadataRequest():
+                return await update_metadata.handle(self._services, request)
+            case StopReplicaRequest():
+                return await stop_replica.handle(self._services, request)
+
+    async def close(self) -> None:
+        """Nothing to give up."""
