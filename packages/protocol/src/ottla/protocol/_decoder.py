@@ -28,7 +28,8 @@ _UNPACKERS: Final = {kind: ArrayUnpackers(FIXED_CODES[kind]) for kind in PACKED_
 
 def make_decoder(cls: type[Message], version: int, filename: str) -> Callable[[Any, int, bool], Any]:
     """Return a function from (buffer, its length, whether it must end there) to a message."""
-    return _DecoderSource(version, flexible=version >= cls.FLEXIBLE_FROM).build(cls, filename)
+    flexible = version >= cls.FLEXIBLE_FROM
+    return _DecoderSource(version, flexible=flexible, in_place=_has_records(cls)).build(cls, filename)
 
 
 def _truncated(needed: int, left: int) -> Unreadable:
@@ -56,7 +57,7 @@ def _trailing(count: int) -> Unreadable:
 
 
 class _DecoderSource:
-    def __init__(self, version: int, *, flexible: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, in_place: bool) -> None:
         self.version = version
         self.flexible = flexible
         self.source = Source(
@@ -77,11 +78,13 @@ class _DecoderSource:
         """Fixed-width values not yet read: their struct codes, targets and fields."""
         self.after: list[str] = []
         """Lines to follow the reading of the run."""
+        self.in_place = in_place
+        """Whether the buffer is read where it is; without record sets a copy is small, and bytes faster."""
 
     def build(self, cls: type[Message], filename: str) -> Callable[[Any, int, bool], Any]:
         add = self.source.add
         add(0, "def decode(b, end, exact):")
-        if _has_records(cls):
+        if self.in_place:
             add(1, "v = b if type(b) is memoryview else memoryview(b)")
         else:
             add(1, "if type(b) is not bytes: b = bytes(b)")
@@ -193,36 +196,42 @@ class _DecoderSource:
         self.source.add(depth + 1, f"{target} = {local}")
 
     def sized(self, field: Field, target: str, depth: int) -> None:
-        """Read a value that starts with its length or count: -1, or in flexible versions 0, is null."""
+        """Read a value that starts with its length or count: -1 is null, and in flexible versions it is one
+        more, so that 0 is null.
+        """
         if self.flexible:
             self.put("B", "n")
             self.after.append("if n > 127: n, p = uvarint(b, p - 1)")
-            self.after.append("n -= 1")
+            missing, failure = "not n", "absent()"
         else:
             self.put("h" if field.kind == "string" else "i", "n")
+            missing, failure = "n < 0", "absent() if n == -1 else negative(n)"
         self.flush(depth)
-        if field.is_nullable(self.version):
-            negative = "" if self.flexible else "if n != -1: raise negative(n)"
-            self.source.add(depth, "if n < 0:")
-            if negative:
-                self.source.add(depth + 1, negative)
-            self.source.add(depth + 1, f"{target} = None")
-            self.source.add(depth, "else:")
-            self.content(field, target, depth + 1)
-        else:
-            self.source.add(depth, "if n < 0: raise absent() if n == -1 else negative(n)")
+        if not field.is_nullable(self.version):
+            self.source.add(depth, f"if {missing}: raise {failure}")
             self.content(field, target, depth)
+            return
+        self.source.add(depth, f"if {missing}:")
+        if not self.flexible:
+            self.source.add(depth + 1, "if n != -1: raise negative(n)")
+        self.source.add(depth + 1, f"{target} = None")
+        self.source.add(depth, "else:")
+        self.content(field, target, depth + 1)
 
     def content(self, field: Field, target: str, depth: int) -> None:
         if field.kind == "array":
             self.array(field, target, depth)
             return
-        read = {"string": 'str(b[p:n], "utf-8")', "blob": "bytes(b[p:n])", "records": "v[p:n]"}[field.kind]
+        read = {
+            "string": 'str(b[p:n], "utf-8")' if self.in_place else "b[p:n].decode()",
+            "blob": "bytes(b[p:n])" if self.in_place else "b[p:n]",
+            "records": "v[p:n]",
+        }
         self.source.add(
             depth,
-            "n += p",
+            "n += p - 1" if self.flexible else "n += p",
             "if n > end: raise truncated(n - p, end - p)",
-            f"{target} = {read}",
+            f"{target} = {read[field.kind]}",
             "p = n",
         )
 
@@ -230,10 +239,12 @@ class _DecoderSource:
         element, path = field.element, self.source.path
         is_struct = isinstance(element, type)
         least = self.least(element)
+        if self.flexible:
+            self.source.add(depth, "n -= 1")
         self.source.add(depth, f"if n * {least} > end - p: raise too_many(n, end - p)")
         if not is_struct and element.kind in PACKED_KINDS:
             unpackers = self.source.constant("A", (element.kind, "unpackers"), _UNPACKERS[element.kind])
-            self.source.add(depth, f"{target} = list({unpackers}[n](b, p))", f"p += {least} * n")
+            self.source.add(depth, f"{target} = [*{unpackers}[n](b, p)]", f"p += {least} * n")
             return
         items, item = self.source.fresh("l"), self.source.fresh("m")
         self.source.add(

@@ -35,7 +35,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, Self, TypedDict, TypeVar, Unpack, cast, dataclass_transform
 from uuid import UUID
 
-from ottla.protocol.primitives import ZERO_UUID, Buffer, UnencodableValue, Unreadable, UnsupportedField
+from ottla.protocol.primitives import ZERO_UUID, Buffer, UnencodableValue, Unreadable
 
 LATEST: Final = 32767
 """An upper bound for versions that is none."""
@@ -45,6 +45,9 @@ Records = bytes | memoryview | None
 
 T = TypeVar("T")
 M = TypeVar("M", bound="type[Message]")
+
+
+_UNENCODABLE: Final = (AttributeError, TypeError, UnicodeEncodeError, _struct.error, OverflowError)
 
 
 class Options(TypedDict, total=False):
@@ -301,23 +304,19 @@ class Message(Struct):
         Raises UnknownVersion, UnsupportedField for a value the version has no place for, and
         UnencodableValue for one its wire type cannot express.
         """
-        parts = self.encode_parts(version)
+        encoder = self._encoders.get(version) or _compile_encoder(type(self), version)
         try:
-            return b"".join(parts)
-        except TypeError as error:
-            raise UnencodableValue(type(self).__name__, version, "", str(error)) from error
+            return b"".join(encoder(self))
+        except _UNENCODABLE as error:
+            raise _explain_encoding(type(self), version, error) from error
 
     def encode_parts(self, version: int) -> list[bytes | memoryview]:
         """Return the body as pieces to be sent one after the other; record sets are among them uncopied."""
         encoder = self._encoders.get(version) or _compile_encoder(type(self), version)
         try:
             return encoder(self)
-        except UnsupportedField:
-            raise
-        except (AttributeError, TypeError, ValueError, _struct.error, OverflowError) as error:
-            from ottla.protocol.codecs import explain_encoding
-
-            raise explain_encoding(type(self), version, error) from error
+        except _UNENCODABLE as error:
+            raise _explain_encoding(type(self), version, error) from error
 
     @classmethod
     def decode(cls, buffer: Buffer, version: int, *, exact: bool = True) -> Self:
@@ -328,11 +327,12 @@ class Message(Struct):
         """
         decoder = cls._decoders.get(version) or _compile_decoder(cls, version)
         try:
-            return cast(Self, decoder(buffer, len(buffer), exact))
+            decoded: Self = decoder(buffer, len(buffer), exact)
         except (Unreadable, IndexError, _struct.error, UnicodeDecodeError) as error:
             from ottla.protocol.codecs import explain_decoding
 
             raise explain_decoding(cls, version, error) from None
+        return decoded
 
 
 def message(*, api_key: int = -1, versions: tuple[int, int], flexible_from: int = LATEST) -> Callable[[M], M]:
@@ -347,6 +347,12 @@ def message(*, api_key: int = -1, versions: tuple[int, int], flexible_from: int 
         return cls
 
     return declare
+
+
+def _explain_encoding(cls: type[Message], version: int, error: Exception) -> UnencodableValue:
+    from ottla.protocol.codecs import explain_encoding
+
+    return explain_encoding(cls, version, error)
 
 
 def _compile_encoder(cls: type[Message], version: int) -> Callable[[Any], list[Any]]:
