@@ -29,9 +29,11 @@ OFFERED = [
 
 @pytest.fixture(scope="module")
 def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[socket.socket]:
-    with BrokerThread(tmp_path_factory.mktemp("data")) as broker:
-        with socket.create_connection((broker.host, broker.port), timeout=20) as wire:
-            yield wire
+    with (
+        BrokerThread(tmp_path_factory.mktemp("data")) as broker,
+        socket.create_connection((broker.host, broker.port), timeout=20) as wire,
+    ):
+        yield wire
 
 
 def ask(wire: socket.socket, request: Message, version: int) -> Message:

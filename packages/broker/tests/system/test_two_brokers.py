@@ -47,7 +47,8 @@ async def both_know(brokers: list[Broker], topic: str, leaders: dict[int, int]) 
             metadata = broker.services.metadata
             await metadata.until(
                 lambda metadata=metadata: all(  # type: ignore[misc]
-                    metadata.leader_of(TopicPartition(topic, number)) == leader for number, leader in leaders.items()
+                    metadata.leader_of(TopicPartition(topic, number)) == leader
+                    for number, leader in leaders.items()
                 )
             )
 
@@ -119,13 +120,16 @@ async def test_a_setting_changed_through_one_broker_reaches_the_other(
         await one.services.topics.create(NewTopic("orders", assignments={0: [2]}))
         await both_know([one, two], "orders", {0: 2})
 
-        await one.services.configs.alter_topic("orders", lambda _: {"retention.ms": "77"})
-
         log = two.services.logs.get(TopicPartition("orders", 0))
         assert log is not None
+        changed = asyncio.Event()
+        two.services.configs.on_topic_change.append(lambda *_: changed.set())
+
+        await one.services.configs.alter_topic("orders", lambda _: {"retention.ms": "77"})
+
         async with asyncio.timeout(BOUND_S):
-            while log.config.retention_ms != 77:
-                await asyncio.sleep(0.01)
+            await changed.wait()
+        assert log.config.retention_ms == 77
 
 
 async def test_ids_are_generated_above_the_reserved_ones_and_kept(

@@ -190,7 +190,6 @@ class Batch:
             controller_id=self.context.controller_id,
             controller_epoch=self.context.epoch,
             broker_epoch=broker.epoch,
-            delete_partitions=any(wanted.values()),
             topic_states=[StopReplicaTopicState(topic_name=t, partition_states=s) for t, s in states.items()],
         )
 

@@ -60,13 +60,19 @@ class Channel:
             await self._sender.close()
 
     async def _deliver(self, request: ControlRequest) -> ControlResponse:
+        failed = ""
         while True:
             try:
                 return await self._sender.send(request)
-            except Exception:
+            except Exception as error:
                 # A request that is dropped leaves a partition without a leader, so whatever went
                 # wrong it is repeated for as long as the broker is registered.
-                _log.warning("request to broker failed", exc_info=True, extra={"broker": self.broker.id})
+                if failed != (failed := repr(error)):
+                    _log.warning(
+                        "request to broker failed",
+                        exc_info=not isinstance(error, OSError | TimeoutError),
+                        extra={"broker": self.broker.id, "reason": str(error)},
+                    )
                 await asyncio.sleep(RETRY_BACKOFF_S)
 
 

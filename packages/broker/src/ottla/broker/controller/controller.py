@@ -100,7 +100,7 @@ class Controller:
         connect: Callable[[LiveBroker], Sender],
         spawn: Spawn,
         unclean_allowed: Callable[[str], bool] = lambda topic: False,
-        topic_deleted: Callable[[str], None] = lambda topic: None,
+        holder_changed: Callable[[], None] = lambda: None,
         inter_broker_listener: str = "PLAINTEXT",
     ) -> None:
         self.broker_id = broker_id
@@ -113,7 +113,7 @@ class Controller:
         self._connect = connect
         self._spawn = spawn
         self._unclean_allowed = unclean_allowed
-        self._topic_deleted = topic_deleted
+        self._holder_changed = holder_changed
         self._listener = inter_broker_listener
         self._signals: dict[str, None] = {}
         self._dirty_topics: set[str] = set()
@@ -267,7 +267,7 @@ class Controller:
             self._registered_session = number
         bound = self._session.bound(number)
         holder = await leadership.read_holder(bound, session_id, self.broker_id, self._watch(_OFFICE))
-        self.holder = holder.broker_id
+        self._see(holder.broker_id)
         if holder.mine and self._machine is not None and self._office_session == number:
             return
         self._resign("somebody else is controller")
@@ -277,6 +277,10 @@ class Controller:
             self._signal(_OFFICE)
         elif holder.broker_id == leadership.NOBODY:
             await self._run_for_office(number, session_id)
+
+    def _see(self, holder: int) -> None:
+        self.holder = holder
+        self._holder_changed()
 
     async def _run_for_office(self, number: int, session_id: int) -> None:
         bound = self._session.bound(number)
@@ -291,7 +295,7 @@ class Controller:
 
     async def _take_office(self, office: leadership.Office, number: int) -> None:
         _log.info("elected controller", extra={"epoch": office.epoch, "broker": self.broker_id})
-        self.holder = self.broker_id
+        self._see(self.broker_id)
         self._office_session = number
         context = ControllerContext(self.broker_id, office.epoch, self._unclean_allowed)
         machine = Machine(context, self._listener)
@@ -429,7 +433,6 @@ class Controller:
                     self._channels.send(effect.broker, effect.request)
             case DeleteTopic():
                 await store.delete_topic(effect.topic)
-                self._topic_deleted(effect.topic)
                 _log.info("topic deleted", extra={"topic": effect.topic})
             case DropMarker():
                 await store.drop_marker(effect.topic)

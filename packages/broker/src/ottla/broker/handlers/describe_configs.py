@@ -28,12 +28,12 @@ async def handle(
 ) -> DescribeConfigsResponse:
     """Describe each resource; an unknown one gets an error of its own."""
     return DescribeConfigsResponse(
-        results=[_describe(services, resource, request) for resource in request.resources]
+        results=[_describe(services, resource, request, context.api_version) for resource in request.resources]
     )
 
 
 def _describe(
-    services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest, version: int
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
@@ -42,7 +42,7 @@ def _describe(
         result.error_code, result.error_message = error.code, str(error)
         return result
     wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
-    result.configs = [_result(e, request) for e in entries if wanted is None or e.name in wanted]
+    result.configs = [_result(e, request, version) for e in entries if wanted is None or e.name in wanted]
     return result
 
 
@@ -63,12 +63,12 @@ def _entries(services: Services, resource_type: int, name: str) -> Sequence[Entr
     raise InvalidRequest(f"Unsupported resource type: {resource_type}")
 
 
-def _result(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _result(entry: Entry, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
         read_only=entry.read_only,
-        is_default=entry.source == DEFAULT,
+        is_default=version == 0 and entry.source == DEFAULT,
         config_source=entry.source,
         is_sensitive=entry.sensitive,
         synonyms=[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Final
 
 from ottla.broker.controller.events import ElectLeaders
@@ -37,13 +38,21 @@ async def handle(
             event = ElectLeaders(partitions, unclean=request.election_type == UNCLEAN)
             answers = await services.controller.ask(event)
     except TimeoutError:
-        return ElectLeadersResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+        return _failed(request, context.api_version, ErrorCode.REQUEST_TIMED_OUT)
     except KafkaError as error:
-        return ElectLeadersResponse(error_code=error.code)
+        return _failed(request, context.api_version, error.code)
     return ElectLeadersResponse(replica_election_results=_results(answers.partitions))
 
 
-def _results(errors: dict[TopicPartition, int]) -> list[ReplicaElectionResult]:
+def _failed(request: ElectLeadersRequest, version: int, error: ErrorCode) -> ElectLeadersResponse:
+    """Say that nothing was done; version 0 has a place for that only at the partitions."""
+    if version > 0:
+        return ElectLeadersResponse(error_code=error)
+    asked = [TopicPartition(t.topic, p) for t in request.topic_partitions or () for p in t.partitions]
+    return ElectLeadersResponse(replica_election_results=_results(dict.fromkeys(asked, error)))
+
+
+def _results(errors: Mapping[TopicPartition, int]) -> list[ReplicaElectionResult]:
     by_topic: dict[str, list[PartitionResult]] = defaultdict(list)
     for partition, code in sorted(errors.items()):
         message = str(error_for(ErrorCode(code))) if code else None
