@@ -54,7 +54,7 @@ def partition_of(one: FetchedPartition, version: int) -> messages.PartitionData:
         partition_index=one.index,
         error_code=one.error_code,
         high_watermark=one.high_watermark,
-        records=one.records,
+        records=one.records if isinstance(one.records, bytes) else None,
     )
     if version >= 4:
         data.last_stable_offset = one.last_stable_offset

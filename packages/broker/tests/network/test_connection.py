@@ -47,8 +47,9 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
             (one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters), key=lambda one: one.name
         )
     )
-    del run.__wrapped__  # type: ignore[attr-defined]
-    return pytest.mark.parametrize("loop", ["asyncio", "uvloop"])(run)
+    del run.__wrapped__
+    both: Callable[..., None] = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])(run)
+    return both
 
 
 class Answering:

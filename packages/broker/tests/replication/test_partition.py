@@ -203,7 +203,8 @@ def test_whatever_happens_the_rules_hold(seed: int) -> None:
     partition = leading(
         isr=(1, *rng.sample((2, 3), rng.randrange(3))), replicas=replicas, min_isr=rng.choice((1, 2))
     )
-    log_ends, now_ms, in_flight, highest = {1: 0, 2: 0, 3: 0}, 0, [], 0
+    log_ends, now_ms, highest = {1: 0, 2: 0, 3: 0}, 0, 0
+    in_flight: list[IsrProposed] = []
     for _ in range(60):
         now_ms += rng.randrange(LAG_MS // 2)
         event = rng.randrange(5)

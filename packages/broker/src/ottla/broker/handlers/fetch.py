@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition
 from ottla.broker.handlers.fetch_sessions import FetchContext, Wanted
 from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.log.slices import warm
 from ottla.protocol.errors import (
     ErrorCode,
     KafkaError,
@@ -64,11 +65,11 @@ def handle(
         return FetchAnswer(error_code=int(error.code))
     _count_requests(services, fetch)
     results = read_all(reading, fetch.wanted)
-    if _is_enough(request, fetch, results):
-        if reading.magic == 2:
-            return _answer(reading, fetch, results)
-        return _converted_answer(reading, fetch, results)
-    return _wait(reading, request, fetch, context)
+    if not _is_enough(request, fetch, results):
+        return _wait(reading, request, fetch, context)
+    if reading.magic < 2 or any(one.is_cold for one in results):
+        return _prepared_answer(reading, fetch, results)
+    return _answer(reading, fetch, results)
 
 
 def _open(services: Services, request: FetchRequest, reading: Reading) -> FetchContext:
@@ -160,6 +161,7 @@ def _read(
         records = partition.read(wanted.fetch_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
         if records.length:
             result.records = records
+            result.is_cold = partition.is_cold(wanted.fetch_offset, records)
             if result.aborted is not None:
                 result.aborted = _aborted(partition, wanted.fetch_offset, up_to)
     return result
@@ -221,9 +223,7 @@ async def _wait(
     except TimeoutError:
         results = read_all(reading, fetch.wanted)
     context.remote_ms += clock.monotonic_ms() - began_ms
-    if reading.magic == 2:
-        return _answer(reading, fetch, results)
-    return await _converted_answer(reading, fetch, results)
+    return await _prepared_answer(reading, fetch, results)
 
 
 async def _until_enough(
@@ -278,9 +278,22 @@ def _answer(reading: Reading, fetch: FetchContext, results: list[FetchedPartitio
     return answer
 
 
-async def _converted_answer(
+async def _prepared_answer(
     reading: Reading, fetch: FetchContext, results: list[FetchedPartition]
 ) -> FetchAnswer:
+    """Do on a thread what would hold up the loop: wait for the disk, rewrite records."""
+    if reading.magic < 2:
+        await _convert_all(reading, fetch, results)
+    else:
+        await warm(
+            one.records
+            for one in results
+            if one.is_cold and one.records is not None and not isinstance(one.records, bytes)
+        )
+    return _answer(reading, fetch, results)
+
+
+async def _convert_all(reading: Reading, fetch: FetchContext, results: list[FetchedPartition]) -> None:
     """Rewrite the records for a client that knows older formats only, on a thread, one by one."""
     for wanted, result in zip(fetch.wanted, results, strict=True):
         records = result.records
@@ -292,7 +305,6 @@ async def _converted_answer(
             result.records, result.error_code = None, int(error.code)
         reading.services.topic_metrics.of(wanted.topic_partition.topic).fetch_conversions.mark()
         reading.services.topic_metrics.all_topics.fetch_conversions.mark()
-    return _answer(reading, fetch, results)
 
 
 def _convert(records: Slice, magic: int) -> bytes:

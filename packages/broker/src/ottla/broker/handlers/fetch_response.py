@@ -35,6 +35,8 @@ class FetchedPartition:
     diverging_epoch: tuple[int, int] | None = None
     """(epoch, end offset) up to which the follower's log agrees with the leader's."""
     records: bytes | Slice | None = None
+    is_cold: bool = False
+    """Whether the records have to be brought into memory before they are sent."""
 
     @property
     def size(self) -> int:

@@ -51,7 +51,7 @@ class Run(Protocol):
     def records(self) -> int: ...
 
     @property
-    def bytes(self) -> int: ...
+    def size_in_bytes(self) -> int: ...
 
     @property
     def batches(self) -> bytearray | memoryview: ...
@@ -119,7 +119,7 @@ class ProduceRuns:
         for meters in (target.meters, self._all):
             meters.produce_requests.count += run.count
             meters.messages_in.count += run.records
-            meters.bytes_in.count += run.bytes
+            meters.bytes_in.count += run.size_in_bytes
 
     async def _when_replicated(self, run: Run, partition: LeaderPartition, appended: Appended) -> bytes:
         try:

@@ -23,7 +23,7 @@ class ProduceRun:
     timeout_ms: int
     count: int
     records: int
-    bytes: int
+    size_in_bytes: int
     batches: bytearray | memoryview
     def answers(self, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> bytes: ...
     def failures(self, error_code: int) -> bytes: ...

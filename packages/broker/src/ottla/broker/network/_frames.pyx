@@ -83,10 +83,13 @@ cdef bint parse_produce(const char *p, Py_ssize_t size, Produce *out) noexcept n
     out.correlation_id = ottla_be32(p + 4)
     length = be16(p + 8)
     p += 10
-    if length > 0:
-        p += length
-    if length < -1 or end - p < 32:
+    if length < -1 or end - p < length + 32:
         return False
+    while length > 0:
+        if p[0] & 0x80:  # whether it is text at all is judged on the long way
+            return False
+        p += 1
+        length -= 1
     return parse_flexible(p, end, out) if out.version == 9 else parse_fixed(p, end, out)
 
 
@@ -188,7 +191,7 @@ cdef class ProduceRun:
     cdef readonly int32_t timeout_ms
     cdef readonly Py_ssize_t count
     cdef readonly int64_t records
-    cdef readonly Py_ssize_t bytes
+    cdef readonly Py_ssize_t size_in_bytes
     cdef readonly object batches
     cdef Py_ssize_t start
     cdef Taken few[32]
@@ -216,7 +219,7 @@ cdef class ProduceRun:
             self.room *= 2
         self.taken[self.count] = Taken(one.correlation_id, one.record_count, one.batch, one.batch_size)
         self.count += 1
-        self.bytes += one.batch_size
+        self.size_in_bytes += one.batch_size
         self.records += one.record_count
         return 0
 
@@ -226,9 +229,9 @@ cdef class ProduceRun:
         cdef bytearray joined
         if self.count == 1:
             at = self.taken[0].batch - PyByteArray_AS_STRING(source)
-            self.batches = view[at:at + self.bytes]
+            self.batches = view[at:at + self.size_in_bytes]
             return 0
-        joined = PyByteArray_FromStringAndSize(NULL, self.bytes)
+        joined = PyByteArray_FromStringAndSize(NULL, self.size_in_bytes)
         at = 0
         for i in range(self.count):
             memcpy(PyByteArray_AS_STRING(joined) + at, self.taken[i].batch, self.taken[i].batch_size)
@@ -560,7 +563,7 @@ cdef class FrameReader:
                 break
             run.add(&one)
             at += SIZE + size
-            if run.bytes >= RUN_BYTES:
+            if run.size_in_bytes >= RUN_BYTES:
                 break
         if run is not None:
             self.position = at

@@ -263,7 +263,7 @@ class Server:
         """
         count = run.count
         self._run_times.note(self.now_s() * 1000 - received_ms, count)
-        self._run_bytes.note(run.bytes / count, count)
+        self._run_bytes.note(run.size_in_bytes / count, count)
         versions = self._run_versions
         versions[run.version] = versions.get(run.version, 0) + count
         if not self._run_counted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.replication.partition import (
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from ottla.protocol.topics import TopicPartition
 
 
+_RECENT_BYTES: Final = 32 << 20
+
+
 class LeaderPartition:
     """A partition hosted here. The promises of `append` and `replicated` hold while this broker leads it."""
 
@@ -42,6 +45,8 @@ class LeaderPartition:
         self.core = core
         self.watchers: dict[Callable[[], None], None] = {}
         """Called whenever there may be more to read: records, high watermark, the end of leadership."""
+        self._first_new_offset = log.log_end_offset
+        """Records from here on were written by this process."""
         self._propose_isr = propose_isr
         self._isr_changed = isr_changed
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -129,6 +134,20 @@ class LeaderPartition:
         self._waits += 1
         heapq.heappush(self._waiting, (offset, self._waits, future))
         await future
+
+    def is_cold(self, offset: int, records: Slice) -> bool:
+        """Whether sending what was read from `offset` may have to wait for the disk.
+
+        What this process has just written is in memory; the rest is looked at.
+        """
+        tail = self.log.tail
+        if (
+            offset >= self._first_new_offset
+            and records.file is tail.segment.file
+            and tail.position - records.position <= _RECENT_BYTES
+        ):
+            return False
+        return not records.is_hot()
 
     def read(self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool = True) -> Slice:
         """Return whole batches from `offset` on, below `up_to`."""

@@ -229,7 +229,7 @@ class Partition:
         return self._advance(now_ms)
 
     def appended_alone(self, log_end_offset: int) -> int:
-        """`appended` for a leader without followers, where every record is committed; gives the high watermark."""
+        """`appended` for a leader without followers: all is committed; gives the high watermark."""
         self.log_end_offset = self.high_watermark = log_end_offset
         return log_end_offset
 

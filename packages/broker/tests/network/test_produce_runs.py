@@ -1,0 +1,217 @@
+"""The short way of Produce does what the long way does, byte for byte."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.broker.handlers import produce
+from ottla.broker.handlers.produce_run import NotPlain
+from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.network.frames import FrameReader, ProduceRun, ReceiveBuffer
+from ottla.protocol.api import ApiKey
+from ottla.protocol.headers import RequestHeader, encode_request, response_header
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+INDEX: dict[bytes, Any] = {b"t\0\0\0\0": "t-0", b"t\0\0\0\1": "t-1", "thé".encode() + b"\0\0\0\0": "thé-0"}
+
+
+def request_of(
+    records: bytes | None, *, topic: str = "t", partition: int = 0, acks: int = -1, **more: Any
+) -> ProduceRequest:
+    data = [PartitionProduceData(index=partition, records=records)]
+    topics = [TopicProduceData(name=topic, partition_data=data)]
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics, **more)
+
+
+def framed(
+    request: ProduceRequest, version: int = 9, correlation_id: int = 1, client: str | None = "c"
+) -> bytes:
+    body = encode_request(RequestHeader(ApiKey.PRODUCE, version, correlation_id, client), request)
+    return struct.pack(">i", len(body)) + body
+
+
+def reader_with(data: bytes) -> FrameReader:
+    reader = FrameReader(ReceiveBuffer(1 << 20), 100 << 20)
+    room = reader.get_buffer()
+    room[: len(data)] = data
+    reader.received(len(data))
+    return reader
+
+
+def run_in(data: bytes, index: dict[bytes, Any] | None = None) -> ProduceRun | None:
+    return reader_with(data).next_produces(INDEX if index is None else index)
+
+
+@pytest.mark.parametrize("version", range(3, 10))
+@pytest.mark.parametrize("client", [None, "", "c" * 200])
+@pytest.mark.parametrize("topic", ["t", "thé"])
+def test_plain_requests_are_found_together(version: int, client: str | None, topic: str) -> None:
+    batches = [batch_of(b"a"), batch_of(b"b" * 200, b"c"), batch_of(b"")]
+    frames = [framed(request_of(one, topic=topic), version, 7, client) for one in batches]
+
+    run = run_in(b"".join(frames))
+
+    assert run is not None
+    assert (run.target, run.version, run.acks, run.timeout_ms) == (f"{topic}-0", version, -1, 1000)
+    assert (run.count, run.records, run.size_in_bytes) == (3, 4, sum(map(len, batches)))
+    assert bytes(run.batches) == b"".join(batches)
+
+
+def changed(records: bytes, position: int, value: int) -> bytes:
+    data = bytearray(records)
+    data[position] = value
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        framed(request_of(batch_of(b"a"), acks=0)),
+        framed(request_of(batch_of(b"a"), acks=2)),
+        framed(request_of(batch_of(b"a"), topic="other")),
+        framed(request_of(batch_of(b"a"), partition=2)),
+        framed(request_of(batch_of(b"a"), partition=-1)),
+        framed(request_of(batch_of(b"a"), transactional_id="x")),
+        framed(request_of(batch_of(b"a")), 8)[:-1],
+        framed(request_of(None)),
+        framed(request_of(b"")),
+        framed(request_of(batch_of(b"a") + batch_of(b"b"))),
+        framed(request_of(batch_of(b"a")[:-1])),
+        framed(request_of(changed(batch_of(b"a"), 16, 1))),
+        framed(request_of(changed(batch_of(b"a"), 22, 0x10))),
+        framed(request_of(changed(batch_of(b"a"), 22, 0x20))),
+        framed(request_of(changed(batch_of(b"a"), 60, 0))),
+        framed(request_of(changed(batch_of(b"a"), 60, 2))),
+        framed(ProduceRequest(acks=1, timeout_ms=1)),
+    ],
+)
+def test_what_is_not_plain_is_left_for_the_long_way(frame: bytes) -> None:
+    assert run_in(frame) is None
+
+
+def test_a_run_ends_where_the_partition_changes() -> None:
+    frames = [framed(request_of(batch_of(b"a"), partition=one)) for one in (0, 0, 1, 1, 1)]
+    reader = reader_with(b"".join(frames))
+
+    runs = [reader.next_produces(INDEX), reader.next_produces(INDEX), reader.next_produces(INDEX)]
+
+    assert [(one.target, one.count) for one in runs if one] == [("t-0", 2), ("t-1", 3)]
+    assert runs[2] is None
+
+
+def test_a_run_that_is_given_back_is_frames_again() -> None:
+    frames = [framed(request_of(batch_of(b"a")), correlation_id=one) for one in (1, 2)]
+    reader = reader_with(b"".join(frames))
+    run = reader.next_produces(INDEX)
+    assert run is not None
+
+    reader.give_back(run)
+
+    assert [bytes(reader.next_frame() or b"") for _ in frames] == [one[4:] for one in frames]
+
+
+@given(data=st.data())
+def test_damaged_requests_are_never_misread(data: st.DataObject) -> None:
+    """Flip and cut bytes of a request: what is still plain decodes to the same on the long way."""
+    version = data.draw(st.integers(3, 9))
+    frame = bytearray(framed(request_of(batch_of(b"value")), version))
+    for _ in range(data.draw(st.integers(0, 3))):
+        frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    cut = frame[: data.draw(st.integers(12, len(frame)))]
+    cut[:4] = struct.pack(">i", len(cut) - 4)
+
+    run = run_in(bytes(cut))
+
+    if run is not None:
+        decoded = _decoded(bytes(cut))
+        partition = decoded.topic_data[0].partition_data[0]
+        assert decoded.transactional_id is None
+        assert run.key == decoded.topic_data[0].name.encode() + partition.index.to_bytes(4, signed=True)
+        assert bytes(run.batches) == bytes(partition.records or b"")
+        assert (run.acks, run.timeout_ms) == (decoded.acks, decoded.timeout_ms)
+
+
+def _decoded(frame: bytes) -> ProduceRequest:
+    from ottla.protocol.headers import decode_request_header
+
+    header, position = decode_request_header(memoryview(frame)[4:])
+    return ProduceRequest.decode(frame[4 + position :], header.api_version)
+
+
+async def long_way(plane: DataPlane, request: ProduceRequest, version: int, correlation_id: int) -> bytes:
+    answer = produce.handle(plane.services, request, plane.context(ApiKey.PRODUCE, version))
+    assert answer is not None
+    body = response_header(correlation_id, ApiKey.PRODUCE, version) + answer.encode(version)  # type: ignore[union-attr]
+    return struct.pack(">i", len(body)) + body
+
+
+@pytest.mark.parametrize("version", range(3, 10))
+@pytest.mark.parametrize("seed", range(6))
+async def test_both_ways_give_the_same_answers_and_logs(tmp_path: Path, version: int, seed: int) -> None:
+    rng = random.Random(seed)
+    long, short = DataPlane(tmp_path / "long"), DataPlane(tmp_path / "short")
+    settings = {"message_timestamp_type": rng.choice(["CreateTime", "LogAppendTime"])}
+    for plane in (long, short):
+        plane.environment.clock.now_ms = lambda: 1_700_000_000_000  # type: ignore[method-assign]
+        await plane.lead(**settings)  # type: ignore[arg-type]
+    long_answers, short_answers = b"", b""
+    await long_way(short, request_of(batch_of(b"first")), version, 0)  # from here on the short way knows it
+    await long_way(long, request_of(batch_of(b"first")), version, 0)
+    sequence = 0
+    for turn in range(10):
+        requests = []
+        for _ in range(rng.randrange(1, 8)):
+            count = rng.randrange(1, 4)
+            values = [rng.randbytes(rng.randrange(50)) for _ in range(count)]
+            if seed % 2:
+                records = batch_of(*values, producer_id=5, epoch=0, sequence=sequence)
+                sequence += count
+            else:
+                records = batch_of(*values)
+            requests.append(records)
+        if rng.random() < 0.3:
+            requests.append(requests[-1])  # a retry, where the producer is idempotent
+        if rng.random() < 0.3:
+            requests.insert(0, changed(requests[0], 40, 0xEE))  # a wrong CRC
+        for number, records in enumerate(requests):
+            long_answers += await long_way(long, request_of(records, acks=1), version, turn * 100 + number)
+        short_answers += await _short_way(short, requests, version, turn)
+
+    assert short_answers == long_answers
+    assert _stored(short) == _stored(long)
+    for plane in (long, short):
+        plane.logs.close()
+
+
+async def _short_way(plane: DataPlane, requests: list[bytes], version: int, turn: int) -> bytes:
+    frames = [
+        framed(request_of(records, acks=1), version, turn * 100 + number)
+        for number, records in enumerate(requests)
+    ]
+    reader, answers, number = reader_with(b"".join(frames)), b"", 0
+    while number < len(requests):
+        run = reader.next_produces(plane.services.produce_runs.index)
+        if run is not None:
+            try:
+                answered = plane.services.produce_runs.append(run)
+                assert isinstance(answered, bytes)
+                answers += answered
+                number += run.count
+                continue
+            except NotPlain:
+                reader.give_back(run)
+        reader.next_frame()
+        answers += await long_way(plane, request_of(requests[number], acks=1), version, turn * 100 + number)
+        number += 1
+    return answers
+
+
+def _stored(plane: DataPlane) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(plane.logs.root.rglob("*.log")))
