@@ -408,6 +408,8 @@ class Broker:
 
     async def _hand_over(self) -> bool:
         controller = self.services.controller
+        if self.services.metadata.alive_broker_ids == [self.broker_id]:
+            return True  # there is nobody to hand anything to
         try:
             async with asyncio.timeout(self.config.controller_socket_timeout_ms / 1000):
                 answers = await self._ask_controller(

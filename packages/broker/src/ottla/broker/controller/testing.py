@@ -33,7 +33,7 @@ from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, Updat
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.embedded.tree import DataSet, NodeCreated, NodeDeleted, Transaction
-from ottla.zookeeper.session import Create, NodeExists, SetData, Stat
+from ottla.zookeeper.session import Create, NodeExists, NoNode, SetData, Stat
 from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
 from ottla.zookeeper.znodes import (
     BrokerRegistration,
@@ -403,12 +403,19 @@ class ControllerCluster:
 
     def state(self, topic: str, partition: int = 0) -> PartitionState | None:
         """What the state znode of a partition holds."""
-        node = self.ensemble.tree.find(paths.partition_state(topic, partition))
-        return PartitionState.decode(topic, partition, node.data) if node else None
+        try:
+            node = self.ensemble.tree.node(paths.partition_state(topic, partition))
+        except NoNode:
+            return None
+        return PartitionState.decode(topic, partition, node.data)
 
     def exists(self, path: str) -> bool:
         """Whether a znode is there."""
-        return self.ensemble.tree.find(path) is not None
+        try:
+            self.ensemble.tree.node(path)
+        except NoNode:
+            return False
+        return True
 
     def settled(self, topic: str, partition: int = 0) -> bool:
         """Whether a partition is led by a living broker, and that one and all others know it."""
