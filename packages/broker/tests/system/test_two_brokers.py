@@ -46,7 +46,7 @@ async def both_know(brokers: list[Broker], topic: str, leaders: dict[int, int]) 
         for broker in brokers:
             metadata = broker.services.metadata
             await metadata.until(
-                lambda metadata=metadata: all(  # type: ignore[misc]
+                lambda metadata=metadata: all(
                     metadata.leader_of(TopicPartition(topic, number)) == leader
                     for number, leader in leaders.items()
                 )
