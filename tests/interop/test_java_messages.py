@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import subprocess
 from collections.abc import Iterator
@@ -84,6 +85,8 @@ def as_json(value: Any, version: int) -> Any:
             return [as_json(one, version) for one in value]
         case UUID():
             return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
         case bytes():
             return base64.b64encode(value).decode()
         case _:

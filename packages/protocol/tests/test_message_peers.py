@@ -36,6 +36,8 @@ def plain_values(field: Field) -> st.SearchStrategy[Any] | None:
         return st.integers(0, 2**16 - 1)  # kafka-python turns it into a set of bits
     if field.name == "error_code" or field.name.endswith("_error_code"):
         return st.sampled_from([int(code) for code in ErrorCode if code < 120])
+    if field.kind == "float64":
+        return st.floats(allow_nan=False, allow_infinity=False)  # kio has finite ones only
     if field.kind == "int64" and ("timestamp" in field.name or field.name.endswith("_ms")):
         return st.integers(0, 2**41)
     if field.name.endswith("_ms"):
