@@ -245,6 +245,12 @@ class Cluster:
             raise LeaderNotAvailable(f"{partition} has no leader")
         return found.leader, found.leader_epoch
 
+    def known_leader(self, partition: TopicPartition) -> int | None:
+        """Return the leader of a partition as far as it is known, without asking anybody."""
+        topic = self.known_topic(partition.topic)
+        known = topic.partitions.get(partition.partition) if topic is not None else None
+        return known.leader if known is not None and known.leader in self.nodes else None
+
     # --- coordinators
 
     async def coordinator(self, key: str, kind: int = GROUP) -> int:

@@ -1,0 +1,132 @@
+"""`ottla consume`."""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.client.commands import cluster_options, load_config, run
+
+if TYPE_CHECKING:
+    from ottla.consumer.consumer import Consumer
+    from ottla.consumer.record import ConsumerRecord
+
+FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True)
+@click.option("--from-beginning", is_flag=True, help="Read what is there already, not only what comes.")
+@click.option("--max-messages", "-n", type=click.IntRange(1), help="Stop after so many records.")
+@click.option("--exit-at-end", is_flag=True, help="Stop at the end that the topic had at the start.")
+@click.option("--partition", type=click.IntRange(0), help="Read only this partition.")
+@click.option("--offset", type=click.IntRange(0), help="With --partition: read from this offset.")
+@click.option("--group", metavar="NAME", help="Begin where this group stopped, and keep its place.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+)
+@click.option(
+    "--format",
+    "template",
+    metavar="TEMPLATE",
+    help=f"How to print a record, as a Python format string: {', '.join('{' + f + '}' for f in FIELDS)}.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@cluster_options
+def consume(
+    topics: tuple[str, ...],
+    from_beginning: bool,
+    max_messages: int | None,
+    exit_at_end: bool,
+    partition: int | None,
+    offset: int | None,
+    group: str | None,
+    isolation_level: str,
+    template: str | None,
+    as_json: bool,
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Print the records of topics, one per line, until Ctrl-C.
+
+    \b
+    Examples:
+      ottla consume orders
+      ottla consume orders --from-beginning --max-messages 10
+      ottla consume orders --from-beginning --exit-at-end --format '{offset} {key}: {value}'
+      ottla consume orders --group billing --json
+    """
+    if offset is not None and (partition is None or len(topics) != 1):
+        raise click.UsageError("--offset needs one topic and --partition")
+    if template is not None:
+        _check_template(template)
+    client = load_config(properties)
+
+    async def call() -> None:
+        from ottla.consumer import Consumer, ConsumerConfig
+        from ottla.protocol.topics import TopicPartition
+
+        config = ConsumerConfig(
+            group_id=group,
+            auto_offset_reset="earliest" if from_beginning else "latest",
+            isolation_level=isolation_level,  # type: ignore[arg-type]
+            client=client,
+        )
+        async with Consumer(*topics, bootstrap_servers=bootstrap_server, config=config) as consumer:
+            if partition is not None:
+                consumer.assign([TopicPartition(topic, partition) for topic in topics])
+            if offset is not None and partition is not None:
+                consumer.seek(TopicPartition(topics[0], partition), offset)
+            try:
+                await _print(consumer, max_messages, exit_at_end, template, as_json)
+            finally:
+                if group is not None:
+                    await consumer.commit()
+
+    run(call)
+
+
+async def _print(
+    consumer: Consumer, limit: int | None, exit_at_end: bool, template: str | None, as_json: bool
+) -> None:
+    ends = await consumer.end_offsets() if exit_at_end else {}
+    remaining = limit
+    while remaining is None or remaining > 0:
+        if exit_at_end and not [p for p, end in ends.items() if await consumer.position(p) < end]:
+            return
+        for record in await consumer.poll(500, 500 if remaining is None else min(remaining, 500)):
+            click.echo(_line(record, template, as_json))
+            remaining = None if remaining is None else remaining - 1
+
+
+def _line(record: ConsumerRecord, template: str | None, as_json: bool) -> str | bytes:
+    if as_json:
+        import json
+
+        return json.dumps(_shown(record) | {"headers": [(k, _text(v)) for k, v in record.headers]})
+    if template is None:
+        return record.value or b""
+    return template.format(**{name: "" if value is None else value for name, value in _shown(record).items()})
+
+
+def _shown(record: ConsumerRecord) -> dict[str, Any]:
+    headers = ",".join(f"{key}={_text(value)}" for key, value in record.headers)
+    return record._asdict() | {"key": _text(record.key), "value": _text(record.value), "headers": headers}
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def _check_template(template: str) -> None:
+    try:
+        used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    except ValueError as error:
+        raise click.UsageError(f"--format: {error}") from None
+    if unknown := used - set(FIELDS):
+        raise click.UsageError(f"--format knows {', '.join(FIELDS)}, not {', '.join(sorted(unknown))}")

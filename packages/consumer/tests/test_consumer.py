@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.client.config import ClientConfig
+from ottla.client.testing import ScriptedBroker
+from ottla.consumer import Consumer, ConsumerConfig, NoOffset
+from ottla.protocol.errors import ErrorCode, TopicAuthorizationFailed
+from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.records import BatchBuilder
+from ottla.protocol.topics import TopicPartition
+
+FAST = ConsumerConfig(
+    auto_offset_reset="earliest", client=ClientConfig(retry_backoff_ms=5, retry_backoff_max_ms=20)
+)
+T0 = TopicPartition("t", 0)
+
+
+class Log:
+    """A topic `t` with one partition on a scripted broker."""
+
+    def __init__(self, broker: ScriptedBroker, *values: bytes, start: int = 0) -> None:
+        self.values = list(values)
+        self.start = start
+        self.errors: list[int] = []
+        broker.on(MetadataRequest, lambda _: broker.metadata("t"))
+        broker.on(ListOffsetsRequest, self.offsets)
+        broker.on(FetchRequest, self.fetch)
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.values)
+
+    def offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        wanted = request.topics[0].partitions[0].timestamp
+        found = ListOffsetsPartitionResponse(offset=self.start if wanted == -2 else self.end)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
+
+    def fetch(self, request: FetchRequest) -> FetchResponse:
+        offset = request.topics[0].partitions[0].fetch_offset
+        data = PartitionData(high_watermark=self.end)
+        if self.errors:
+            data.error_code = self.errors.pop(0)
+        elif not self.start <= offset <= self.end:
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        elif offset < self.end:
+            builder = BatchBuilder()
+            for value in self.values[offset - self.start :][:2]:
+                builder.append(None, value, 0)
+            data.records = builder.build(base_offset=offset)
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])])
+
+
+async def take(consumer: Consumer, count: int) -> list[bytes | None]:
+    async with asyncio.timeout(10):
+        return [(await anext(consumer)).value for _ in range(count)]
+
+
+async def test_records_come_in_order_across_fetches() -> None:
+    async with ScriptedBroker() as broker:
+        Log(broker, b"a", b"b", b"c", b"d", b"e")
+        async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
+            assert await take(consumer, 5) == [b"a", b"b", b"c", b"d", b"e"]
+            assert await consumer.position(T0) == 5
+
+
+async def test_a_seek_voids_what_is_buffered_and_on_its_way() -> None:
+    async with ScriptedBroker() as broker:
+        Log(broker, b"a", b"b", b"c", b"d")
+        async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
+            await take(consumer, 1)
+            consumer.seek(T0, 3)
+
+            assert await take(consumer, 1) == [b"d"]
+            assert await consumer.position(T0) == 4
+
+
+async def test_the_latest_offset_is_where_reading_begins_by_default() -> None:
+    async with ScriptedBroker() as broker:
+        log = Log(broker, b"old")
+        async with Consumer("t", bootstrap_servers=broker.bootstrap_servers) as consumer:
+            assert await consumer.position(T0) == 1
+            log.values.append(b"new")
+
+            assert await take(consumer, 1) == [b"new"]
+
+
+async def test_an_offset_that_left_the_log_begins_again_as_configured() -> None:
+    async with ScriptedBroker() as broker:
+        Log(broker, b"x", start=50)
+        async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
+            consumer.seek(T0, 3)
+
+            assert await take(consumer, 1) == [b"x"]
+
+
+async def test_without_a_reset_an_offset_that_left_the_log_is_an_error() -> None:
+    async with ScriptedBroker() as broker:
+        Log(broker, b"x", start=50)
+        with pytest.raises(NoOffset, match="t-0"):
+            async with Consumer(
+                "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="none"
+            ) as consumer:
+                consumer.seek(T0, 3)
+                await take(consumer, 1)
+
+
+async def test_a_leader_that_moved_is_looked_up_again() -> None:
+    async with ScriptedBroker() as broker:
+        log = Log(broker, b"a")
+        log.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH]
+        async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
+            assert await take(consumer, 1) == [b"a"]
+
+    assert len(broker.seen(MetadataRequest)) >= 3
+
+
+async def test_a_broken_connection_is_survived() -> None:
+    async with ScriptedBroker() as broker:
+        Log(broker, b"a", b"b", b"c")
+        async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
+            await take(consumer, 1)
+            broker.drop_connections()
+
+            assert await take(consumer, 2) == [b"b", b"c"]
+
+
+async def test_what_will_not_pass_is_raised_to_the_reader() -> None:
+    async with ScriptedBroker() as broker:
+        log = Log(broker, b"a")
+        log.errors = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        with pytest.raises(TopicAuthorizationFailed):
+            async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
+                await take(consumer, 1)
+
+
+async def test_a_poll_of_nothing_ends_in_time() -> None:
+    async with ScriptedBroker() as broker:
+        Log(broker)
+        async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
+            assert await consumer.poll(timeout_ms=20) == []
+
+
+async def test_a_commit_without_a_group_says_what_is_missing() -> None:
+    async with ScriptedBroker() as broker:
+        Log(broker)
+        async with Consumer("t", bootstrap_servers=broker.bootstrap_servers) as consumer:
+            with pytest.raises(ValueError, match="group_id"):
+                await consumer.commit()

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from ottla.consumer.decoding import decode
+from ottla.consumer.positions import Positions
+from ottla.protocol.messages.fetch import AbortedTransaction
+from ottla.protocol.records import BatchBuilder, ControlType, convert_down, end_transaction_marker
+from ottla.protocol.topics import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def batch(base_offset: int, *values: bytes, producer_id: int = -1, transactional: bool = False) -> bytes:
+    builder = BatchBuilder()
+    for value in values:
+        builder.append(b"k", value, 1_000, [("h", None)])
+    return builder.build(
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=0 if producer_id >= 0 else -1,
+        transactional=transactional,
+    )
+
+
+def test_records_before_the_position_are_left_out() -> None:
+    records, following = decode(ORDERS, batch(10, b"a", b"b", b"c"), 11)
+
+    assert [(each.offset, each.value) for each in records] == [(11, b"b"), (12, b"c")]
+    assert records[0].headers == (("h", None),)
+    assert following == 13
+
+
+def test_a_batch_cut_off_at_the_end_is_left_for_the_next_fetch() -> None:
+    data = batch(0, b"a") + batch(1, b"b")[:-3]
+
+    records, following = decode(ORDERS, data, 0)
+
+    assert [each.value for each in records] == [b"a"]
+    assert following == 1
+
+
+def test_old_formats_are_read_too() -> None:
+    for magic in (0, 1):
+        records, following = decode(ORDERS, convert_down(batch(5, b"a", b"b"), magic), 6)
+
+        assert [(each.offset, each.value) for each in records] == [(6, b"b")]
+        assert following == 7
+
+
+def test_aborted_transactions_are_left_out_up_to_their_marker() -> None:
+    marker = end_transaction_marker(
+        ControlType.ABORT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=0,
+        base_offset=3,
+    )
+    data = (
+        batch(0, b"open", producer_id=7, transactional=True)
+        + batch(1, b"other", producer_id=8, transactional=True)
+        + batch(2, b"plain")
+        + bytes(marker)
+        + batch(4, b"later", producer_id=7, transactional=True)
+    )
+
+    aborted = [AbortedTransaction(producer_id=7, first_offset=0)]
+
+    assert [each.value for each in decode(ORDERS, data, 0, aborted).records] == [b"other", b"plain", b"later"]
+    assert [each.value for each in decode(ORDERS, data, 0).records] == [b"open", b"other", b"plain", b"later"]
+    assert decode(ORDERS, data, 0).next_offset == 5
+
+
+def test_nothing_fetched_moves_nothing() -> None:
+    assert decode(ORDERS, b"", 42) == ([], 42)
+
+
+def test_an_answer_for_a_place_that_was_left_is_void() -> None:
+    positions = Positions()
+    positions.assign([ORDERS])
+    positions.seek(ORDERS, 5)
+
+    positions.seek(ORDERS, 100)
+
+    assert not positions.moved(ORDERS, 5, 10)
+    assert positions.position(ORDERS) == 100
+
+
+def test_partitions_that_stay_keep_their_place() -> None:
+    other = TopicPartition("orders", 1)
+    positions = Positions()
+    positions.assign([ORDERS])
+    positions.seek(ORDERS, 5)
+    positions.pause([ORDERS])
+
+    positions.assign([ORDERS, other])
+
+    assert positions.all() == {ORDERS: 5}
+    assert positions.missing() == [other]
+    assert positions.fetchable() == {}

@@ -1,0 +1,28 @@
+"""What can go wrong in the producer itself."""
+
+from __future__ import annotations
+
+from ottla.client.errors import ClientError
+from ottla.protocol.topics import TopicPartition
+
+
+class ProducerClosed(ClientError):
+    """The producer is not open: nothing can be sent."""
+
+
+class RecordTooLarge(ClientError):
+    """A record is larger than `max_request_size`."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"a record of about {size_bytes} bytes; max_request_size allows {limit_bytes}")
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class DeliveryTimeout(ClientError):
+    """A record was not acknowledged within `delivery_timeout_ms`. It may have been written all the same."""
+
+    def __init__(self, partition: TopicPartition, timeout_ms: int, last: BaseException | None) -> None:
+        because = f": {last}" if last is not None else ""
+        super().__init__(f"{partition} did not acknowledge a batch within {timeout_ms} ms{because}")
+        self.partition = partition

@@ -1,0 +1,41 @@
+"""Producer id and sequence numbers: how the broker knows a repeated batch (KIP-98). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ottla.protocol.topics import TopicPartition
+
+NO_PRODUCER_ID = -1
+_WRAP = 2**31
+
+
+@dataclass(slots=True)
+class Sequences:
+    """Numbers for one producer id; a new id starts every partition at 0 again."""
+
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = -1
+    _next: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def has_id(self) -> bool:
+        """Whether a broker gave an id."""
+        return self.producer_id != NO_PRODUCER_ID
+
+    def start(self, producer_id: int, producer_epoch: int) -> None:
+        """Take a new id."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._next.clear()
+
+    def give_up_id(self) -> None:
+        """Drop the id: a batch was given up, and the next number would leave a gap behind it."""
+        self.start(NO_PRODUCER_ID, -1)
+
+    def take(self, partition: TopicPartition, count: int) -> int:
+        """Return the base sequence for `count` records, -1 without an id. Numbers wrap after 2147483647."""
+        if not self.has_id:
+            return -1
+        base = self._next.get(partition, 0)
+        self._next[partition] = (base + count) % _WRAP
+        return base

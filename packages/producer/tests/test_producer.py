@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla.client.config import ClientConfig
+from ottla.client.testing import ScriptedBroker
+from ottla.producer import DeliveryTimeout, Producer, ProducerClosed, ProducerConfig, RecordTooLarge
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode, MessageTooLarge
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from ottla.protocol.records import decode_records, magic_at, read_header
+
+FAST = ClientConfig(retry_backoff_ms=5, retry_backoff_max_ms=20)
+
+
+def serving(
+    broker: ScriptedBroker, error: Callable[[], int] = lambda: 0, *, partitions: int = 1
+) -> ScriptedBroker:
+    """Make a broker lead the topic `t` and acknowledge batches, with an error code for each of them."""
+    broker.on(MetadataRequest, lambda _: broker.metadata("t", partitions=partitions))
+    broker.on(InitProducerIdRequest, lambda _: InitProducerIdResponse(producer_id=9, producer_epoch=0))
+    broker.on(ProduceRequest, lambda request: acknowledged(request, error()))
+    return broker
+
+
+def acknowledged(request: ProduceRequest, error: int) -> ProduceResponse:
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=[
+                    PartitionProduceResponse(index=part.index, error_code=error, base_offset=100)
+                    for part in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def batches(broker: ScriptedBroker) -> list[bytes]:
+    return [
+        bytes(part.records or b"")
+        for request in broker.seen(ProduceRequest)
+        for topic in request.topic_data
+        for part in topic.partition_data
+    ]
+
+
+async def test_records_are_gathered_into_one_batch_and_acknowledged_each() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, linger_ms=20) as producer:
+            sent = [await producer.send("t", b"%d" % n, headers=[("h", b"x")]) for n in range(3)]
+            done = await asyncio.gather(*sent)
+
+    (batch,) = batches(broker)
+    assert [each.offset for each in done] == [100, 101, 102]
+    assert [record.value for record in decode_records(batch)] == [b"0", b"1", b"2"]
+    assert (read_header(batch).producer_id, read_header(batch).base_sequence) == (9, 0)
+
+
+async def test_a_repeated_batch_keeps_its_sequence() -> None:
+    errors = [0, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS]
+    async with serving(ScriptedBroker(), lambda: errors.pop() if errors else 0) as broker:
+        async with Producer(broker.bootstrap_servers, ProducerConfig(client=FAST)) as producer:
+            await producer.send_and_wait("t", b"once")
+            await producer.send_and_wait("t", b"then")
+
+    assert [read_header(batch).base_sequence for batch in batches(broker)] == [0, 0, 0, 1]
+
+
+async def test_an_error_that_stays_fails_the_records_and_starts_a_new_producer_id() -> None:
+    errors = [0, ErrorCode.MESSAGE_TOO_LARGE]
+    async with serving(ScriptedBroker(), lambda: errors.pop()) as broker:
+        async with Producer(broker.bootstrap_servers, ProducerConfig(client=FAST)) as producer:
+            with pytest.raises(MessageTooLarge):
+                await producer.send_and_wait("t", b"too much")
+            await producer.send_and_wait("t", b"less")
+
+    assert len(broker.seen(InitProducerIdRequest)) == 2
+    assert [read_header(batch).base_sequence for batch in batches(broker)] == [0, 0]
+
+
+async def test_a_broken_connection_is_made_anew_and_the_batch_sent_again() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        hang_up = [True]
+        broker.on(ProduceRequest, lambda request: None if hang_up.pop() else acknowledged(request, 0))
+        hang_up.insert(0, False)
+        async with Producer(broker.bootstrap_servers, ProducerConfig(client=FAST)) as producer:
+            assert (await producer.send_and_wait("t", b"x")).offset == 100
+
+    assert len(batches(broker)) == 2
+
+
+async def test_a_record_that_nobody_acknowledges_fails_in_time() -> None:
+    async with serving(ScriptedBroker(), lambda: ErrorCode.NOT_LEADER_OR_FOLLOWER) as broker:
+        config = ProducerConfig(client=FAST, delivery_timeout_ms=100)
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            with pytest.raises(DeliveryTimeout, match="t-0"):
+                await producer.send_and_wait("t", b"x")
+
+
+async def test_leaving_the_block_sends_what_waits() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, linger_ms=60_000) as producer:
+            waiting = await producer.send("t", b"x")
+
+    assert waiting.result().offset == 100
+
+
+async def test_an_old_broker_gets_the_old_format() -> None:
+    async with serving(ScriptedBroker({ApiKey.PRODUCE: (0, 2)})) as broker:
+        async with Producer(broker.bootstrap_servers, enable_idempotence=False) as producer:
+            await producer.send_and_wait("t", b"x", key=b"k")
+
+    assert magic_at(batches(broker)[0]) == 1
+
+
+async def test_the_buffer_bounds_what_waits() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        config = ProducerConfig(buffer_memory=2_000, batch_size=500, linger_ms=0)
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            for number in range(100):
+                await producer.send("t", b"x" * 200)
+                assert producer._accumulator.size_bytes <= 2_000, number
+
+    assert sum(read_header(batch).record_count for batch in batches(broker)) == 100
+
+
+async def test_what_cannot_be_sent_is_refused_at_once() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, max_request_size=1_000) as producer:
+            with pytest.raises(RecordTooLarge):
+                await producer.send("t", b"x" * 1_000)
+        with pytest.raises(ProducerClosed):
+            await producer.send("t", b"x")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"acks": 2}, {"compression_type": "rar"}, {"linger_ms": -1}, {"batch_size": 0}]
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Producer("127.0.0.1:9092", **wrong)
