@@ -32,6 +32,7 @@ from ottla.protocol.records import (
     read_headers,
 )
 from ottla.protocol.storage.indexes import AbortedTransaction
+from ottla.protocol.storage.producer_snapshot import ProducerEntry
 from ottla.protocol.topics import TopicPartition
 
 STATES = int(os.environ.get("OTTLA_CRASH_STATES", "300"))
@@ -280,17 +281,21 @@ def replayed(batches: list[Batch]) -> tuple[ProducerStates, list[AbortedTransact
 def check_producers(found: list[Batch], log: Log, model: Model) -> None:
     whole, aborted = replayed([one for one in model.batches if one.base_offset < log.log_end_offset])
     visible, _ = replayed(found)
-    allowed = {*whole.entries(), *visible.entries()}
-    mine = log.producers.entries()
-    # A truncation reads producers anew, from the start that the log had then.
+    # A truncation reads producers anew, from the start that the log had then: markers before it are not seen.
     known, _ = replayed([one for one in found if one.base_offset >= model.start])
+    mine = log.producers.entries()
     assert {one.producer_id for one in mine} >= {one.producer_id for one in known.entries()}
-    assert not set(mine) - allowed
+    allowed = [*whole.entries(), *visible.entries(), *known.entries()]
+    assert not {_marked(one) for one in mine} - {_marked(one) for one in allowed}
     start = max(log.segments[0].base_offset, model.start)
     # Where the log begins within a transaction whose start is gone, what is known of it may be less.
     seen = set(log.aborted_transactions(start, log.log_end_offset))
     assert seen >= {one for one in aborted if one.first_offset >= start and _whole(one, found)}
     assert {one.last_offset for one in seen} <= {one.last_offset for one in aborted}
+
+
+def _marked(one: ProducerEntry) -> ProducerEntry:
+    return one._replace(coordinator_epoch=0)
 
 
 def _whole(one: AbortedTransaction, found: list[Batch]) -> bool:

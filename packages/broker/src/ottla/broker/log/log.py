@@ -546,7 +546,8 @@ class Log:
             end, last_offset = found.position + found.size, found.last_offset
             if end > limit:
                 break
-        self._remember(segment, last_offset + 1, end)
+        if last_offset >= 0:
+            self._remember(segment, last_offset + 1, end)
         return end
 
     def _remember(self, segment: Segment, offset: int, position: int) -> None:

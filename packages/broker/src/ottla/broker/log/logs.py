@@ -26,6 +26,7 @@ from ottla.broker.log.files import DiskFiles, Files, write_atomically
 from ottla.broker.log.files import Lock as FileLock
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import open_log
+from ottla.broker.values import frozen
 from ottla.protocol.errors import KafkaError, KafkaStorageError
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import (
@@ -77,7 +78,7 @@ class LogDirectory:
     """Whether partitions were set aside, perhaps not on the disk yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionSize:
     """What a partition takes in a log directory."""
 
@@ -86,7 +87,7 @@ class PartitionSize:
     log_end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DirectoryDescription:
     """One log directory as DescribeLogDirs tells it."""
 

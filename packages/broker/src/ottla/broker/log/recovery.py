@@ -226,7 +226,7 @@ def _check_all(
     kept: list[Segment] = []
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-        # A segment that ends at the recovery point may have been flushed before it was sealed, without indexes.
+        # A segment that ends at the recovery point may have been flushed before it was sealed: no indexes.
         flushed = clean or (following is not None and following < recovery_point)
         if kept and not flushed and segment.base_offset != end_offset and not config.compact:
             # The file between, or the end of the one before, did not reach the disk.

@@ -158,7 +158,7 @@ class Segment:
         self._file = None
 
     def to_sync(self, *, indexes: bool | None = None) -> list[File]:
-        """The files that were written to and have to be forced to the disk; `indexes` too once it is sealed."""
+        """The files that were written to and have to be forced to the disk, indexes too once it is sealed."""
         found: list[File | None] = [self.file, self.transactions.file]
         if not self.active if indexes is None else indexes:
             found += [self.offsets.file, self.times.file]

@@ -1,0 +1,65 @@
+"""What tests of logs need: batches, and logs on a disk in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ottla.broker.config import LogConfig
+from ottla.broker.log.files import Files
+from ottla.broker.log.log import Log
+from ottla.broker.log.memory_files import MemoryFiles
+from ottla.broker.log.recovery import open_log
+from ottla.protocol.records import BatchBuilder, Codec, Record, iter_records
+from ottla.protocol.topics import TopicPartition
+
+PARTITION = TopicPartition("topic", 0)
+
+
+def batch(
+    *values: bytes,
+    keys: Sequence[bytes | None] | None = None,
+    timestamp_ms: int = 1_000,
+    codec: Codec = Codec.NONE,
+    **how: Any,
+) -> bytes:
+    """One v2 batch; `how` goes to `BatchBuilder.build`."""
+    builder = BatchBuilder(1 << 24, codec=codec)
+    for number, value in enumerate(values):
+        builder.append(keys[number] if keys else None, value, timestamp_ms)
+    return builder.build(**how)
+
+
+def idempotent(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, **how: Any) -> bytes:
+    """A batch of an idempotent producer."""
+    values = [b"value"] * count
+    return batch(*values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **how)
+
+
+def log_in(directory: Path, files: Files | None = None, *, clean: bool = True, **settings: Any) -> Log:
+    """Open a log in a directory, in memory unless `files` says otherwise."""
+    at = directory / "topic-0"
+    files = files or MemoryFiles()
+    return open_log(files, at, PARTITION, LogConfig(**settings), clean=clean, is_new=not files.exists(at))
+
+
+def append(log: Log, *values: bytes, now_ms: int = 1_000, leader_epoch: int = 0, **how: Any) -> int:
+    """Append one batch and commit it; gives its base offset."""
+    appended = log.append(batch(*values, **how), leader_epoch=leader_epoch, now_ms=now_ms)
+    log.high_watermark = log.log_end_offset
+    return appended.base_offset
+
+
+def records_of(log: Log, offset: int | None = None) -> list[Record]:
+    """All records from an offset on, read as a consumer reads them."""
+    found: list[Record] = []
+    at = log.log_start_offset if offset is None else offset
+    while at < log.log_end_offset:
+        data = log.read(at, 1_000, up_to=log.log_end_offset).read()
+        if not data:
+            break
+        records = [one for one in iter_records(data) if one.offset >= at]
+        found += records
+        at = records[-1].offset + 1
+    return found
