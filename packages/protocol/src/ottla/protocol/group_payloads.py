@@ -25,8 +25,7 @@ class _GroupPayload(VersionedMessage):
     @classmethod
     def from_bytes(cls, buffer: Buffer, *, exact: bool = False) -> Self:
         """Read any version, the newest known one in place of newer ones. Raises MalformedMessage."""
-        version = min(version_of(buffer), cls.MAX_VERSION)
-        return cls.decode(memoryview(buffer)[2:], version, exact=exact)
+        return cls._read(buffer, min(version_of(buffer), cls.MAX_VERSION), exact=exact)
 
 
 @message(versions=(0, 3))

@@ -20,11 +20,14 @@ class VersionedMessage(Message):
 
     @classmethod
     def from_bytes(cls, buffer: Buffer, *, exact: bool = True) -> Self:
-        """Read the version and the body it announces.
+        """Read the version and the body it announces. Raises MalformedMessage, also for an unknown version."""
+        return cls._read(buffer, version_of(buffer), exact=exact)
 
-        Raises MalformedMessage, and UnknownVersion for versions this class lacks.
-        """
-        return cls.decode(memoryview(buffer)[_VERSION.size :], version_of(buffer), exact=exact)
+    @classmethod
+    def _read(cls, buffer: Buffer, version: int, *, exact: bool) -> Self:
+        if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+            raise MalformedMessage(cls.__name__, version, "version", 0, "there is no such version")
+        return cls.decode(memoryview(buffer)[_VERSION.size :], version, exact=exact)
 
 
 def version_of(buffer: Buffer) -> int:
