@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ottla.broker.broker import Broker
 from ottla.broker.config import broker_config_from
+from ottla.broker.metadata import MetadataCache
 from ottla.broker.registration import StartupRefused
 from ottla.broker.topics import NewTopic
 from ottla.protocol.topics import TopicPartition
@@ -42,15 +44,15 @@ def broker_on(coordinator: EmbeddedCoordinator, directory: Path, broker_id: int,
 
 async def both_know(brokers: list[Broker], topic: str, leaders: dict[int, int]) -> None:
     """Wait until every broker's metadata names these leaders by partition."""
+
+    def knows(metadata: MetadataCache) -> bool:
+        wanted = leaders.items()
+        return all(metadata.leader_of(TopicPartition(topic, number)) == leader for number, leader in wanted)
+
     async with asyncio.timeout(BOUND_S):
         for broker in brokers:
             metadata = broker.services.metadata
-            await metadata.until(
-                lambda metadata=metadata: all(
-                    metadata.leader_of(TopicPartition(topic, number)) == leader
-                    for number, leader in leaders.items()
-                )
-            )
+            await metadata.until(partial(knows, metadata))
 
 
 async def test_the_controller_gives_roles_to_brokers_over_the_network(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ottla.broker.configs import Configs
 from ottla.broker.controller.channels import Sender
 from ottla.broker.controller.controller import Controller
-from ottla.broker.controller.leadership import NOBODY
 from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown
+from ottla.broker.controller.leadership import NOBODY
 from ottla.broker.coordination import retrying
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
@@ -105,7 +105,9 @@ class Broker:
     async def serve_forever(self) -> None:
         """Serve until cancelled, or until no log directory is left: then raises `EveryDirectoryFailed`."""
         await self._failed.wait()
-        raise EveryDirectoryFailed("every log directory has failed: replace the disk and start the broker again")
+        raise EveryDirectoryFailed(
+            "every log directory has failed: replace the disk and start the broker again"
+        )
 
     @property
     def address(self) -> str:
@@ -137,7 +139,7 @@ class Broker:
         self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
         await enter(services.groups)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
-        self._server = await enter(Server(services, Routes(services.routes)))
+        self._server = await enter(Server(services, Routes(ROUTES)))
         await self._bind()
         self._join_cluster(session, control)
         await self._until_known()
@@ -222,7 +224,7 @@ class Broker:
             configs=configs,
             session=session,
             cluster_id=self.cluster_id,
-            routes=ROUTES,
+            api_ranges=[(int(one.api_key), one.min_version, one.max_version) for one in ROUTES],
         )
         self._add_coordinators()
         logs.on_directory_failed.append(self._directory_failed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -198,10 +199,12 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
         loop.add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
         if config.event_loop_watchdog_enable:
-            from ottla.broker.watchdog import Watchdog
+            from ottla.zookeeper.watchdog import LoopWatchdog
 
-            await stack.enter_async_context(Watchdog(config.zookeeper_session_timeout_ms))
+            await stack.enter_async_context(LoopWatchdog(config.zookeeper_session_timeout_ms))
         running = await stack.enter_async_context(Broker(config))
+        gc.collect()
+        gc.freeze()  # what the broker is made of is never garbage: collections need not look at it
         _say_ready(running.address, running.broker_id, ready_fd)
         await _until_stopped(running, stopping)
 

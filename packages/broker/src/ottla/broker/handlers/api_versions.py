@@ -12,7 +12,7 @@ async def handle(
     """List every API with its range; the network answers unknown versions of this one itself."""
     return ApiVersionsResponse(
         api_keys=[
-            ApiVersion(api_key=int(one.api_key), min_version=one.min_version, max_version=one.max_version)
-            for one in services.routes
+            ApiVersion(api_key=key, min_version=first, max_version=last)
+            for key, first, last in services.api_ranges
         ]
     )

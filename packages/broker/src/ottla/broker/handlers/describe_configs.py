@@ -28,7 +28,7 @@ async def handle(
 ) -> DescribeConfigsResponse:
     """Describe each resource; an unknown one gets an error of its own."""
     return DescribeConfigsResponse(
-        results=[_describe(services, resource, request, context.api_version) for resource in request.resources]
+        results=[_describe(services, one, request, context.api_version) for one in request.resources]
     )
 
 
@@ -52,12 +52,12 @@ def _entries(services: Services, resource_type: int, name: str) -> Sequence[Entr
             raise InvalidTopicException(f"Topic name is illegal: {why}.")
         if name not in services.metadata:
             raise UnknownTopicOrPartition
-        return services.configs.describe_topic(name)  # type: ignore[no-any-return]
+        return services.configs.describe_topic(name)
     if resource_type == BROKER:
         own = str(services.metadata.broker_id)
         if name not in ("", own):
             raise InvalidRequest(f"Unexpected broker id, expected {own} or empty string, but received {name}")
-        return services.configs.describe_broker(name)  # type: ignore[no-any-return]
+        return services.configs.describe_broker(name)
     if resource_type == BROKER_LOGGER:
         return ()
     raise InvalidRequest(f"Unsupported resource type: {resource_type}")

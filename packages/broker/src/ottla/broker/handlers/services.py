@@ -11,13 +11,22 @@ from ottla.broker.handlers.produce_run import ProduceRuns
 from ottla.broker.handlers.topic_metrics import TopicMetrics
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.configs import Configs
+    from ottla.broker.controller.controller import Controller
     from ottla.broker.environment import Environment
+    from ottla.broker.groups.coordinator import GroupCoordinator
     from ottla.broker.log.log import Slice
     from ottla.broker.log.logs import Logs
+    from ottla.broker.metadata import MetadataCache
     from ottla.broker.metrics import Metrics
     from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.topics import Topics
+    from ottla.broker.transactions.coordinator import Transactions
     from ottla.protocol.headers import RequestHeader
+    from ottla.zookeeper.session import Session
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,15 +38,16 @@ class Services:
     metrics: Metrics
     replicas: Replicas
     logs: Logs
-    metadata: Any = None
-    groups: Any = None
-    transactions: Any = None
-    controller: Any = None
-    topics: Any = None
-    configs: Any = None
-    session: Any = None
+    metadata: MetadataCache = field(default=None)  # type: ignore[assignment]  # tests leave out what they do not use
+    groups: GroupCoordinator = field(default=None)  # type: ignore[assignment]
+    transactions: Transactions = field(default=None)  # type: ignore[assignment]
+    controller: Controller = field(default=None)  # type: ignore[assignment]
+    topics: Topics = field(default=None)  # type: ignore[assignment]
+    configs: Configs = field(default=None)  # type: ignore[assignment]
+    session: Session = field(default=None)  # type: ignore[assignment]
     cluster_id: str = ""
-    routes: Any = ()
+    api_ranges: Sequence[tuple[int, int, int]] = ()
+    """Key, first and last version of every API that is served."""
     fetch_sessions: FetchSessions = field(init=False)
     topic_metrics: TopicMetrics = field(init=False)
     produce_runs: ProduceRuns = field(init=False)
