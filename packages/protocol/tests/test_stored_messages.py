@@ -14,6 +14,7 @@ from ottla.protocol.internal_topics import (
     OffsetCommitKey,
     OffsetCommitValue,
     TransactionLogValue,
+    TransactionPartitions,
     decode_offsets_key,
 )
 from ottla.protocol.primitives import MalformedMessage
@@ -42,7 +43,8 @@ def test_an_expiry_is_stored_in_version_1_alone() -> None:
 
 
 def test_a_transaction_without_partitions_is_not_one_with_none_left() -> None:
-    for partitions in (None, []):
+    choices: tuple[list[TransactionPartitions] | None, ...] = (None, [])
+    for partitions in choices:
         value = TransactionLogValue(producer_id=1, transaction_partitions=partitions)
         assert TransactionLogValue.from_bytes(value.to_bytes(0)).transaction_partitions == partitions
 

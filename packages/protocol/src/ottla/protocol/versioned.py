@@ -20,7 +20,7 @@ class VersionedMessage(Message):
 
     @classmethod
     def from_bytes(cls, buffer: Buffer, *, exact: bool = True) -> Self:
-        """Read the version and the body it announces. Raises MalformedMessage, also for an unknown version."""
+        """Read the version and the body it announces. Raises MalformedMessage, for unknown versions too."""
         return cls._read(buffer, version_of(buffer), exact=exact)
 
     @classmethod
