@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ottla.broker.controller.events import ControlledShutdown, ElectLeaders
+from ottla.broker.controller.events import AlterPartition, ControlledShutdown, ElectLeaders, ProposedIsr
 from ottla.broker.controller.testing import ControllerCluster, run_in_virtual_time
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.znodes import PreferredReplicaElection, TopicAssignment
 
 Story = Callable[[ControllerCluster], Coroutine[Any, Any, None]]
 
@@ -75,17 +78,14 @@ def test_partitions_added_to_a_topic_are_led_and_the_old_ones_keep_their_leader(
     async def story(cluster: ControllerCluster) -> None:
         await with_topic(cluster, (1, 2))
         node = cluster.ensemble.tree.node(paths.topic("orders"))
-        from dataclasses import replace
-
-        from ottla.zookeeper.znodes import TopicAssignment
-
         old = TopicAssignment.decode("orders", node.data)
         larger = replace(old, partitions={0: (1, 2), 1: (2, 1)})
         await cluster.brokers[1].session.set(larger.path, larger.encode())
 
         await cluster.until(lambda: cluster.settled("orders", 1), "the new partition led")
         first, second = cluster.state("orders", 0), cluster.state("orders", 1)
-        assert first is not None and second is not None
+        assert first is not None
+        assert second is not None
         assert (first.leader, first.leader_epoch, second.leader) == (1, 0, 2)
 
     play(story, 1, 2)
@@ -114,7 +114,8 @@ def test_the_last_in_sync_replica_stays_in_the_isr_and_leads_again_when_it_retur
             lambda: (s := cluster.state("orders")) is not None and s.leader == -1, "no leader"
         )
         state = cluster.state("orders")
-        assert state is not None and state.isr == (2,)
+        assert state is not None
+        assert state.isr == (2,)
         await cluster.start(2)
 
         await cluster.until(lambda: cluster.settled("orders"), "led again")
@@ -131,7 +132,8 @@ def test_a_replica_out_of_sync_does_not_lead_unless_that_is_allowed() -> None:
         await cluster.start(3)
         await cluster.until(lambda: cluster.brokers[3].alive == {1, 3}, "3 knows the cluster")
         state = cluster.state("orders")
-        assert state is not None and (state.leader, state.isr) == (-1, (2,))
+        assert state is not None
+        assert (state.leader, state.isr) == (-1, (2,))
 
         assert cluster.active is not None
         answers = await cluster.active.ask(
@@ -140,7 +142,8 @@ def test_a_replica_out_of_sync_does_not_lead_unless_that_is_allowed() -> None:
 
         assert answers.partitions == {TopicPartition("orders", 0): ErrorCode.NONE}
         state = cluster.state("orders")
-        assert state is not None and (state.leader, state.isr) == (3, (3,))
+        assert state is not None
+        assert (state.leader, state.isr) == (3, (3,))
 
     play(story, 1, 2, 3)
 
@@ -212,7 +215,8 @@ def test_controlled_shutdown_moves_leaderships_and_reports_what_could_not_be_mov
 
         assert answers.remaining == [TopicPartition("orders", 1)]
         state = cluster.state("orders")
-        assert state is not None and (state.leader, state.isr) == (1, (1,))
+        assert state is not None
+        assert (state.leader, state.isr) == (1, (1,))
         await cluster.until(
             lambda: TopicPartition("orders", 0) not in cluster.brokers[2].roles, "stopped on 2"
         )
@@ -248,17 +252,17 @@ def test_a_preferred_election_gives_the_leadership_back() -> None:
         done = await cluster.active.ask(ElectLeaders(partition))
         assert done.partitions[TopicPartition("orders", 0)] == ErrorCode.NONE
         state = cluster.state("orders")
-        assert state is not None and state.leader == 2
+        assert state is not None
+        assert state.leader == 2
 
     play(story, 1, 2)
 
 
 async def rejoin(cluster: ControllerCluster, isr: tuple[int, ...]) -> None:
     """Let the leader propose an ISR, as it does when a follower has caught up."""
-    from ottla.broker.controller.events import AlterPartition, ProposedIsr
-
     state, active = cluster.state("orders"), cluster.active
-    assert state is not None and active is not None
+    assert state is not None
+    assert active is not None
     version = cluster.ensemble.tree.node(state.path).version
     proposal = ProposedIsr(state.leader_epoch, version, isr)
     epoch = cluster.brokers[state.leader].epoch
@@ -268,8 +272,6 @@ async def rejoin(cluster: ControllerCluster, isr: tuple[int, ...]) -> None:
 
 def test_an_isr_proposed_with_an_old_partition_epoch_is_refused() -> None:
     async def story(cluster: ControllerCluster) -> None:
-        from ottla.broker.controller.events import AlterPartition, ProposedIsr
-
         await with_topic(cluster, (1, 2))
         assert cluster.active is not None
         partition = TopicPartition("orders", 0)
@@ -316,8 +318,6 @@ def test_a_broker_that_bounced_unnoticed_gets_its_roles_again() -> None:
 
 def test_the_election_znode_of_the_tool_is_taken_care_of_and_removed() -> None:
     async def story(cluster: ControllerCluster) -> None:
-        from ottla.zookeeper.znodes import PreferredReplicaElection
-
         await with_topic(cluster, (1, 2))
         node = PreferredReplicaElection((("orders", 0),))
         await cluster.brokers[1].session.create(node.path, node.encode())
@@ -335,7 +335,7 @@ def test_a_lost_reply_never_leaves_a_partition_unled(seed: int) -> None:
         await cluster.create_topic("orders", (1, 2), (2, 1))
         for _ in range(cluster.random.randrange(12)):
             cluster.ensemble.lose_next_reply(session)
-            await __import__("asyncio").sleep(cluster.random.uniform(0, 0.02))
+            await asyncio.sleep(cluster.random.uniform(0, 0.02))
 
         await cluster.until(lambda: cluster.settled("orders", 0) and cluster.settled("orders", 1), "both led")
 
