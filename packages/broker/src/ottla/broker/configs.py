@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.config import (
@@ -25,6 +24,7 @@ from ottla.broker.config import (
     synonyms_of,
     topic_keys,
 )
+from ottla.broker.values import frozen
 from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode
@@ -54,7 +54,7 @@ _TYPES: Final[Mapping[str, int]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Synonym:
     """One place a value may come from."""
 
@@ -63,7 +63,7 @@ class Synonym:
     source: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """One key as DescribeConfigs shows it; `synonyms` begins with the one that counts."""
 

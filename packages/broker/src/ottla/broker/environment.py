@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
+
+from ottla.broker.values import frozen
 
 
 class Clock(Protocol):
@@ -30,7 +32,7 @@ class SystemClock:
         return time.monotonic_ns() / 1e6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Environment:
     """Clock and randomness of one broker.
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ottla.broker.values import frozen
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
@@ -20,7 +21,7 @@ _NO_ID = uuid.UUID(int=0)
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BrokerEndpoint:
     """Where a broker can be reached through one listener."""
 
@@ -29,7 +30,7 @@ class BrokerEndpoint:
     security_protocol: str = "PLAINTEXT"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownBroker:
     """A living broker and its endpoints by listener name."""
 
@@ -42,7 +43,7 @@ class KnownBroker:
         return self.endpoints.get(listener)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownPartition:
     """The leader, epoch and replicas of one partition as the controller last told them."""
 

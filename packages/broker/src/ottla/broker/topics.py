@@ -6,13 +6,14 @@ import asyncio
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.config import ConfigError, parse_topic_overrides
 from ottla.broker.coordination import retrying
 from ottla.broker.placement import Assignments, assign_replicas, new_topic_id
+from ottla.broker.values import frozen
 from ottla.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -54,7 +55,7 @@ AUTO_CREATION_WAIT_MS = 2_000
 INTERNAL_CREATION_WAIT_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewTopic:
     """A topic to be created; -1 takes the broker's default. Assignments replace both counts."""
 
@@ -65,7 +66,7 @@ class NewTopic:
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CreatedTopic:
     """What became of it."""
 

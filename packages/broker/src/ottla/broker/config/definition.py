@@ -12,8 +12,9 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from ottla.broker.values import frozen
 
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
@@ -31,7 +32,7 @@ class ConfigError(ValueError):
         self.problem = problem
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Key:
     """What is known of one key: how it is called, what it may hold, and what it is for."""
 

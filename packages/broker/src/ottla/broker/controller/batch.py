@@ -15,6 +15,7 @@ from ottla.broker.controller.model import (
     Leadership,
     LiveBroker,
 )
+from ottla.broker.values import frozen
 from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
@@ -43,7 +44,7 @@ SECURITY_PROTOCOLS: Mapping[str, int] = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTE
 INCREMENTAL = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Publish:
     """Send a request to a broker, after everything sent to it before."""
 

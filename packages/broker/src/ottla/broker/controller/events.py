@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ottla.broker.controller.batch import ControlRequest, Publish
 from ottla.broker.controller.model import Leadership, LiveBroker, Topic
+from ottla.broker.values import frozen
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaResponse
 from ottla.protocol.messages.update_metadata import UpdateMetadataResponse
@@ -22,7 +23,7 @@ ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaRes
 # ---- events
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Elected:
     """This broker became the controller; everything ZooKeeper holds comes along."""
 
@@ -32,14 +33,14 @@ class Elected:
     deletions: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BrokersRead:
     """The registered brokers, as of now."""
 
     brokers: Mapping[int, LiveBroker]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TopicsRead:
     """All topics and the deletion markers that were there just before."""
 
@@ -47,7 +48,7 @@ class TopicsRead:
     deletions: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplyReceived:
     """A broker answered a request of this controller."""
 
@@ -56,7 +57,7 @@ class ReplyReceived:
     response: ControlResponse
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ElectLeaders:
     """Somebody asks for leader elections; None means every partition."""
 
@@ -64,7 +65,7 @@ class ElectLeaders:
     unclean: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControlledShutdown:
     """A broker wants to leave and asks to be relieved of its leaderships."""
 
@@ -72,7 +73,7 @@ class ControlledShutdown:
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProposedIsr:
     """The ISR a leader proposes, and the epochs it believes in."""
 
@@ -81,7 +82,7 @@ class ProposedIsr:
     isr: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AlterPartition:
     """A leader asks for new ISRs (KIP-497)."""
 
@@ -90,14 +91,14 @@ class AlterPartition:
     proposals: Mapping[TopicPartition, ProposedIsr]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BalanceLeaders:
     """Time to look whether too many partitions are led by other than their preferred replica."""
 
     allowed_imbalance: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplicasFailed:
     """A broker lost a log directory: its replicas have to be asked about again."""
 
@@ -119,14 +120,14 @@ Event = (
 # ---- effects and their results
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WriteLeaderships:
     """Write state znodes, each only at its `partition_epoch`; -1 creates it. All under the epoch fence."""
 
     leaderships: Mapping[TopicPartition, Leadership]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Written:
     """What the state znode holds after a write: ours with its new version, or somebody else's.
 
@@ -140,21 +141,21 @@ class Written:
 WriteResults = Mapping[TopicPartition, Written]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeleteTopic:
     """Remove a topic's znode, then its configuration, then its marker."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DropMarker:
     """Remove the deletion marker of a topic that is not there."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaderElected:
     """Something to count and log: a leader was elected."""
 

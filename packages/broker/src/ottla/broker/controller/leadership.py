@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ottla.broker.values import frozen
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import (
     BadVersion,
@@ -21,7 +20,7 @@ from ottla.zookeeper.znodes import ControllerEpoch, ControllerNode
 NOBODY = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Office:
     """A controllership: its epoch, and the version of the epoch znode that fences its writes."""
 
@@ -29,7 +28,7 @@ class Office:
     epoch_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Holder:
     """Who is controller now; `mine` when the znode belongs to this very session."""
 

@@ -9,7 +9,6 @@ harmless, telling nobody leaves a partition without a leader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from ottla.broker.controller import elections
 from ottla.broker.controller.batch import Batch
@@ -42,6 +41,7 @@ from ottla.broker.controller.model import (
     ReplicaState,
     Topic,
 )
+from ottla.broker.values import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse

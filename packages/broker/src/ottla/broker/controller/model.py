@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
+from ottla.broker.values import frozen, replace
 from ottla.protocol.topics import TopicPartition
 
 NO_LEADER = -1
@@ -66,7 +67,7 @@ class IllegalTransition(AssertionError):
     """A partition or replica was about to enter a state that its present one does not lead to."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Endpoint:
     """One address a broker can be reached at."""
 
@@ -76,7 +77,7 @@ class Endpoint:
     security_protocol: str = "PLAINTEXT"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LiveBroker:
     """A registered broker; `epoch` is the czxid of its registration (KIP-380)."""
 
@@ -86,7 +87,7 @@ class LiveBroker:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assignment:
     """The replicas of a partition, those being added and those being removed among them."""
 
@@ -95,7 +96,7 @@ class Assignment:
     removing: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Topic:
     """A topic as its znode describes it."""
 
@@ -103,7 +104,7 @@ class Topic:
     partitions: Mapping[int, Assignment]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leadership:
     """The state znode of a partition; `partition_epoch` is the znode's version."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from ottla.broker.controller.events import WriteResults, Written
 from ottla.broker.controller.leadership import Office
 from ottla.broker.controller.model import Assignment, Endpoint, Leadership, LiveBroker, Topic
 from ottla.broker.coordination import retrying
+from ottla.broker.values import replace
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
@@ -100,7 +101,7 @@ class Store:
 
     async def _with_id(self, node: TopicAssignment, stat: Stat) -> Topic | None:
         """Give a topic of an older release its id; read again when somebody was faster."""
-        identified = replace(node, topic_id=self._new_id())
+        identified = dataclasses.replace(node, topic_id=self._new_id())
         try:
             await retrying(lambda: self.fenced([SetData(node.path, identified.encode(), stat.version)]))
         except (BadVersion, NoNode):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
@@ -40,6 +39,7 @@ from ottla.broker.groups.rules import GroupLimits
 from ottla.broker.groups.store import OffsetsStore, Written
 from ottla.broker.groups.write_errors import after_failed_commit, after_failed_group_write
 from ottla.broker.tasks import BackgroundTasks
+from ottla.broker.values import replace
 from ottla.protocol.errors import ErrorCode, KafkaError, RequestTimedOut
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 

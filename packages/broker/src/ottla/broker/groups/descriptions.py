@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ottla.broker.groups.events import GroupState
 from ottla.broker.groups.group import Group
+from ottla.broker.values import frozen
 from ottla.protocol.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberDescription:
     """One member; metadata and assignment are only told while the group is stable."""
 
@@ -21,7 +20,7 @@ class MemberDescription:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GroupDescription:
     """One group, or why it cannot be described."""
 
@@ -33,7 +32,7 @@ class GroupDescription:
     members: tuple[MemberDescription, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedGroup:
     """A group in a list."""
 

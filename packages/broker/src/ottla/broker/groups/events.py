@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
+from ottla.broker.values import frozen
 from ottla.protocol.errors import ErrorCode
 
 NO_GENERATION = -1
@@ -29,7 +30,7 @@ class GroupState(Enum):
 # ---- what is kept in the log
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class MemberSnapshot:
     """One member as the log keeps it; the subscription is that of the group's chosen protocol."""
 
@@ -43,7 +44,7 @@ class MemberSnapshot:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GroupSnapshot:
     """A group as the log keeps it; `state_since_ms` is wall-clock time, -1 when the log does not know."""
 
@@ -64,7 +65,7 @@ class Reason(Enum):
     STATIC_MEMBER_REPLACED = "static member replaced"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Replacement:
     """A static member that came back under a new member id, and how it was before."""
 
@@ -77,7 +78,7 @@ class Replacement:
     old_session_timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Persist:
     """Write this snapshot; afterwards tell the group with `Persisted`."""
 
@@ -89,7 +90,7 @@ class Persist:
 # ---- what happens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Join:
     """A member wants to be in the next generation.
 
@@ -109,7 +110,7 @@ class Join:
     new_member_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Sync:
     """A member asks for its assignment; the leader's sync brings everybody's."""
 
@@ -122,7 +123,7 @@ class Sync:
     assignments: Mapping[str, bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Heartbeat:
     """A member is alive."""
 
@@ -132,7 +133,7 @@ class Heartbeat:
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberIdentity:
     """Who leaves: by member id, by instance id alone when an administrator says so."""
 
@@ -140,7 +141,7 @@ class MemberIdentity:
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Leave:
     """Members leave, or are made to."""
 
@@ -148,12 +149,12 @@ class Leave:
     members: tuple[MemberIdentity, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimePassed:
     """The time the group wanted to be woken at has come."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Persisted:
     """A snapshot is in the log for good, or could not be brought there."""
 
@@ -161,17 +162,17 @@ class Persisted:
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loaded:
     """The group was just read from the log: give its members their time."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unloaded:
     """Another broker coordinates the group from now on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Removed:
     """The empty group is forgotten."""
 
@@ -182,7 +183,7 @@ Event: TypeAlias = Join | Sync | Heartbeat | Leave | TimePassed | Persisted | Lo
 # ---- what is answered
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JoinedMember:
     """What the leader is told of each member."""
 
@@ -191,7 +192,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class JoinResult:
     """The answer to a join; only the leader gets `members`."""
 
@@ -204,7 +205,7 @@ class JoinResult:
     members: tuple[JoinedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SyncResult:
     """The answer to a sync."""
 
@@ -214,14 +215,14 @@ class SyncResult:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeartbeatResult:
     """The answer to a heartbeat."""
 
     error: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaveResult:
     """The answer to a leave: one error for each member, in the order of the request."""
 
@@ -232,7 +233,7 @@ class LeaveResult:
 Result: TypeAlias = JoinResult | SyncResult | HeartbeatResult | LeaveResult
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reply:
     """The answer to the request that `token` stands for."""
 

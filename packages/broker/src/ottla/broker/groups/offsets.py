@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from ottla.broker.groups.events import GroupState
 from ottla.broker.groups.group import Group
 from ottla.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
+from ottla.broker.values import frozen
 from ottla.protocol.topics import TopicPartition
 
 NO_OFFSET: Final = -1
@@ -16,7 +16,7 @@ NO_LEADER_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class CommittedOffset:
     """The next offset a group will read of one partition; timestamps are wall-clock milliseconds.
 
@@ -30,7 +30,7 @@ class CommittedOffset:
     expire_timestamp_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExpiryRule:
     """When offsets of a group count as forgotten; see `expiry_rule`."""
 
@@ -59,7 +59,7 @@ def expiry_rule(group: Group) -> ExpiryRule | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Kept:
     committed: CommittedOffset
     position: int

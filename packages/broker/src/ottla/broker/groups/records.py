@@ -6,11 +6,11 @@ record without value takes back what the key stands for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.broker.groups.events import GroupSnapshot, MemberSnapshot
 from ottla.broker.groups.offsets import CommittedOffset
+from ottla.broker.values import frozen
 from ottla.protocol.internal_topics import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -35,7 +35,7 @@ class KeyValue(NamedTuple):
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OffsetRecord:
     """A committed offset, or with None that there is none any more."""
 
@@ -44,7 +44,7 @@ class OffsetRecord:
     committed: CommittedOffset | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupRecord:
     """A group's members and assignments, or with None that there is no such group any more."""
 

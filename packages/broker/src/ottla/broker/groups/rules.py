@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from ottla.broker.groups.events import GroupState
+from ottla.broker.values import frozen
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a member may wait for its first generation; without an id it cannot send heartbeats."""
@@ -26,7 +26,7 @@ PREVIOUS_STATES: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 """From which states each state may be entered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GroupLimits:
     """What the broker allows groups, from its configuration."""
 

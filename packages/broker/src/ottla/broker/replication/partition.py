@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ottla.broker.values import frozen
+
 UNKNOWN_OFFSET = -1
 NO_LEADER = -1
 
@@ -30,7 +32,7 @@ class Role(Enum):
     FOLLOWER = "follower"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Assignment:
     """What a controller says of a partition in LeaderAndIsr."""
 
@@ -45,14 +47,14 @@ class Assignment:
     is_new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HighWatermarkAdvanced:
     """Records below `offset` are committed now."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IsrProposed:
     """The controller is to be asked for this ISR; the answer comes back under the same `token`."""
 
@@ -62,7 +64,7 @@ class IsrProposed:
     partition_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IsrChanged:
     """The controller confirmed an ISR."""
 
@@ -70,7 +72,7 @@ class IsrChanged:
     shrunk: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeadershipEnded:
     """Whoever waits for this leader's high watermark must be told to look elsewhere."""
 
@@ -104,7 +106,7 @@ class Progress:
         return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proposal:
     """An ISR the controller has been asked for and has not answered."""
 

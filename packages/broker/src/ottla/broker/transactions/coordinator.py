@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.broker.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transactions:
     """The services of this package, as handlers use them."""
 

@@ -1,0 +1,133 @@
+"""Frozen value classes that cost next to nothing to define.
+
+A broker defines a hundred classes for its events, effects and answers before it serves anybody. The
+standard library's dataclass compiles six methods for each of them; here the constructor is compiled when
+the class is first used, and the other methods are shared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, TypeVar, dataclass_transform, overload
+
+T = TypeVar("T")
+
+_REQUIRED = object()
+
+
+@overload
+def frozen(cls: type[T], /) -> type[T]: ...
+
+
+@overload
+def frozen(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def frozen(cls: Any = None, /, *, kw_only: bool = False) -> Any:
+    """Make a frozen, slotted class of annotated fields, as `dataclass(frozen=True, slots=True)` would.
+
+    Equal and hashed by its fields, shown with them, matched by position. Defaults and
+    `field(default_factory=...)` work as in a dataclass; inheritance, `ClassVar` and `__post_init__` do not.
+    """
+    if cls is None:
+        return lambda decorated: _with_fields(decorated, kw_only)
+    return _with_fields(cls, kw_only)
+
+
+def replace(original: T, /, **changes: Any) -> T:
+    """Return a copy of a value with some of its fields changed."""
+    names = type(original).__slots__  # type: ignore[attr-defined]
+    return type(original)(**{name: getattr(original, name) for name in names} | changes)
+
+
+def _with_fields(cls: type, kw_only: bool) -> type:
+    """Define the class again, with slots in place of the defaults."""
+    namespace = dict(cls.__dict__)
+    names = tuple(namespace.get("__annotations__", ()))
+    defaults = {name: namespace.pop(name) for name in names if name in namespace}
+    for leftover in ("__dict__", "__weakref__"):
+        namespace.pop(leftover, None)
+    namespace |= {
+        "__slots__": names,
+        "__match_args__": () if kw_only else names,
+        "__init__": _first_init(names, defaults, kw_only),
+        "__setattr__": _refuse_set,
+        "__delattr__": _refuse_delete,
+        "__reduce__": _reduce,
+        "_fields_of": staticmethod(attrgetter(*names) if names else _nothing),
+    }
+    for name, method in (("__eq__", _equal), ("__hash__", _hash), ("__repr__", _show)):
+        namespace.setdefault(name, method)
+    return type(cls)(cls.__name__, cls.__bases__, namespace)
+
+
+def _first_init(names: tuple[str, ...], defaults: dict[str, Any], kw_only: bool) -> Callable[..., None]:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        cls = type(self)
+        cls.__init__ = _compile_init(cls, names, defaults, kw_only)
+        cls.__init__(self, *args, **kwargs)
+
+    return __init__
+
+
+def _compile_init(
+    cls: type, names: tuple[str, ...], defaults: dict[str, Any], kw_only: bool
+) -> Callable[..., None]:
+    """Write the constructor: each slot is set through its descriptor, which frozen instances do not hide."""
+    scope: dict[str, Any] = {"_REQUIRED": _REQUIRED}
+    parameters, body = ["self", "*"] if kw_only and names else ["self"], []
+    for name in names:
+        parameter, given = name, name
+        default = defaults.get(name, _REQUIRED)
+        if isinstance(default, dataclasses.Field):
+            scope[f"_new_{name}"] = default.default_factory
+            parameter, given = f"{name}=_REQUIRED", f"_new_{name}() if {name} is _REQUIRED else {name}"
+        elif default is not _REQUIRED:
+            scope[f"_default_{name}"] = default
+            parameter = f"{name}=_default_{name}"
+        scope[f"_set_{name}"] = cls.__dict__[name].__set__
+        parameters.append(parameter)
+        body.append(f" _set_{name}(self, {given})")
+    source = f"def __init__({', '.join(parameters)}):\n" + ("\n".join(body) or " pass")
+    exec(source, scope)
+    init: Callable[..., None] = scope["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    return init
+
+
+def _nothing(_: Any) -> tuple[()]:
+    return ()
+
+
+def _equal(self: Any, other: Any) -> Any:
+    if type(other) is not type(self):
+        return NotImplemented
+    return self._fields_of(self) == self._fields_of(other)
+
+
+def _hash(self: Any) -> int:
+    return hash(self._fields_of(self))
+
+
+def _show(self: Any) -> str:
+    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+    return f"{type(self).__qualname__}({shown})"
+
+
+def _reduce(self: Any) -> tuple[Any, ...]:
+    return _rebuild, (type(self), {name: getattr(self, name) for name in self.__slots__})
+
+
+def _rebuild(cls: type[T], fields: dict[str, Any]) -> T:
+    return cls(**fields)
+
+
+def _refuse_set(self: Any, name: str, value: Any) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_delete(self: Any, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")

@@ -1,0 +1,97 @@
+import pickle
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, dataclass, field
+
+import pytest
+
+from ottla.broker.values import frozen, replace
+
+
+@frozen
+class Point:
+    """A place."""
+
+    x: int
+    y: int = 0
+    marks: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return self.x + self.y
+
+
+@frozen(kw_only=True)
+class Named:
+    name: str = "nobody"
+    age: int
+
+
+@frozen
+class Nothing:
+    """An event without facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    x: int
+    y: int = 0
+
+
+def test_a_value_is_built_by_position_and_by_name_with_defaults() -> None:
+    assert (Point(1).x, Point(1).y, Point(x=1, y=2).total) == (1, 0, 3)
+    assert Named(age=3).name == "nobody"
+
+
+def test_each_value_has_a_default_of_its_own_where_it_is_made() -> None:
+    assert Point(1).marks == {}
+    assert Point(1).marks is not Point(1).marks
+
+
+def test_missing_and_unknown_fields_are_refused() -> None:
+    with pytest.raises(TypeError, match="x"):
+        Point()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="z"):
+        Point(1, z=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Named("anna", 3)  # type: ignore[misc]
+
+
+def test_values_are_equal_by_class_and_fields() -> None:
+    assert Point(1, 2) == Point(1, 2)
+    assert Point(1, 2) != Point(1, 3)
+    assert Point(1, 2) != (1, 2, {})
+    assert Nothing() == Nothing()
+
+
+def test_equal_values_hash_equal() -> None:
+    assert len({Named(name="a", age=1), Named(name="a", age=1), Named(name="a", age=2), Nothing()}) == 3
+
+
+def test_a_value_is_shown_as_a_dataclass_is() -> None:
+    assert repr(Model(1, 2)).replace("Model", "Point") == repr(Point(1, 2)).replace(", marks={}", "")
+    assert repr(Nothing()) == "Nothing()"
+
+
+def test_a_value_does_not_change() -> None:
+    point = Point(1)
+    with pytest.raises(FrozenInstanceError, match="'x'"):
+        point.x = 2  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError, match="'x'"):
+        del point.x
+    with pytest.raises(AttributeError):
+        point.z = 2  # type: ignore[attr-defined]
+
+
+def test_a_changed_copy_keeps_the_other_fields() -> None:
+    assert replace(Point(1, 2, {"a": 1}), y=5) == Point(1, 5, {"a": 1})
+    assert replace(Named(age=1), age=2) == Named(age=2)
+
+
+def test_values_are_matched_by_position() -> None:
+    match Point(1, 2):
+        case Point(x, y):
+            assert (x, y) == (1, 2)
+
+
+def test_values_can_be_pickled() -> None:
+    assert pickle.loads(pickle.dumps(Named(age=4))) == Named(age=4)
