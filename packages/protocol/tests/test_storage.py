@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+import javaproperties
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -404,3 +405,24 @@ def test_random_bytes_are_a_typed_error_or_an_answer() -> None:
                 decode(data)
             except CorruptStorage:
                 continue
+
+
+_PIECES = st.sampled_from(
+    ["a", "key=value\n", "# said\n", "#", "!", "=", ":", " ", ".", "-", "\n", "\r", "\\", "\u00e9"]
+)
+
+
+@given(st.lists(_PIECES, max_size=12).map("".join))
+def test_plain_properties_are_read_as_javaproperties_reads_them(text: str) -> None:
+    try:
+        expected = javaproperties.loads(text)
+    except javaproperties.InvalidUEscapeError:
+        return
+    assert decode_properties(text.encode()) == expected
+
+
+@given(
+    st.dictionaries(st.text("a.# \n=:\\\u00e9", max_size=3), st.text("a-# \n=\u00e9", max_size=3), max_size=3)
+)
+def test_plain_properties_are_written_as_javaproperties_writes_them(values: dict[str, str]) -> None:
+    assert encode_properties(values) == javaproperties.dumps(values, timestamp=False).encode("ascii")

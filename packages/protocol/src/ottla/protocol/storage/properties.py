@@ -1,12 +1,18 @@
 """Java's properties format: comments, escapes, continued lines."""
 
+import re
 from collections.abc import Mapping
-
-import javaproperties
 
 from ottla.protocol.storage.errors import CorruptStorage
 
 __all__ = ["decode_properties", "encode_properties"]
+
+_WORD = r"[A-Za-z0-9_.\-]"
+_PLAIN_WORD = re.compile(f"{_WORD}*")
+_PLAIN_LINE = re.compile(rf"({_WORD}+)=({_WORD}*)")
+_PLAIN_TEXT = re.compile(rf"(?:(?:#[^\n\r\\]*|{_WORD}+={_WORD}*)?\n)*")
+"""What nothing needs unescaping in. A broker's own small files are of this kind, and reading them so spares
+its start the import of javaproperties, which brings XML and HTTP with it."""
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
@@ -19,6 +25,10 @@ def decode_properties(data: bytes) -> dict[str, str]:
         text = data.decode()
     except UnicodeDecodeError:
         text = data.decode("latin-1")
+    if _PLAIN_TEXT.fullmatch(text):
+        return dict(_PLAIN_LINE.findall(re.sub("#.*", "", text)))
+    import javaproperties
+
     try:
         return javaproperties.loads(text)
     except javaproperties.InvalidUEscapeError as error:
@@ -27,4 +37,8 @@ def decode_properties(data: bytes) -> dict[str, str]:
 
 def encode_properties(values: Mapping[str, str]) -> bytes:
     """A properties file without comments, in the mapping's order, in ASCII."""
+    if all(key and _PLAIN_WORD.fullmatch(key + value) for key, value in values.items()):
+        return "".join([f"{key}={value}\n" for key, value in values.items()]).encode("ascii")
+    import javaproperties
+
     return javaproperties.dumps(dict(values), timestamp=False).encode("ascii")
