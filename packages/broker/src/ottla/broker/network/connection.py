@@ -65,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._taking = True
         self._closing = False
         self._pumping = False
+        self._exhausted = True
         self.client_host = ""
         self.last_active_s = 0.0
         self.looked_at_s = 0.0
@@ -145,14 +146,19 @@ class Connection(asyncio.BufferedProtocol):
             exhausted = self._begin_requests()
         except (BadFrame, BadRequest) as error:
             log.warning("closing %s: %s", self.connection_id, error)
-            self._outbox.flush()
             self.close()
             return
         finally:
             self._pumping = False
             self._reader.park()
-        self._outbox.flush()
-        self._set_reading(exhausted and not self._outbox.blocked)
+        self._exhausted = exhausted
+        self._server.write_soon(self)
+
+    def write(self) -> None:
+        """Write what is answered; read on if the peer takes it and nothing is left to begin."""
+        if not self._closing:
+            self._outbox.flush()
+            self._set_reading(self._taking and self._exhausted and not self._outbox.blocked)
 
     def _begin_requests(self) -> bool:
         """Return whether all whole frames were taken."""
@@ -301,7 +307,9 @@ class Connection(asyncio.BufferedProtocol):
         self._set_reading(False)
 
     def close(self) -> None:
-        """Close once what is written has gone out."""
+        """Close once what is answered has gone out."""
+        if not self._closing:
+            self._outbox.flush()
         self._taking, self._closing = False, True
         self._transport.close()
 

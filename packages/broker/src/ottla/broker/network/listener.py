@@ -54,6 +54,7 @@ class Server:
         self._connections: OrderedDict[Connection, None] = OrderedDict()
         self._stalled: dict[Connection, None] = {}
         self._to_flush: dict[Connection, None] = {}
+        self._to_write: dict[Connection, None] = {}
         self._listening: list[asyncio.Server] = []
         self._running: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
@@ -206,6 +207,7 @@ class Server:
         """A connection is gone."""
         self._stalled.pop(connection, None)
         self._to_flush.pop(connection, None)
+        self._to_write.pop(connection, None)
         if connection in self._connections:
             del self._connections[connection]
             self._limits.give_back(connection.client_host)
@@ -236,6 +238,21 @@ class Server:
         if not self._to_flush:
             self._loop.call_soon(self._flush_all)
         self._to_flush[connection] = None
+
+    def write_soon(self, connection: Connection) -> None:
+        """Write at the end of this turn, when all connections that had something to say have been heard.
+
+        Written at once, every answer would wake its client by itself; on a busy broker that costs more than
+        the answer.
+        """
+        if not self._to_write:
+            self._loop.call_soon(self._write_all)
+        self._to_write[connection] = None
+
+    def _write_all(self) -> None:
+        connections, self._to_write = self._to_write, {}
+        for connection in connections:
+            connection.write()
 
     def _flush_all(self) -> None:
         connections, self._to_flush = self._to_flush, {}

@@ -1,0 +1,198 @@
+"""Hosted partitions: roles from controllers, listeners, checkpoints, over real logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.replication.checkpoints import read_high_watermarks
+from ottla.protocol.errors import (
+    ErrorCode,
+    FencedLeaderEpoch,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
+)
+from ottla.protocol.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from ottla.protocol.messages.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
+from ottla.protocol.topics import TopicPartition
+
+T0 = TopicPartition("t", 0)
+TOPIC_ID = UUID(int=7)
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> DataPlane:
+    return DataPlane(tmp_path)
+
+
+class Listening:
+    def __init__(self) -> None:
+        self.heard: list[tuple[list[tuple[TopicPartition, int]], list[tuple[TopicPartition, int]]]] = []
+
+    def leadership_changed(
+        self,
+        elected: Sequence[tuple[TopicPartition, int]],
+        resigned: Sequence[tuple[TopicPartition, int]],
+    ) -> None:
+        self.heard.append((list(elected), list(resigned)))
+
+
+def lead_request(
+    leader_epoch: int = 1, leader: int = 1, controller_epoch: int = 1, topic_id: UUID = TOPIC_ID
+) -> LeaderAndIsrRequest:
+    state = LeaderAndIsrPartitionState(
+        partition_index=0,
+        controller_epoch=controller_epoch,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        isr=[1, 2],
+        partition_epoch=leader_epoch,
+        replicas=[1, 2],
+        is_new=True,
+    )
+    topic = LeaderAndIsrTopicState(topic_name="t", topic_id=topic_id, partition_states=[state])
+    return LeaderAndIsrRequest(controller_epoch=controller_epoch, topic_states=[topic])
+
+
+def stop_request(leader_epoch: int = 1, *, delete: bool = False) -> StopReplicaRequest:
+    state = StopReplicaPartitionState(partition_index=0, leader_epoch=leader_epoch, delete_partition=delete)
+    return StopReplicaRequest(
+        controller_epoch=1, topic_states=[StopReplicaTopicState(topic_name="t", partition_states=[state])]
+    )
+
+
+async def role(plane: DataPlane, request: LeaderAndIsrRequest) -> ErrorCode:
+    response = await plane.replicas.become_leader_or_follower(request)
+    response.encode(5)
+    if response.error_code:
+        return ErrorCode(response.error_code)
+    return ErrorCode(response.topics[0].partition_errors[0].error_code)
+
+
+async def stopped(plane: DataPlane, request: StopReplicaRequest) -> ErrorCode:
+    response = await plane.replicas.stop_replicas(request)
+    response.encode(3)
+    return ErrorCode(response.partition_errors[0].error_code)
+
+
+async def test_a_controller_makes_a_leader(plane: DataPlane) -> None:
+    assert await role(plane, lead_request()) is ErrorCode.NONE
+
+    partition = plane.replicas.leader(T0)
+    assert (partition.leader_epoch, partition.log.topic_id) == (1, TOPIC_ID)
+    assert [one.topic_partition for one in plane.replicas.leaders()] == [T0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (lead_request(leader_epoch=5), ErrorCode.STALE_CONTROLLER_EPOCH),
+        (lead_request(leader_epoch=4), ErrorCode.STALE_CONTROLLER_EPOCH),
+        (lead_request(leader_epoch=6, controller_epoch=0), ErrorCode.STALE_CONTROLLER_EPOCH),
+        (lead_request(leader_epoch=6, topic_id=UUID(int=8)), ErrorCode.INCONSISTENT_TOPIC_ID),
+        (lead_request(leader_epoch=6), ErrorCode.NONE),
+    ],
+)
+async def test_what_is_older_or_of_another_topic_is_refused(
+    plane: DataPlane, request_: LeaderAndIsrRequest, error: ErrorCode
+) -> None:
+    await role(plane, lead_request(leader_epoch=5))
+
+    assert await role(plane, request_) is error
+    assert plane.replicas.leader(T0).leader_epoch == (5 if error else 6)
+
+
+async def test_a_request_for_an_earlier_life_of_the_broker_is_refused(plane: DataPlane) -> None:
+    plane.replicas.broker_epoch = 10
+    request = lead_request()
+    request.broker_epoch = 9
+
+    assert await role(plane, request) is ErrorCode.STALE_BROKER_EPOCH
+
+
+async def test_leaders_are_found_by_epoch(plane: DataPlane) -> None:
+    with pytest.raises(UnknownTopicOrPartition):
+        plane.replicas.leader(T0)
+    await role(plane, lead_request(leader_epoch=3))
+    with pytest.raises(FencedLeaderEpoch):
+        plane.replicas.leader(T0, 2)
+    with pytest.raises(UnknownLeaderEpoch):
+        plane.replicas.leader(T0, 4)
+    await role(plane, lead_request(leader_epoch=4, leader=2))
+    with pytest.raises(NotLeaderOrFollower):
+        plane.replicas.leader(T0)
+    plane.replicas.directory_failed([T0])
+    with pytest.raises(KafkaStorageError):
+        plane.replicas.leader(T0)
+
+
+async def test_listeners_hear_of_every_leadership(plane: DataPlane) -> None:
+    listening = Listening()
+    plane.replicas.subscribe(listening)
+
+    await role(plane, lead_request(leader_epoch=1))
+    await role(plane, lead_request(leader_epoch=2))
+    await role(plane, lead_request(leader_epoch=3, leader=2))
+    await role(plane, lead_request(leader_epoch=4))
+    await stopped(plane, stop_request(leader_epoch=4))
+
+    assert listening.heard == [
+        ([(T0, 1)], []),
+        ([(T0, 2)], []),
+        ([], [(T0, 3)]),
+        ([(T0, 4)], []),
+        ([], [(T0, 4)]),
+    ]
+
+
+async def test_a_late_stop_does_not_stop_a_later_leader(plane: DataPlane) -> None:
+    await role(plane, lead_request(leader_epoch=5))
+
+    assert await stopped(plane, stop_request(leader_epoch=4, delete=True)) is ErrorCode.FENCED_LEADER_EPOCH
+    assert plane.replicas.leader(T0).leads
+
+
+@pytest.mark.parametrize("leader_epoch", [-2, -1, 5])
+async def test_a_stop_with_deletion_removes_the_log(plane: DataPlane, leader_epoch: int) -> None:
+    await role(plane, lead_request(leader_epoch=5))
+
+    assert await stopped(plane, stop_request(leader_epoch, delete=True)) is ErrorCode.NONE
+    assert plane.replicas.hosted(T0) is None
+    assert plane.logs.get(T0) is None
+
+
+async def test_high_watermarks_survive_a_restart(plane: DataPlane) -> None:
+    await role(plane, lead_request())
+    partition = plane.replicas.leader(T0)
+    partition.append(batch_of(b"a", b"b", b"c"), now_ms=1)
+    partition.fetched(2, 2, 0, now_ms=plane.environment.clock.now_ms())
+    await plane.replicas.checkpoint_high_watermarks()
+    assert read_high_watermarks([plane.logs.root]) == {T0: 2}
+    plane.logs.close()
+
+    again = DataPlane(plane.logs.root)
+    await again.replicas.load()
+    await role(again, lead_request(leader_epoch=2))
+
+    assert again.replicas.leader(T0).high_watermark == 2
+    assert again.replicas.leader(T0).log.log_end_offset == 3
+
+
+async def test_a_damaged_checkpoint_is_ignored(plane: DataPlane) -> None:
+    (plane.logs.root / "replication-offset-checkpoint").write_bytes(b"0\n1\nnonsense\n")
+
+    assert read_high_watermarks([plane.logs.root]) == {}
