@@ -1,4 +1,5 @@
-"""Power is lost at any moment of a log's life; what is found afterwards is a prefix that holds all that was synced.
+"""Power is lost at any moment of a log's life; what is found afterwards is a prefix that holds all that was
+synced.
 
 `OTTLA_CRASH_STATES` says how many states are made; 300 by default.
 """

@@ -608,6 +608,9 @@ class Log:
         try:
             if offset < self.log_end_offset:
                 self._cut(offset)
+            if self.log_end_offset < self.log_start_offset:
+                # The batch that held the log's start went, and everything else is below: no gap may remain.
+                self.truncate_fully_and_start_at(self.log_start_offset)
             self.leader_epochs.truncate_from_end(min(offset, self.log_end_offset))
         except OSError as error:
             self.fail(error)
@@ -625,7 +628,7 @@ class Log:
         self.tail.segment.close_indexes()
         self._keep_segments(self._segments[: number + 1])
         self._unlink(gone)
-        end = max(self._cut_segment(found, offset), self.log_start_offset)
+        end = self._cut_segment(found, offset)
         self._lower_recovery_point(end)
         self.high_watermark = min(self.high_watermark, end)
         self.tail = self._tail_of(found, end)

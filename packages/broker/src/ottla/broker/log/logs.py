@@ -556,6 +556,8 @@ class Logs:
                 expired.append((one, segments))
         if not expired:
             return 0
+        for one, _ in expired:
+            await self._flush(one, now_ms)  # with the snapshot that stands for what goes
         await self.checkpoint_log_starts(now_ms)
         for one, segments in expired:
             home = self._homes.get(one.topic_partition)
@@ -578,15 +580,18 @@ class Logs:
             if one.has_sealed or (one.unflushed and now_ms - one.flushed_ms >= one.config.flush_ms)
         ]
         for one in due:
-            plan = one.begin_flush()
-            try:
-                await asyncio.to_thread(plan.run)
-            except OSError as error:
-                one.fail(error)
-                continue
-            one.end_flush(plan)
-            one.flushed_ms = now_ms
+            await self._flush(one, now_ms)
         return len(due)
+
+    async def _flush(self, one: Log, now_ms: int) -> None:
+        plan = one.begin_flush()
+        try:
+            await asyncio.to_thread(plan.run)
+        except OSError as error:
+            one.fail(error)
+            return
+        one.end_flush(plan)
+        one.flushed_ms = now_ms
 
     async def checkpoint(self, now_ms: int) -> None:
         """Write every directory's recovery points."""

@@ -176,10 +176,10 @@ class MemoryFiles:
             raise PowerLoss
         self._steps_left -= 1
 
-    def crash(self, chance: Random) -> MemoryFiles:
+    def crash(self, chance: Random, loss: Loss | None = None) -> MemoryFiles:
         """A disk as it may be found after power was lost now. This one stays as it is."""
         after = MemoryFiles()
-        loss = chance.choice(list(Loss))
+        loss = loss or chance.choice(list(Loss))
         copies: dict[int, _Node] = {}
         after._root = _crashed_directory(self._root, loss, chance, copies)
         return after

@@ -287,6 +287,7 @@ def _end_of(segment: Segment) -> int | None:
     except CorruptStorage:
         return None
     finally:
+        segment.times.check()
         segment.close_indexes()
     return end if position == segment.size else None
 
@@ -300,14 +301,15 @@ def recover_segment(
     """
     segment.close()
     replay.begin(segment)
-    end, position = segment.base_offset, 0
+    end, position, gaps = segment.base_offset, 0, config.compact
     building = _Building(segment, config.index_interval_bytes, config.segment_index_bytes)
     try:
         for entry in check_entries(segment.file, 0, segment.size):
             if not segment.base_offset <= entry.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
                 break
-            if position and entry.base_offset < end:
+            if not _goes_on(entry, end, position, gaps):
                 break
+            gaps = gaps or entry.base_offset > end
             building.add(entry)
             if entry.header is not None:
                 _assign(epochs, entry)
@@ -321,6 +323,17 @@ def recover_segment(
         segment.file.truncate(position)
         segment.size = position
     return end, lost
+
+
+def _goes_on(entry: Checked, end: int, position: int, gaps: bool) -> bool:
+    """Whether an entry may stand where `end` is the next offset.
+
+    No checksum covers the base offset: without compaction, one that leaves a gap was damaged. A segment that
+    compaction has left gaps in shows one before.
+    """
+    if position and entry.base_offset < end:
+        return False
+    return gaps or entry.header is None or entry.base_offset <= end
 
 
 def _assign(epochs: LeaderEpochs, entry: Checked) -> None:

@@ -90,7 +90,10 @@ def rebuilt_producers(
     files: Files, directory: Path, segments: Sequence[Segment], log_start_offset: int, end_offset: int
 ) -> ProducerStates:
     """The producers' state at `end_offset`: the newest good snapshot, and what was appended since."""
-    states = _newest_snapshot(files, directory, end_offset) or ProducerStates(end_offset=log_start_offset)
+    first = segments[0].base_offset if segments else end_offset
+    states = _newest_snapshot(files, directory, first, end_offset)
+    if states is None:
+        states = ProducerStates(end_offset=log_start_offset)
     replay = Replay(states)
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         if segment.base_offset < end_offset and (
@@ -101,10 +104,13 @@ def rebuilt_producers(
     return states
 
 
-def _newest_snapshot(files: Files, directory: Path, log_end_offset: int) -> ProducerStates | None:
+def _newest_snapshot(files: Files, directory: Path, first: int, end: int) -> ProducerStates | None:
+    """The newest good one that the log goes on from: in front of its first segment, batches would be missed,
+    and a producer that is known wrongly is worse off than one that is not known.
+    """
     for offset in reversed(snapshot_offsets(files, directory)):
         path = directory / file_name(offset, SegmentFile.PRODUCER_SNAPSHOT)
-        if offset > log_end_offset:
+        if not first <= offset <= end:
             continue
         try:
             return ProducerStates(decode_producer_snapshot(files.read(path)), offset)

@@ -99,7 +99,9 @@ class Tail:
             self.offsets.append(next_offset - 1, position)
             self.times.maybe_append(largest, largest_at)
             self.bytes_since_index = 0
-        self.max_timestamp, self.max_timestamp_offset = largest, largest_at
+        if largest > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = largest, largest_at
+            self.segment.set_max_timestamp(largest, largest_at)
         self.bytes_since_index += size
         hints = self.hints
         if len(hints) > _MAX_HINTS:

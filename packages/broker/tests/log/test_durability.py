@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.flushing import FlushPlan
+from ottla.broker.log.memory_files import MemoryFiles
+from ottla.broker.log.testing import append, log_in
+
+AT = Path("/data")
+
+
+async def test_appends_that_wait_together_share_one_sync() -> None:
+    log = log_in(AT, MemoryFiles())
+    began: list[int] = []
+    begin = log.begin_flush
+
+    def counted() -> FlushPlan:
+        began.append(log.log_end_offset)
+        return begin()
+
+    log.begin_flush = counted  # type: ignore[method-assign]
+
+    async def durably(number: int) -> None:
+        end = append(log, b"%d" % number) + 1
+        await log.durable(end)
+        assert log.recovery_point >= end
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(durably(number) for number in range(100)))
+
+    assert began == [100]
+
+
+async def test_waiting_for_what_is_durable_returns_at_once() -> None:
+    log = log_in(AT, MemoryFiles())
+    append(log, b"a")
+    await log.durable()
+
+    await log.durable()
+
+    assert log.recovery_point == 1
+
+
+async def test_a_wait_that_was_given_up_harms_nobody(tmp_path: Path) -> None:
+    log = log_in(tmp_path, DiskFiles())
+    append(log, b"a")
+    waiting = asyncio.get_running_loop().create_task(log.durable())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    append(log, b"b")
+
+    async with asyncio.timeout(20):
+        await log.durable()
+
+    assert log.recovery_point == 2
+
+
+async def test_flush_messages_starts_a_sync_by_itself() -> None:
+    log = log_in(AT, MemoryFiles(), flush_messages=3)
+    append(log, b"a", b"b")
+    assert log.recovery_point == 0
+    append(log, b"c")
+
+    async with asyncio.timeout(20):
+        while log.recovery_point < 3:
+            await asyncio.sleep(0)
+
+
+def test_what_was_truncated_under_a_flush_is_not_taken_for_flushed() -> None:
+    log = log_in(AT, MemoryFiles())
+    append(log, b"a")
+    append(log, b"b")
+    plan = log.begin_flush()
+
+    log.truncate_to(1)
+    append(log, b"c")
+    plan.run()
+    log.end_flush(plan)
+
+    assert log.recovery_point <= 1

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.config import BrokerConfig, LogConfig
+from ottla.broker.environment import Environment
+from ottla.broker.log.logs import LogDirectoryRefused, Logs, checked_paths
+from ottla.broker.log.memory_files import MemoryFiles
+from ottla.broker.log.testing import PARTITION, append, records_of
+from ottla.broker.metrics import Metrics
+from ottla.protocol.errors import KafkaStorageError
+from ottla.protocol.topics import TopicPartition
+
+
+async def started(directories: list[Path], **settings: int) -> Logs:
+    config = BrokerConfig(log_dirs=tuple(map(str, directories)), **settings)  # type: ignore[arg-type]
+    logs = Logs(config, Environment(), Metrics())
+    await logs.lock()
+    logs.identify(3, "cluster")
+    await logs.open()
+    return logs
+
+
+async def stopped(logs: Logs) -> None:
+    await logs.close()
+    await logs.unlock()
+
+
+async def test_partitions_come_back_after_a_clean_stop(tmp_path: Path) -> None:
+    topic_id = UUID(int=77)
+    logs = await started([tmp_path])
+    append(logs.create(PARTITION, topic_id), b"value")
+    await stopped(logs)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\ntopic 0 1\n"
+
+    logs = await started([tmp_path])
+
+    found = logs.get(PARTITION)
+    assert found is not None
+    assert (found.log_end_offset, found.topic_id) == (1, topic_id)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    await stopped(logs)
+
+
+async def test_a_second_broker_on_a_directory_is_refused_with_one_line(tmp_path: Path) -> None:
+    logs = await started([tmp_path])
+    with pytest.raises(LogDirectoryRefused, match="another broker uses the log directory") as refused:
+        await started([tmp_path])
+    assert "\n" not in str(refused.value)
+    await stopped(logs)
+
+    await stopped(await started([tmp_path]))
+
+
+@pytest.mark.parametrize(("broker_id", "cluster_id"), [(4, "cluster"), (3, "other")])
+async def test_a_directory_of_another_broker_or_cluster_is_refused(
+    tmp_path: Path, broker_id: int, cluster_id: str
+) -> None:
+    await stopped(await started([tmp_path]))
+    logs = Logs(BrokerConfig(log_dirs=(str(tmp_path),)), Environment())
+    await logs.lock()
+
+    with pytest.raises(LogDirectoryRefused, match="belongs to"):
+        logs.identify(broker_id, cluster_id)
+    await logs.unlock()
+
+
+def test_directories_that_are_named_twice_or_nested_are_refused(tmp_path: Path) -> None:
+    one, other = str(tmp_path / "one"), str(tmp_path / "two")
+
+    assert checked_paths([one, other]) == [Path(one), Path(other)]
+    for bad in ([one, one + "/"], [one, one + "/inner"], [one + "/inner", one]):
+        with pytest.raises(LogDirectoryRefused):
+            checked_paths(bad)
+
+
+async def test_damaged_meta_properties_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=9\n")
+    with pytest.raises(LogDirectoryRefused, match=r"meta\.properties"):
+        await started([tmp_path])
+
+
+async def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
+    logs = await started([tmp_path / "one", tmp_path / "two"])
+    for partition in range(6):
+        logs.create(TopicPartition("spread", partition))
+
+    described = logs.describe()
+
+    assert [len(one.partitions) for one in described] == [3, 3]
+    assert all(one.total_bytes >= one.usable_bytes > 0 for one in described)
+    await stopped(logs)
+
+
+async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(tmp_path: Path) -> None:
+    logs = await started([tmp_path])
+    deleted = logs.create(PARTITION)
+    append(deleted, b"value")
+    kept = deleted.read(0, 1000, up_to=1)
+
+    logs.delete(PARTITION)
+
+    assert logs.get(PARTITION) is None
+    assert [path.name for path in tmp_path.glob("topic-0*")] != ["topic-0"]
+    assert logs.create(PARTITION).log_end_offset == 0
+    with pytest.raises(KafkaStorageError):
+        append(deleted, b"too late")
+    now_ms = Environment().clock.now_ms()
+    assert await logs.delete_due(now_ms) == 0
+    assert await logs.delete_due(now_ms + 61_000) == 1
+    assert [path.name for path in tmp_path.glob("topic-0*")] == ["topic-0"]
+    assert kept.read()
+    await stopped(logs)
+
+
+async def test_what_was_being_deleted_goes_after_a_restart(tmp_path: Path) -> None:
+    logs = await started([tmp_path])
+    append(logs.create(PARTITION), b"value")
+    logs.delete(PARTITION)
+    await stopped(logs)
+
+    logs = await started([tmp_path])
+    await logs.delete_due(0)
+
+    assert logs.get(PARTITION) is None
+    assert not list(tmp_path.glob("topic-0*"))
+    await stopped(logs)
+
+
+async def test_strays_are_set_aside_and_left_alone(tmp_path: Path) -> None:
+    logs = await started([tmp_path])
+    logs.create(PARTITION)
+    logs.mark_stray(PARTITION)
+    await stopped(logs)
+
+    logs = await started([tmp_path])
+
+    assert logs.get(PARTITION) is None
+    assert [path.name.endswith("-stray") for path in tmp_path.glob("topic-0*")] == [True]
+    await stopped(logs)
+
+
+async def test_retention_checkpoints_the_new_start_before_files_go(tmp_path: Path) -> None:
+    logs = await started([tmp_path], log_segment_bytes=150, log_retention_ms=1_000)
+    log = logs.create(PARTITION)
+    for number in range(5):
+        append(log, b"x" * 60, timestamp_ms=number)
+
+    assert await logs.retain(10**9) == 5
+
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\ntopic 0 5\n"
+    assert len(list(log.directory.glob("*.log.deleted"))) == 5
+    await logs.delete_due(10**9 + 60_000)
+    assert not list(log.directory.glob("*.deleted"))
+    await stopped(logs)
+
+
+async def test_the_log_start_survives_a_restart(tmp_path: Path) -> None:
+    logs = await started([tmp_path])
+    log = logs.create(PARTITION)
+    append(log, b"a", b"b", b"c")
+    log.advance_log_start(2)
+    await stopped(logs)
+
+    logs = await started([tmp_path])
+
+    found = logs.get(PARTITION)
+    assert found is not None
+    assert found.log_start_offset == 2
+    await stopped(logs)
+
+
+async def test_flush_ms_and_rolled_segments_make_a_flush_due(tmp_path: Path) -> None:
+    logs = await started([tmp_path], log_flush_interval_ms=5_000, log_segment_bytes=200)
+    log = logs.create(PARTITION)
+    append(log, b"x" * 60)
+
+    assert await logs.flush_due(log.flushed_ms + 4_999) == 0
+    assert await logs.flush_due(log.flushed_ms + 5_000) == 1
+    assert log.recovery_point == 1
+    append(log, b"x" * 60)
+    append(log, b"x" * 60)
+    assert await logs.flush_due(log.flushed_ms) == 1
+    assert log.recovery_point == 3
+    await stopped(logs)
+
+
+async def test_a_failed_disk_takes_its_partitions_offline_and_the_others_stay() -> None:
+    files = MemoryFiles()
+    config = BrokerConfig(log_dirs=("/one", "/two"))
+    logs = Logs(config, Environment(), files=files)
+    await logs.lock()
+    await logs.open()
+    lost: list[TopicPartition] = []
+    logs.on_directory_failed.append(lost.extend)
+    first, second = (logs.create(TopicPartition("t", number)) for number in range(2))
+    append(first, b"a")
+    files.sync_error = OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(KafkaStorageError):
+        await first.durable()
+    await asyncio.sleep(0)
+    files.sync_error = None
+
+    assert lost == [TopicPartition("t", 0)]
+    assert logs.get(TopicPartition("t", 0)) is None
+    assert logs.has_offline_directories
+    assert not logs.all_offline
+    assert logs.directories() == [Path("/two")]
+    assert logs.describe()[0].error is not None
+    with pytest.raises(KafkaStorageError):
+        logs.create(TopicPartition("t", 0), is_new=False)
+    append(second, b"b")
+    await logs.close()
+    assert not files.exists(Path("/one/.kafka_cleanshutdown"))
+    assert files.exists(Path("/two/.kafka_cleanshutdown"))
+
+
+async def test_a_directory_that_cannot_be_made_is_offline_and_refused_only_when_it_is_the_last(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    bad, good = tmp_path / "file" / "data", tmp_path / "good"
+
+    logs = await started([bad, good])
+    assert logs.directories() == [good]
+    await stopped(logs)
+    with pytest.raises(LogDirectoryRefused, match="no log directory can be used"):
+        await started([bad])
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n5\n", b"garbage", b"0\n1\ntopic 0 9"])
+async def test_a_damaged_checkpoint_is_not_trusted(tmp_path: Path, content: bytes) -> None:
+    logs = await started([tmp_path])
+    append(logs.create(PARTITION), b"value")
+    await stopped(logs)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(content)
+
+    logs = await started([tmp_path])
+
+    found = logs.get(PARTITION)
+    assert found is not None
+    assert [one.value for one in records_of(found)] == [b"value"]
+    await stopped(logs)
+
+
+async def test_a_topics_configuration_is_used(tmp_path: Path) -> None:
+    overrides: Mapping[str, str] = {"segment.bytes": "150"}
+    config = BrokerConfig(log_dirs=(str(tmp_path),))
+    logs = Logs(config, Environment())
+    await logs.lock()
+    await logs.open(lambda _: LogConfig.from_broker(config, overrides))
+    log = logs.create(PARTITION, config=LogConfig.from_broker(config, overrides))
+    for _ in range(3):
+        append(log, b"x" * 60)
+    assert len(log.segments) == 3
+    log.config = LogConfig()
+    append(log, b"x" * 60)
+    assert len(log.segments) == 3
+    await stopped(logs)
