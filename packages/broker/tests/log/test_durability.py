@@ -59,13 +59,20 @@ async def test_a_wait_that_was_given_up_harms_nobody(tmp_path: Path) -> None:
 
 async def test_flush_messages_starts_a_sync_by_itself() -> None:
     log = log_in(AT, MemoryFiles(), flush_messages=3)
+    ended, end = asyncio.Event(), log.end_flush
+
+    def told(plan: FlushPlan) -> None:
+        end(plan)
+        ended.set()
+
+    log.end_flush = told  # type: ignore[method-assign]
     append(log, b"a", b"b")
-    assert log.recovery_point == 0
+    assert not log.commit.busy
     append(log, b"c")
 
     async with asyncio.timeout(20):
-        while log.recovery_point < 3:
-            await asyncio.sleep(0)
+        await ended.wait()
+    assert log.recovery_point == 3
 
 
 def test_what_was_truncated_under_a_flush_is_not_taken_for_flushed() -> None:

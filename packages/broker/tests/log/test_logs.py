@@ -10,6 +10,7 @@ import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
+from ottla.broker.log.log import Log
 from ottla.broker.log.logs import LogDirectoryRefused, Logs, checked_paths
 from ottla.broker.log.memory_files import MemoryFiles
 from ottla.broker.log.testing import PARTITION, append, records_of
@@ -25,6 +26,14 @@ async def started(directories: list[Path], **settings: int) -> Logs:
     logs.identify(3, "cluster")
     await logs.open()
     return logs
+
+
+def deleted(log: Log) -> list[Path]:
+    return list(log.directory.glob("*.log.deleted"))
+
+
+def names(directory: Path) -> list[str]:
+    return [path.name for path in directory.glob("topic-0*")]
 
 
 async def stopped(logs: Logs) -> None:
@@ -108,14 +117,14 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(tmp_path:
     logs.delete(PARTITION)
 
     assert logs.get(PARTITION) is None
-    assert [path.name for path in tmp_path.glob("topic-0*")] != ["topic-0"]
+    assert names(tmp_path) != ["topic-0"]
     assert logs.create(PARTITION).log_end_offset == 0
     with pytest.raises(KafkaStorageError):
         append(deleted, b"too late")
     now_ms = Environment().clock.now_ms()
     assert await logs.delete_due(now_ms) == 0
     assert await logs.delete_due(now_ms + 61_000) == 1
-    assert [path.name for path in tmp_path.glob("topic-0*")] == ["topic-0"]
+    assert names(tmp_path) == ["topic-0"]
     assert kept.read()
     await stopped(logs)
 
@@ -130,7 +139,7 @@ async def test_what_was_being_deleted_goes_after_a_restart(tmp_path: Path) -> No
     await logs.delete_due(0)
 
     assert logs.get(PARTITION) is None
-    assert not list(tmp_path.glob("topic-0*"))
+    assert not names(tmp_path)
     await stopped(logs)
 
 
@@ -143,7 +152,7 @@ async def test_strays_are_set_aside_and_left_alone(tmp_path: Path) -> None:
     logs = await started([tmp_path])
 
     assert logs.get(PARTITION) is None
-    assert [path.name.endswith("-stray") for path in tmp_path.glob("topic-0*")] == [True]
+    assert [name.endswith("-stray") for name in names(tmp_path)] == [True]
     await stopped(logs)
 
 
@@ -156,9 +165,9 @@ async def test_retention_checkpoints_the_new_start_before_files_go(tmp_path: Pat
     assert await logs.retain(10**9) == 5
 
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\ntopic 0 5\n"
-    assert len(list(log.directory.glob("*.log.deleted"))) == 5
+    assert len(deleted(log)) == 5
     await logs.delete_due(10**9 + 60_000)
-    assert not list(log.directory.glob("*.deleted"))
+    assert not deleted(log)
     await stopped(logs)
 
 

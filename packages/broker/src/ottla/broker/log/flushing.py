@@ -79,6 +79,11 @@ class GroupCommit:
         self._number = 0
         self._busy = False
 
+    @property
+    def busy(self) -> bool:
+        """Whether a sync is under way, or about to begin."""
+        return self._busy
+
     async def wait(self, offset: int) -> None:
         """Wait until everything below `offset` is on the disk. Raises `KafkaStorageError` when it
         cannot be.

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.log import AppendOrigin
+from ottla.broker.log.testing import append, idempotent, log_in
+from ottla.broker.log_cli import log as command
+from ottla.protocol.records import ControlType, end_transaction_marker
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    log = log_in(tmp_path, DiskFiles(), index_interval_bytes=100)
+    for number in range(20):
+        append(log, b"value %d" % number, timestamp_ms=1_000 + number, keys=[b"key"])
+    log.append(idempotent(0, transactional=True), leader_epoch=2, now_ms=0)
+    marker = end_transaction_marker(
+        ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5_000
+    )
+    log.append(marker, leader_epoch=2, now_ms=0, origin=AppendOrigin.COORDINATOR)
+    log.close()
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\ntopic 0 22\n")
+    (tmp_path / "meta.properties").write_text("version=0\nbroker.id=1\ncluster.id=c\n")
+    return log.directory
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, ["dump", *map(str, arguments)])
+
+
+def test_a_whole_data_directory_is_dumped_and_found_in_order(partition: Path) -> None:
+    result = run("--verify", "--records", partition.parent)
+
+    assert result.exit_code == 0, result.output
+    for told in (
+        "value 19",
+        "abort",
+        "recovery-point-offset-checkpoint",
+        "transaction",
+        ".timeindex",
+        "broker_id",
+    ):
+        assert told in result.output
+
+
+def test_json_has_one_object_for_every_row(partition: Path) -> None:
+    result = run("--json", *sorted(partition.iterdir()))
+
+    rows = [json.loads(line) for line in result.output.splitlines()]
+    kinds = {row["kind"] for row in rows}
+    assert {"log", "index", "timeindex", "txnindex", "snapshot", "leader-epoch-checkpoint"} <= kinds
+    assert [row["base_offset"] for row in rows if row["kind"] == "log"] == list(range(22))
+    assert [row["first_offset"] for row in rows if row["kind"] == "txnindex"] == [20]
+    assert [row["epoch"] for row in rows if row["kind"] == "leader-epoch-checkpoint"] == [0, 2]
+
+
+def test_faults_are_shown_and_end_with_status_one(partition: Path) -> None:
+    path = next(partition.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(data)
+
+    assert run(path).exit_code == 0
+    result = run("--verify", path)
+    assert result.exit_code == 1
+    assert "checksum" in result.output
+
+
+def test_help_has_examples() -> None:
+    assert "ottla log dump --records" in run("--help").output
