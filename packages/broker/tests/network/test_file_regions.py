@@ -1,0 +1,107 @@
+"""Regions of files over real sockets: whole, in order, and to readers that are slow."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.environment import Environment
+from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.slices import Slice
+from ottla.broker.metrics import Metrics
+from ottla.broker.network.listener import Server
+from ottla.broker.network.routes import Route, Routes
+from ottla.protocol.api import ApiKey
+
+BOUND_S = 30
+
+
+@dataclass
+class Regions:
+    """A response of bytes and regions in turn."""
+
+    parts: list[bytes | Slice]
+
+    def encode_parts(self, version: int) -> list[bytes | Slice]:
+        return list(self.parts)
+
+
+def expected(parts: list[bytes | Slice]) -> bytes:
+    return b"".join(one if isinstance(one, bytes) else one.read() for one in parts)
+
+
+async def exchange(path: Path, answers: list[list[bytes | Slice]], slow: bool) -> None:
+    def handler(services: Services, request: Any, context: RequestContext) -> Regions:
+        return Regions(answers[context.header.correlation_id])
+
+    services = Services(
+        config=BrokerConfig(socket_send_buffer_bytes=8192 if slow else -1),
+        environment=Environment(),
+        metrics=Metrics(),
+        replicas=None,  # type: ignore[arg-type]
+        logs=None,  # type: ignore[arg-type]
+    )
+    routes = Routes([Route(ApiKey.LIST_GROUPS, 0, 0, handler)])
+    async with asyncio.timeout(BOUND_S), Server(services, routes) as server:
+        host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(host, port, limit=4096)
+        try:
+            for number in range(len(answers)):
+                frame = struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, number, -1)
+                writer.write(struct.pack(">i", len(frame)) + frame)
+            for number, parts in enumerate(answers):
+                size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
+                body = await reader.readexactly(size - 4)
+                assert correlation_id == number
+                assert body == expected(parts)
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("slow", [False, True], ids=["fast", "slow"])
+@pytest.mark.parametrize("seed", range(2))
+def test_regions_arrive_whole_and_in_order(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], slow: bool, seed: int
+) -> None:
+    rng = random.Random(seed)
+    path = tmp_path / "regions"
+    path.write_bytes(rng.randbytes(3 << 20))
+    file = DiskFiles().open(path)
+
+    def region() -> Slice:
+        size = rng.choice([0, 1, 1000, 65_536, 65_537, 400_000, 1 << 20])
+        return Slice(file, rng.randrange((3 << 20) - size), size)
+
+    answers = [
+        [part for _ in range(rng.randrange(1, 4)) for part in (rng.randbytes(rng.randrange(200)), region())]
+        for _ in range(12)
+    ]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(exchange(path, answers, slow))
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_file_that_ends_early_closes_the_connection(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    path = tmp_path / "short"
+    path.write_bytes(b"x" * 100)
+    file = DiskFiles().open(path)
+
+    with (
+        asyncio.Runner(loop_factory=loop) as runner,
+        pytest.raises((asyncio.IncompleteReadError, ConnectionError)),
+    ):
+        runner.run(exchange(path, [[b"head", Slice(file, 50, 100)]], slow=False))
