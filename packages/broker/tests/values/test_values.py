@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, dataclass, field
 
 import pytest
 
-from ottla.broker.values import frozen, replace
+from ottla.broker.values import declared, frozen, replace
 
 
 @frozen
@@ -14,6 +14,7 @@ class Point:
     x: int
     y: int = 0
     marks: Mapping[str, int] = field(default_factory=dict)
+    unit: str = field(default="m", metadata={"doc": "What is counted in."})
 
     @property
     def total(self) -> int:
@@ -53,13 +54,13 @@ def test_missing_and_unknown_fields_are_refused() -> None:
     with pytest.raises(TypeError, match="z"):
         Point(1, z=2)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
-        Named("anna", 3)  # type: ignore[misc]
+        Named("anna", 3)  # type: ignore[call-arg]
 
 
 def test_values_are_equal_by_class_and_fields() -> None:
     assert Point(1, 2) == Point(1, 2)
     assert Point(1, 2) != Point(1, 3)
-    assert Point(1, 2) != (1, 2, {})
+    assert Point(1, 2) != Model(1, 2)  # type: ignore[comparison-overlap]
     assert Nothing() == Nothing()
 
 
@@ -68,7 +69,9 @@ def test_equal_values_hash_equal() -> None:
 
 
 def test_a_value_is_shown_as_a_dataclass_is() -> None:
-    assert repr(Model(1, 2)).replace("Model", "Point") == repr(Point(1, 2)).replace(", marks={}", "")
+    assert repr(Model(1, 2)).replace("Model", "Point") == repr(Point(1, 2)).replace(
+        ", marks={}, unit='m'", ""
+    )
     assert repr(Nothing()) == "Nothing()"
 
 
@@ -95,3 +98,9 @@ def test_values_are_matched_by_position() -> None:
 
 def test_values_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(Named(age=4))) == Named(age=4)
+
+
+def test_what_fields_were_declared_with_can_be_read() -> None:
+    assert declared(Point)["unit"].metadata["doc"] == "What is counted in."
+    assert declared(Point)["y"] == 0
+    assert "x" not in declared(Point)

@@ -85,6 +85,7 @@ def start(
         _start_daemon(config)
         return
     _set_up_logging(log_level)
+    gc.disable()  # what a start makes is there to stay
     with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
         _run(config, uvloop=uvloop, ready_fd=ready_fd)
 
@@ -217,6 +218,12 @@ async def _until_stopped(running: Broker, stopping: asyncio.Event) -> None:
         serving = tasks.create_task(running.serve_forever())
         await stopping.wait()
         serving.cancel()
+
+
+def _collect_garbage_again() -> None:
+    """Collect from here on, and let no collection walk through what the start has made."""
+    gc.freeze()
+    gc.enable()
 
 
 def _say_ready(address: str, broker_id: int, ready_fd: int | None) -> None:

@@ -8,7 +8,6 @@ names: a notification is a hint, the entity is the truth.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -24,7 +23,7 @@ from ottla.broker.config import (
     synonyms_of,
     topic_keys,
 )
-from ottla.broker.values import frozen
+from ottla.broker.values import frozen, replace
 from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode
@@ -252,7 +251,7 @@ class Configs:
         known, fields = keys_of(BrokerConfig), field_names_of(BrokerConfig)
         settings = {**stored.get(CLUSTER_DEFAULT, {}), **stored.get(str(self._broker_id), {})}
         values = {fields[name]: known[name].parse(text) for name, text in settings.items() if name in known}
-        config = dataclasses.replace(self.static, **values)
+        config = replace(self.static, **values)
         check_broker_config(config)
         return config
 

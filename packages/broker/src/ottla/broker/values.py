@@ -8,7 +8,7 @@ the class is first used, and the other methods are shared.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -43,6 +43,12 @@ def replace(original: T, /, **changes: Any) -> T:
     return type(original)(**{name: getattr(original, name) for name in names} | changes)
 
 
+def declared(cls: type) -> Mapping[str, Any]:
+    """Return what was written behind the `=` of each field: a default, or a `field(...)` and its metadata."""
+    defaults: Mapping[str, Any] = cls._declared  # type: ignore[attr-defined]
+    return defaults
+
+
 def _with_fields(cls: type, kw_only: bool) -> type:
     """Define the class again, with slots in place of the defaults."""
     namespace = dict(cls.__dict__)
@@ -57,6 +63,7 @@ def _with_fields(cls: type, kw_only: bool) -> type:
         "__setattr__": _refuse_set,
         "__delattr__": _refuse_delete,
         "__reduce__": _reduce,
+        "_declared": defaults,
         "_fields_of": staticmethod(attrgetter(*names) if names else _nothing),
     }
     for name, method in (("__eq__", _equal), ("__hash__", _hash), ("__repr__", _show)):
@@ -80,14 +87,17 @@ def _compile_init(
     scope: dict[str, Any] = {"_REQUIRED": _REQUIRED}
     parameters, body = ["self", "*"] if kw_only and names else ["self"], []
     for name in names:
-        parameter, given = name, name
         default = defaults.get(name, _REQUIRED)
-        if isinstance(default, dataclasses.Field):
-            scope[f"_new_{name}"] = default.default_factory
-            parameter, given = f"{name}=_REQUIRED", f"_new_{name}() if {name} is _REQUIRED else {name}"
-        elif default is not _REQUIRED:
+        parameter, given = f"{name}=_default_{name}", name
+        if not isinstance(default, dataclasses.Field):
             scope[f"_default_{name}"] = default
-            parameter = f"{name}=_default_{name}"
+        elif default.default is not dataclasses.MISSING:
+            scope[f"_default_{name}"] = default.default
+        else:
+            scope[f"_default_{name}"], scope[f"_new_{name}"] = _REQUIRED, default.default_factory
+            given = f"_new_{name}() if {name} is _REQUIRED else {name}"
+        if default is _REQUIRED:
+            parameter = name
         scope[f"_set_{name}"] = cls.__dict__[name].__set__
         parameters.append(parameter)
         body.append(f" _set_{name}(self, {given})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.broker.config.definition import (
@@ -16,12 +15,13 @@ from ottla.broker.config.definition import (
 )
 from ottla.broker.config.listeners import Listener, parse_listeners
 from ottla.broker.config.topic import COMPRESSION_TYPES, TOPIC_SYNONYMS, LogConfig
+from ottla.broker.values import frozen
 
 _HOUR_MS = 3_600_000
 _CLUSTER: Final = "cluster-wide"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class BrokerConfig:
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
 

@@ -1,6 +1,6 @@
 """How a configuration key is declared, parsed, checked and documented.
 
-A key is one dataclass field: its name is the key in snake case, its annotation the type, and
+A key is one field of a value class: its name is the key in snake case, its annotation the type, and
 `key()` carries default, check and documentation. Reading, validation, DescribeConfigs and the
 reference page are all derived from those fields.
 """
@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from ottla.broker.values import frozen
+from ottla.broker.values import declared, frozen
 
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
@@ -129,7 +129,7 @@ def key(
     update: Update = "read-only",
     ottla_only: bool = False,
 ) -> Any:
-    """Declare one key as a dataclass field."""
+    """Declare one key as a field."""
     about = {
         "name": name,
         "doc": doc,
@@ -161,12 +161,10 @@ def keys_of(cls: type) -> Mapping[str, Key]:
     """List the keys of a configuration class, by Kafka's dotted name, in their order."""
     hints = typing.get_type_hints(cls)
     keys: dict[str, Key] = {}
-    for field in dataclasses.fields(cls):
+    for field_name, field in declared(cls).items():
         about = field.metadata
-        if "doc" not in about:
-            continue
-        kind, nullable = _type_of(hints[field.name], about)
-        name = about["name"] or field.name.replace("_", ".")
+        kind, nullable = _type_of(hints[field_name], about)
+        name = about["name"] or field_name.replace("_", ".")
         keys[name] = Key(
             name=name,
             type=kind,
@@ -184,9 +182,8 @@ def keys_of(cls: type) -> Mapping[str, Key]:
 def field_names_of(cls: type) -> Mapping[str, str]:
     """Map each dotted key of a configuration class to its field."""
     return {
-        field.metadata["name"] or field.name.replace("_", "."): field.name
-        for field in dataclasses.fields(cls)
-        if "doc" in field.metadata
+        field.metadata["name"] or field_name.replace("_", "."): field_name
+        for field_name, field in declared(cls).items()
     }
 
 

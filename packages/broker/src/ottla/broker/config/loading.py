@@ -5,12 +5,12 @@ Later sources win: defaults, properties file, environment (`OTTLA_LOG_RETENTION_
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.definition import ConfigError, field_names_of, keys_of
+from ottla.broker.values import frozen
 
 ENVIRONMENT_PREFIX = "OTTLA_"
 
@@ -40,7 +40,7 @@ _LISTENER_PARTS = ("host.name", "port")
 _ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@frozen
 class Loaded:
     """A configuration, what was set explicitly (key to text), and what the user should know."""
 

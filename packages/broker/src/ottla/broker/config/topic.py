@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from ottla.broker.config.definition import (
@@ -19,6 +17,7 @@ from ottla.broker.config.definition import (
     keys_of,
     one_of,
 )
+from ottla.broker.values import frozen, replace
 
 if TYPE_CHECKING:
     from ottla.broker.config.broker import BrokerConfig
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 COMPRESSION_TYPES = ("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LogConfig:
     """What governs one log. Every field is a topic-level key of Kafka in snake case."""
 
@@ -147,7 +146,7 @@ class LogConfig:
 
     def with_overrides(self, overrides: Mapping[str, str]) -> Self:
         """Return a copy with the given topic-level keys set from their texts."""
-        return dataclasses.replace(self, **parse_topic_overrides(overrides)) if overrides else self
+        return replace(self, **parse_topic_overrides(overrides)) if overrides else self
 
 
 def topic_keys() -> Mapping[str, Key]:
