@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import select
 import socket
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersions
 
 CANARY = "canary"
 ALLOWED_GROWTH_MIB = 16
+FRAMES_PER_CONNECTION = 40
 SETTINGS = {
     "max.partitions.per.topic": "4",
     "group.max.session.timeout.ms": "1000",
@@ -51,25 +53,36 @@ class Attack:
         self.reconnects = 0
 
     def throw(self, number: int, frame: bytes) -> None:
+        """Send one frame, without waiting for its answer; take what other answers are there."""
         lane = number % len(self._sockets)
         link = self._sockets[lane] or self._open(lane)
         try:
-            link.sendall(frame)
-            self._sent[lane] += 1
-            with contextlib.suppress(BlockingIOError):
-                while link.recv(65536, socket.MSG_DONTWAIT):
-                    pass
-                raise ConnectionResetError  # an empty read: the broker closed it
-        except (OSError, TimeoutError) as error:
-            if not isinstance(error, BlockingIOError):
-                self._close(lane)
-        if self._sent[lane] >= 40:
+            self._send(link, frame)
+            self._drain(link)
+        except OSError:
             self._close(lane)
+        else:
+            self._sent[lane] += 1
+            if self._sent[lane] >= FRAMES_PER_CONNECTION:
+                self._close(lane)
+
+    def _send(self, link: socket.socket, frame: bytes) -> None:
+        while frame:
+            if not select.select([], [link], [], 2)[1]:
+                raise TimeoutError
+            frame = frame[link.send(frame) :]
+
+    def _drain(self, link: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while link.recv(65536):
+                pass
+            raise ConnectionResetError  # an empty read: the broker has closed
 
     def _open(self, lane: int) -> socket.socket:
         self.reconnects += 1
         self._sent[lane] = 0
         link = socket.create_connection(("127.0.0.1", self._port), timeout=2)
+        link.setblocking(False)
         self._sockets[lane] = link
         return link
 
