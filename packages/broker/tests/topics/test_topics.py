@@ -209,6 +209,16 @@ async def test_partitions_that_cannot_be_added_are_refused(
         await world.topics.add_partitions("orders", count, assignments)
 
 
+@pytest.mark.parametrize("name", ["", "..", "a/b", "../../etc/passwd", "n\0ul", "x" * 250, "ü"])
+async def test_a_name_that_no_topic_can_have_is_an_unknown_topic(session: MemorySession, name: str) -> None:
+    topics = World(session).topics
+
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        await topics.delete(name)
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        await topics.add_partitions(name, 2, None)
+
+
 async def test_an_unknown_topic_can_be_neither_enlarged_nor_deleted(session: MemorySession) -> None:
     world = World(session)
 

@@ -34,6 +34,7 @@ from ottla.protocol.topics import (
     why_illegal_topic_name,
 )
 from ottla.zookeeper import paths
+from ottla.zookeeper.errors import IllegalName
 from ottla.zookeeper.session import (
     BadVersion,
     ConnectionLoss,
@@ -262,7 +263,7 @@ class Topics:
         if not self.config.delete_topic_enable:
             raise TopicDeletionDisabled("Topic deletion is disabled (delete.topic.enable).")
         with _zookeeper_errors():
-            if not await self._session.exists(paths.topic(name)):
+            if not await self._session.exists(_path_of(name)):
                 raise UnknownTopicOrPartition(f"Topic '{name}' does not exist.")
             try:
                 await self._session.create(paths.deleted_topic(name), b"", make_parents=True)
@@ -284,7 +285,7 @@ class Topics:
         with _zookeeper_errors():
             while True:
                 try:
-                    data, stat = await self._session.get(paths.topic(name))
+                    data, stat = await self._session.get(_path_of(name))
                 except NoNode:
                     raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.") from None
                 present = TopicAssignment.decode(name, data)
@@ -388,3 +389,11 @@ def _zookeeper_errors() -> Iterator[None]:
         yield
     except (ConnectionLoss, OperationTimeout, SessionExpired, TimeoutError) as error:
         raise RequestTimedOut("ZooKeeper did not answer in time.") from error
+
+
+def _path_of(name: str) -> str:
+    """Return the znode of a topic that a client speaks of; a name that none can have is an unknown topic."""
+    try:
+        return paths.topic(name)
+    except IllegalName:
+        raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.") from None
