@@ -7,11 +7,12 @@ stays quick whatever is installed.
 
 from __future__ import annotations
 
-import ast
+import re
 import sys
+from collections.abc import Sequence
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +76,32 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def summary(entry: EntryPoint) -> str:
-    """Return the first sentence of a command's docstring, read from its source."""
-    try:
-        spec = find_spec(entry.module)
-        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-        functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    except (ImportError, OSError, SyntaxError):
+    """Return the first line of a command's docstring, read from its source."""
+    source = _source_of(entry.module)
+    if source is None:
         return "(not loadable)"
-    docs = [ast.get_docstring(node) or "" for node in functions if node.name == entry.attr]
-    return docs[0].partition("\n")[0].rstrip(".") if docs else ""
+    docstring = re.search(_DOCSTRING.format(name=re.escape(entry.attr)), source, re.DOTALL | re.MULTILINE)
+    return docstring[1].strip().rstrip(".") if docstring else ""
+
+
+_DOCSTRING = r'^def {name}\((?:(?!\n\s*\n).)*?:\n\s+"""(.*?)(?:"""|\n)'
+"""A function up to the end of its docstring's first line; nobody leaves a line empty in a signature."""
+
+
+def _source_of(module: str) -> str | None:
+    """Return the source of a module without importing the packages around it."""
+    path: Sequence[str] | None = None
+    origin: str | None = None
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:depth]), path)
+        if spec is None:
+            return None
+        path, origin = spec.submodule_search_locations, spec.origin
+    try:
+        return Path(origin).read_text(encoding="utf-8") if origin else None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 @click.group(cls=InstalledCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING
 
@@ -88,7 +89,7 @@ async def _send_lines(
             failed.append(error)
 
     count = 0
-    chunks = _chunks(files or (click.get_binary_stream("stdin"),))
+    chunks = _chunks(files or (sys.stdin.buffer,))
     # Standard input may be slow: it is read on a thread, and what it gave already is sent meanwhile.
     loop = asyncio.get_running_loop()
     while (lines := await loop.run_in_executor(None, _next, chunks)) is not None and not failed:

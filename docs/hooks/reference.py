@@ -1,0 +1,180 @@
+"""Reference pages that are made from the code: configuration, command, APIs, errors, metrics."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from ottla.broker.config import ALIASES, IGNORED, TOPIC_SYNONYMS, BrokerConfig, Key, keys_of, topic_keys
+from ottla.broker.routes import ROUTES
+from ottla.broker.testing import BrokerThread
+from ottla.client.cli import main as ottla
+from ottla.protocol.errors import ErrorCode, error_class
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    pages = {
+        "configuration": broker_configuration(),
+        "topic-configuration": topic_configuration(),
+        "command": command_reference(),
+        "apis": apis(),
+        "errors": errors(),
+        "metrics": metrics(),
+    }
+    for name, lines in pages.items():
+        content = "\n".join(lines) + "\n"
+        files.append(File.generated(config, f"reference/{name}.md", content=content))
+    return files
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Write a Markdown table."""
+    yield "| " + " | ".join(columns) + " |"
+    yield "|" + "---|" * len(columns)
+    for row in rows:
+        yield "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+    yield ""
+
+
+def code(text: str | None) -> str:
+    """Show a value as code, or that there is none."""
+    return "(none)" if text is None or text == "" else f"`{text}`"
+
+
+def broker_configuration() -> Iterator[str]:
+    """Write the page of the broker's keys."""
+    keys = list(keys_of(BrokerConfig).values())
+    yield "# Broker configuration"
+    yield ""
+    yield (
+        "These keys stand in a `server.properties` file, on the command line (`--set key=value`) or in the "
+        "environment (`OTTLA_LOG_RETENTION_HOURS=24`). They are Apache Kafka's, with its meaning and "
+        "defaults, except where said."
+    )
+    yield ""
+    yield "## Keys of Kafka"
+    yield ""
+    yield from key_table(key for key in keys if not key.ottla_only)
+    yield "## Keys of Ottla"
+    yield ""
+    yield from key_table(key for key in keys if key.ottla_only)
+    yield "## Older names"
+    yield ""
+    yield from table(("Name", "Stands for"), ((code(old), code(new)) for old, new in ALIASES.items()))
+    yield "## Keys without effect"
+    yield ""
+    yield "They are accepted, and a warning names them."
+    yield ""
+    yield from table(("Key", "Why"), ((code(name), why) for name, why in IGNORED.items()))
+
+
+def topic_configuration() -> Iterator[str]:
+    """Write the page of the topics' keys."""
+    yield "# Topic configuration"
+    yield ""
+    yield (
+        "Set with `ottla topic create --config`, `ottla topic alter --config` or `ottla config alter`. "
+        "What a topic does not set, it takes from the broker's key."
+    )
+    yield ""
+    rows = (
+        (code(key.name), key.type, code(key.show(key.default)), code(TOPIC_SYNONYMS.get(key.name)), key.doc)
+        for key in topic_keys().values()
+    )
+    yield from table(("Key", "Type", "Default", "Broker's key", "What it does"), rows)
+
+
+def key_table(keys: Iterable[Key]) -> Iterator[str]:
+    """Write a table of keys."""
+    rows = ((code(key.name), key.type, code(key.show(key.default)), key.update, key.doc) for key in keys)
+    yield from table(("Key", "Type", "Default", "Change", "What it does"), rows)
+
+
+def command_reference() -> Iterator[str]:
+    """Write the page of the `ottla` command."""
+    yield "# The `ottla` command"
+    yield ""
+    yield "Commands that talk to a cluster take `--bootstrap-server`, or `OTTLA_BOOTSTRAP_SERVER`."
+    yield ""
+    context = click.Context(ottla, info_name="ottla")
+    for name in ottla.list_commands(context):
+        command = ottla.get_command(context, name)
+        assert command is not None
+        yield from command_pages(command, click.Context(command, info_name=name, parent=context), 2)
+
+
+def command_pages(command: click.Command, context: click.Context, level: int) -> Iterator[str]:
+    """Write a command and those below it."""
+    yield f"{'#' * level} {context.command_path}"
+    yield ""
+    yield "```text"
+    yield command.get_help(context)
+    yield "```"
+    yield ""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from command_pages(
+                    below, click.Context(below, info_name=name, parent=context), level + 1
+                )
+
+
+def apis() -> Iterator[str]:
+    """Write the page of the APIs a broker serves."""
+    yield "# APIs and versions"
+    yield ""
+    yield "What a broker answers in ApiVersions; computed from the same list that requests are routed by."
+    yield ""
+    routes = sorted(ROUTES, key=lambda route: route.api_key)
+    rows = (
+        (int(route.api_key), "".join(word.capitalize() for word in route.api_key.name.split("_")),
+         f"{route.min_version} to {route.max_version}")
+        for route in routes
+    )  # fmt: skip
+    yield from table(("Key", "API", "Versions"), rows)
+
+
+def errors() -> Iterator[str]:
+    """Write the page of the error codes."""
+    yield "# Errors"
+    yield ""
+    yield (
+        "Kafka's error codes and the class of each in `ottla.protocol.errors`. *Retriable*: the same "
+        "request may succeed later. *Stale*: the client must learn the cluster's metadata anew first."
+    )
+    yield ""
+    rows = (
+        (int(error), error.name, code(kind.__name__), "yes" if kind.retriable else "",
+         "yes" if kind.refresh_metadata else "", kind.description)
+        for error in sorted(ErrorCode)
+        if error != ErrorCode.NONE
+        for kind in [error_class(error)]
+    )  # fmt: skip
+    yield from table(("Code", "Name", "Class", "Retriable", "Stale", "Meaning"), rows)
+
+
+def metrics() -> Iterator[str]:
+    """Write the page of the metrics: those of a broker that just started."""
+    yield "# Metrics"
+    yield ""
+    yield (
+        "A broker keeps Apache Kafka's metrics under Kafka's names, and serves them to Prometheus with "
+        "`metrics.port`. These are there from the start; those of single topics, partitions and APIs come "
+        "with their first use."
+    )
+    yield ""
+    with tempfile.TemporaryDirectory() as folder, BrokerThread(Path(folder)) as running:
+        assert running.broker is not None
+        names = {
+            (name.group, name.type, name.name, type(metric).__name__.lower())
+            for name, metric in running.broker.metrics
+        }
+    rows = ((code(group), code(kind), code(name), shape) for group, kind, name, shape in sorted(names))
+    yield from table(("Group", "Type", "Name", "Kind"), rows)
