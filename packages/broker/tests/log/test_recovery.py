@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def written(files: MemoryFiles, count: int = 6, *, close: bool = False, **settin
     return log
 
 
-def reopened(files: MemoryFiles, *, clean: bool = False, **settings: int) -> Log:
+def reopened(files: MemoryFiles, *, clean: bool = False, **settings: Any) -> Log:
     """Open what the process left behind, on a copy."""
     return log_in(AT, files.crash(Random(0), Loss.KEPT), clean=clean, **settings)
 

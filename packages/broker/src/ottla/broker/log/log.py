@@ -21,7 +21,7 @@ from ottla.broker.log.flushing import FlushPlan, GroupCommit
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.retention import Bounds, deletable
-from ottla.broker.log.segment import Segment
+from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from ottla.broker.log.slices import Slice
 from ottla.broker.log.snapshots import drop_snapshots, rebuilt_producers, take_snapshot
 from ottla.broker.log.tail import Tail
@@ -188,6 +188,8 @@ class Log:
         self._codec = target_codec(config)
         self._plain = not (self._stamps or self._limits or config.compact or self._codec is not None)
         """Whether nothing but what every topic needs is checked."""
+        self._max_bytes = min(config.max_message_bytes, config.segment_bytes)
+        self._flush_messages = config.flush_messages
 
     def _jitter_ms(self) -> int:
         most = min(self._config.segment_jitter_ms, self._config.segment_ms)
@@ -249,6 +251,38 @@ class Log:
         the errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
         """
         headers = validate_batches(batches, dense=True)
+        if not self._plain or len(headers) != 1:
+            return self._append_several(batches, headers, leader_epoch, now_ms, origin)
+        header, size = headers[0], len(batches)
+        idempotent = header.producer_id >= 0
+        if size > self._max_bytes or header.attributes & _CONTROL:
+            self._check(batches, headers, origin)
+        if idempotent and origin is AppendOrigin.CLIENT:
+            kept = self.producers.check_one(header)
+            if kept is not None:
+                return Appended(kept.base_offset, kept.last_offset, -1, self.log_start_offset, True, 0)
+        kind = type(batches)
+        if kind is bytes or (kind is memoryview and batches.readonly):  # type: ignore[union-attr]
+            batches = bytearray(batches)
+        tail = self.tail
+        base_offset = tail.next_offset
+        next_offset = assign_offsets(batches, base_offset, leader_epoch)  # type: ignore[arg-type]
+        if leader_epoch != tail.leader_epoch:
+            self._begin_epoch(leader_epoch, base_offset)
+        self._place(batches, next_offset, header.max_timestamp, next_offset - 1, now_ms)
+        if idempotent:
+            self._note_producer(batches, header, base_offset)
+        return Appended(base_offset, next_offset - 1, -1, self.log_start_offset, False, size)
+
+    def _append_several(
+        self,
+        batches: Buffer,
+        headers: list[BatchHeader],
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin,
+    ) -> Appended:
+        """The same for any number of batches, and for topics that ask for more."""
         idempotent = self._check(batches, headers, origin)
         if not self._plain:
             batches, headers = self._adapted(batches, headers, now_ms, origin)
@@ -258,10 +292,9 @@ class Log:
                 return Appended(kept.base_offset, kept.last_offset, -1, self.log_start_offset, True, 0)
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
             batches = bytearray(batches)
-        tail = self.tail
-        base_offset = tail.next_offset
+        base_offset = self.tail.next_offset
         next_offset = assign_offsets(batches, base_offset, leader_epoch)
-        if leader_epoch != tail.leader_epoch:
+        if leader_epoch != self.tail.leader_epoch:
             self._begin_epoch(leader_epoch, base_offset)
         largest, at, offset = -1, base_offset, base_offset
         for header in headers:
@@ -271,14 +304,8 @@ class Log:
         self._place(batches, next_offset, largest, at, now_ms)
         if idempotent:
             self._note_producers(batches, headers, base_offset)
-        return Appended(
-            base_offset,
-            next_offset - 1,
-            now_ms if self._stamps else -1,
-            self.log_start_offset,
-            False,
-            len(batches),
-        )
+        stamped = now_ms if self._stamps else -1
+        return Appended(base_offset, next_offset - 1, stamped, self.log_start_offset, False, len(batches))
 
     def _check(self, batches: Buffer, headers: list[BatchHeader], origin: AppendOrigin) -> bool:
         """Check what needs headers only; says whether an idempotent producer wrote any of them."""
@@ -368,17 +395,24 @@ class Log:
 
     def _place(self, data: Buffer, next_offset: int, largest: int, largest_at: int, now_ms: int) -> None:
         """Write, with whatever goes into the indexes; all of it or nothing."""
+        tail = self.tail
         if self.offline is not None:
             raise KafkaStorageError(f"{self.topic_partition} is offline: {self.offline}")
-        if self.tail.must_roll(len(data), next_offset - 1, largest, now_ms):
-            self._roll(self.tail.next_offset, now_ms)
-        tail = self.tail
+        if (
+            tail.position + len(data) > tail.max_bytes
+            or largest > tail.roll_above_timestamp
+            or now_ms > tail.roll_after_ms
+            or next_offset > tail.max_next_offset
+            or tail.index_full
+        ):
+            self._roll(max(tail.next_offset, next_offset - 1 - MAX_RELATIVE_OFFSET), now_ms)
+            tail = self.tail
         try:
             tail.append(data, next_offset, largest, largest_at, now_ms)
         except OSError as error:
             self._undo(error)
             raise self._storage_error(error) from error
-        if next_offset - self.recovery_point >= self._config.flush_messages:
+        if next_offset - self.recovery_point >= self._flush_messages:
             self.commit.start_or_run()
 
     def _undo(self, error: OSError) -> None:
@@ -434,7 +468,7 @@ class Log:
         """Begin a new segment at `base_offset`; when the disk is full, everything stays as it was."""
         old = self.tail
         if not old.position and old.segment.base_offset == base_offset:
-            return  # its index was made too small for a single entry
+            return  # an append always fits an empty segment
         segment = Segment(self.files, self.directory, base_offset)
         try:
             self._make(segment)
@@ -514,11 +548,13 @@ class Log:
 
     def _find(self, segment: Segment, offset: int) -> tuple[Segment, int]:
         """The entry that holds `offset`, or the first one behind where compaction dropped it."""
-        number = self._bases.index(segment.base_offset)
-        for candidate in self._segments[number:]:
+        for number in range(bisect_right(self._bases, segment.base_offset) - 1, len(self._segments)):
+            candidate = self._segments[number]
             self._opening(candidate)
             found = candidate.locate(offset)
             if found is not None:
+                if candidate.active:
+                    self._remember(candidate, offset, found.position)
                 return candidate, found.position
         return segment, -1
 

@@ -178,6 +178,18 @@ class ProducerStates:
             staged[producer_id] = header.producer_epoch, header.last_sequence
         return None
 
+    def check_one(self, header: BatchHeader) -> KeptBatch | None:
+        """`check` for a single batch of an idempotent producer."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        batches = producer.batches
+        if header.producer_epoch == producer.epoch and batches and producer.transaction_start == _NONE:
+            last = batches[-1].last_sequence
+            if header.base_sequence == last + 1 and not header.is_transactional:
+                return None
+        return self.check((header,))
+
     def check_marker(self, header: BatchHeader, marker: EndTransactionMarker) -> None:
         """Check an end of a transaction that a coordinator sends.
 

@@ -20,10 +20,11 @@ class Tail:
         "bytes_since_index",
         "created_ms",
         "hints",
+        "index_full",
         "index_interval_bytes",
         "leader_epoch",
         "max_bytes",
-        "max_offset",
+        "max_next_offset",
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
@@ -49,7 +50,9 @@ class Tail:
         self.bytes_since_index = 0
         self.created_ms = now_ms
         self.leader_epoch = -1
-        self.max_offset = segment.base_offset + MAX_RELATIVE_OFFSET
+        self.max_next_offset = segment.base_offset + MAX_RELATIVE_OFFSET + 1
+        """A segment has to be rolled before an append ends above it."""
+        self.index_full = self.offsets.full or self.times.full
         self.hints: dict[int, int] = {}
         """Offsets readers will most likely ask for, with their positions."""
         self.max_bytes = self.index_interval_bytes = self.segment_ms = 0
@@ -71,17 +74,6 @@ class Tail:
         elif first != UNKNOWN and self.created_ms:
             self.roll_after_ms = self.created_ms + self.segment_ms
 
-    def must_roll(self, size: int, last_offset: int, largest_timestamp: int, now_ms: int) -> bool:
-        """Whether an append has to go to a new segment: size, age, a full index, or offsets out of reach."""
-        return (
-            self.position + size > self.max_bytes
-            or largest_timestamp > self.roll_above_timestamp
-            or now_ms > self.roll_after_ms
-            or last_offset > self.max_offset
-            or self.offsets.full
-            or self.times.full
-        ) and (self.position > 0 or last_offset > self.max_offset)
-
     def append(
         self,
         data: bytes | bytearray | memoryview,
@@ -99,6 +91,7 @@ class Tail:
             self.offsets.append(next_offset - 1, position)
             self.times.maybe_append(largest, largest_at)
             self.bytes_since_index = 0
+            self.index_full = self.offsets.full or self.times.full
         if largest > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = largest, largest_at
             self.segment.set_max_timestamp(largest, largest_at)

@@ -1,0 +1,144 @@
+"""What a log costs: appends beside bare pwrite(2), and reads with 1 and with 1,000 segments.
+
+CPU time of the process, the best of several alternating rounds; nothing is synced.
+
+    python benchmarks/log_append.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from ottla.broker.config import LogConfig
+from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.log import Log
+from ottla.broker.log.recovery import open_log
+from ottla.protocol.records import BatchBuilder
+from ottla.protocol.topics import TopicPartition
+
+SIZES = {"200 B": (200, 20_000), "16 KB": (16_384, 2_000), "1 MB": (1_000_000, 60)}
+ROUNDS = 5
+
+
+def batch(size: int, *, producer_id: int = -1) -> bytearray:
+    """A batch of about `size` bytes, of records of 100 bytes."""
+    builder = BatchBuilder(2 << 20)
+    while not builder.record_count or builder.size_in_bytes + 110 <= size:
+        builder.append(None, b"v" * 100, 1_000)
+    idempotent = (
+        {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0} if producer_id >= 0 else {}
+    )
+    return bytearray(builder.build(**idempotent))
+
+
+def opened(directory: Path, *, clean: bool = True, segment_bytes: int = 1 << 30) -> Log:
+    """A log of its own in a directory."""
+    at = directory / "bench-0"
+    config = LogConfig(segment_bytes=segment_bytes)
+    return open_log(DiskFiles(), at, TopicPartition("bench", 0), config, clean=clean, is_new=not at.exists())
+
+
+def cpu_ns(work: Callable[[], None], times: int) -> float:
+    """CPU nanoseconds of one call."""
+    began = time.process_time_ns()
+    for _ in range(times):
+        work()
+    return (time.process_time_ns() - began) / times
+
+
+def appends(directory: Path, size: int, count: int) -> tuple[float, float, int]:
+    """Best CPU of an append and of a bare write of the same bytes."""
+    data = batch(size)
+    log = opened(directory)
+    descriptor = os.open(directory / "bare", os.O_RDWR | os.O_CREAT)
+    position = 0
+
+    def write() -> None:
+        nonlocal position
+        os.pwrite(descriptor, data, position)
+        position += len(data)
+
+    def append() -> None:
+        log.append(data, leader_epoch=0, now_ms=0)
+
+    best_write = best_append = float("inf")
+    for _ in range(ROUNDS):
+        best_write = min(best_write, cpu_ns(write, count))
+        best_append = min(best_append, cpu_ns(append, count))
+    os.close(descriptor)
+    return best_append, best_write, len(data)
+
+
+def filled(directory: Path, segments: int) -> Log:
+    """A log of that many segments with 64 KB in each, closed and opened again."""
+    log = opened(directory, segment_bytes=64 * 1024)
+    data = batch(2_000)
+    while len(log.segments) < segments or log.tail.position < 60_000:
+        log.append(data, leader_epoch=0, now_ms=0)
+    log.close()
+    return opened(directory, segment_bytes=64 * 1024)
+
+
+def reads(directory: Path, segments: int, count: int) -> dict[str, float]:
+    """Best CPU of the ways a log is read, in ns."""
+    log = filled(directory, segments)
+    end, chance = log.log_end_offset, Random(1)
+    near = log.tail.segment.base_offset
+
+    def tail() -> None:
+        log.read(end - 18, 16_384, up_to=end)
+
+    def somewhere() -> None:
+        log.read(chance.randrange(end), 16_384, up_to=end)
+
+    def here() -> None:
+        log.read(chance.randrange(near, end), 16_384, up_to=end)
+
+    at = 0
+
+    def on_and_on() -> None:
+        nonlocal at
+        found = log.read(at, 16_384, up_to=end)
+        at += max(18, found.length // 2_000 * 18)
+        at = at if at < end else 0
+
+    ways = {
+        "newest batch": tail,
+        "anywhere in newest segment": here,
+        "anywhere": somewhere,
+        "in order": on_and_on,
+    }
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            best[name] = min(best[name], cpu_ns(way, count))
+    return best
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    divisor = 10 if parser.parse_args().quick else 1
+    print(f"{'append':>28}  {'µs':>8}  {'pwrite':>8}  {'more':>7}  GB/s")
+    for name, (size, count) in SIZES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            append, write, length = appends(Path(folder), size, max(1, count // divisor))
+        more = (append - write) / 1e3
+        print(f"{name:>28}  {append / 1e3:8.2f}  {write / 1e3:8.2f}  {more:7.2f}  {length / append:.2f}")
+    for segments in (1, 1_000):
+        with tempfile.TemporaryDirectory() as folder:
+            found = reads(Path(folder), segments, 1_000 // divisor)
+        print(f"{f'read of 16 KB, {segments} segments':>28}")
+        for way, cost in found.items():
+            print(f"{way:>28}  {cost / 1e3:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
