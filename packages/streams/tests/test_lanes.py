@@ -45,8 +45,8 @@ def test_each_key_is_worked_at_in_order_and_nothing_is_left(keys: list[str], see
     while len(lanes):
         while len(at_work) < workers and (item := lanes.take()) is not None:
             at_work.append(item)
-        key, offset = at_work.pop(chance.randrange(len(at_work)))
-        lanes.done(key)
+        done, offset = at_work.pop(chance.randrange(len(at_work)))
+        lanes.done(done)
         frontier.finish(offset)
         finished.append(offset)
         assert frontier.position == min(set(range(len(keys))) - set(finished), default=len(keys))
