@@ -408,21 +408,55 @@ def test_random_bytes_are_a_typed_error_or_an_answer() -> None:
 
 
 _PIECES = st.sampled_from(
-    ["a", "key=value\n", "# said\n", "#", "!", "=", ":", " ", ".", "-", "\n", "\r", "\\", "\u00e9"]
+    [
+        *("a", "key=value\n", "# said\n", "#", "!", "=", ":", " ", ".", "-", "\\", "u0041"),
+        *("\t", "\f", "\n", "\r", "\r\n", "\\u0041", "\\ud83d\\ude00", "\\n", "\u00e9", "\u2028", "\x0b"),
+    ]
 )
 
 
 @given(st.lists(_PIECES, max_size=12).map("".join))
-def test_plain_properties_are_read_as_javaproperties_reads_them(text: str) -> None:
+def test_properties_are_read_as_javaproperties_reads_them(text: str) -> None:
     try:
         expected = javaproperties.loads(text)
     except javaproperties.InvalidUEscapeError:
+        with pytest.raises(CorruptStorage):
+            decode_properties(text.encode())
         return
-    assert decode_properties(text.encode()) == expected
+    whole = {_whole(key): _whole(value) for key, value in expected.items()}
+    assert decode_properties(text.encode()) == whole
 
 
-@given(
-    st.dictionaries(st.text("a.# \n=:\\\u00e9", max_size=3), st.text("a-# \n=\u00e9", max_size=3), max_size=3)
+def _whole(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+_CHARACTERS = "a.-# \n\t\r=:!\\\u00e9\U0001f600"
+
+
+@given(st.dictionaries(st.text(_CHARACTERS, max_size=4), st.text(_CHARACTERS, max_size=4), max_size=3))
+def test_properties_are_written_as_javaproperties_writes_them(values: dict[str, str]) -> None:
+    written = encode_properties(values)
+
+    assert written == javaproperties.dumps(values, timestamp=False).encode("ascii")
+    assert decode_properties(written) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "properties"),
+    [
+        ("a=1\nb = 2\nc: 3\nd 4\n", {"a": "1", "b": "2", "c": "3", "d": "4"}),
+        ("# a=1\n! b=2\n\n   \n", {}),
+        ("# a comment is not continued\\\na=1", {"a": "1"}),
+        ("a=1,\\\n    2,\\\n  3\nb=4", {"a": "1,2,3", "b": "4"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("log.dirs=/tmp/a,/tmp/b", {"log.dirs": "/tmp/a,/tmp/b"}),
+        ("listeners=PLAINTEXT://:9092\r\n", {"listeners": "PLAINTEXT://:9092"}),
+        ("empty=\nalone", {"empty": "", "alone": ""}),
+        ("key\\ with\\=signs=a\\tb \\u0041", {"key with=signs": "a\tb A"}),
+        ("path=C\\:\\\\kafka", {"path": "C:\\kafka"}),
+        ("a=two  \n", {"a": "two  "}),
+    ],
 )
-def test_plain_properties_are_written_as_javaproperties_writes_them(values: dict[str, str]) -> None:
-    assert encode_properties(values) == javaproperties.dumps(values, timestamp=False).encode("ascii")
+def test_lines_are_read_as_java_reads_them(text: str, properties: dict[str, str]) -> None:
+    assert decode_properties(text.encode()) == properties

@@ -161,9 +161,13 @@ def _load(properties: Path | None, flags: dict[str, str]) -> BrokerConfig:
 
 
 def _read_properties(path: Path | None) -> dict[str, str]:
-    from ottla.broker.properties import parse_properties
+    from ottla.protocol.storage.errors import CorruptStorage
+    from ottla.protocol.storage.properties import decode_properties
 
-    return parse_properties(path.read_text("utf-8")) if path else {}
+    try:
+        return decode_properties(path.read_bytes()) if path else {}
+    except CorruptStorage as error:
+        _fail(f"{path}: {error}")
 
 
 # ---- running

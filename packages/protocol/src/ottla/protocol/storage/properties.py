@@ -1,18 +1,23 @@
-"""Java's properties format: comments, escapes, continued lines."""
+"""Java's properties format, whole: comments, escapes, continued lines.
+
+Written here and not taken from a library since a broker reads its configuration before it can do anything
+else: javaproperties, which the tests compare with, brings XML and HTTP with it and takes longer to import
+than all of the configuration does.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ottla.protocol.storage.errors import CorruptStorage
 
 __all__ = ["decode_properties", "encode_properties"]
 
-_WORD = r"[A-Za-z0-9_.\-]"
-_PLAIN_WORD = re.compile(f"{_WORD}*")
-_PLAIN_LINE = re.compile(rf"({_WORD}+)=({_WORD}*)")
-_PLAIN_TEXT = re.compile(rf"(?:(?:#[^\n\r\\]*|{_WORD}+={_WORD}*)?\n)*")
-"""What nothing needs unescaping in. A broker's own small files are of this kind, and reading them so spares
-its start the import of javaproperties, which brings XML and HTTP with it."""
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_KEY_AND_VALUE = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_READ = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_WRITTEN = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+_SPECIAL = re.compile(r"[\\=:#!]|[^ -~]")
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
@@ -25,20 +30,77 @@ def decode_properties(data: bytes) -> dict[str, str]:
         text = data.decode()
     except UnicodeDecodeError:
         text = data.decode("latin-1")
-    if _PLAIN_TEXT.fullmatch(text):
-        return dict(_PLAIN_LINE.findall(re.sub("#.*", "", text)))
-    import javaproperties
-
-    try:
-        return javaproperties.loads(text)
-    except javaproperties.InvalidUEscapeError as error:
-        raise CorruptStorage(f"malformed properties: {error}") from None
+    return dict(_pair(line) for line in _logical_lines(text))
 
 
 def encode_properties(values: Mapping[str, str]) -> bytes:
     """A properties file without comments, in the mapping's order, in ASCII."""
-    if all(key and _PLAIN_WORD.fullmatch(key + value) for key, value in values.items()):
-        return "".join([f"{key}={value}\n" for key, value in values.items()]).encode("ascii")
-    import javaproperties
+    return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in values.items()).encode(
+        "ascii"
+    )
 
-    return javaproperties.dumps(dict(values), timestamp=False).encode("ascii")
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines with their continuations; no comments and no blank ones."""
+    pending = ""
+    for raw in _LINE_END.split(text):
+        line = raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        if _continues(line):
+            # An escaped line end is nothing at all; the next line's indentation does not count.
+            pending += line[:-1]
+            continue
+        yield pending + line
+        pending = ""
+    if pending:
+        yield pending
+
+
+def _continues(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _pair(line: str) -> tuple[str, str]:
+    parts = _KEY_AND_VALUE.fullmatch(line)
+    assert parts is not None, "a logical line does not end within an escape"
+    return _unescape(parts[1]), _unescape(parts[2])
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    plain = _ESCAPE.sub(_character, text)
+    # Java's characters are UTF-16: one beyond the first 65,536 is written as two escapes, and half of one
+    # is nothing that could be encoded again.
+    return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _character(escape: re.Match[str]) -> str:
+    what = escape[1]
+    if what == "u":
+        raise CorruptStorage(f"malformed properties: no four digits after \\u at {escape.string[:80]!r}")
+    return chr(int(what[1:], 16)) if len(what) == 5 else _READ.get(what, what)
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(_escaped, text)
+
+
+def _escape_key(text: str) -> str:
+    return _escape(text).replace(" ", "\\ ")
+
+
+def _escape_value(text: str) -> str:
+    escaped = _escape(text)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def _escaped(special: re.Match[str]) -> str:
+    character = special[0]
+    if character in "\\=:#!":
+        return f"\\{character}"
+    if character in _WRITTEN:
+        return _WRITTEN[character]
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
