@@ -34,7 +34,7 @@ COMPILED = ("protocol", "broker")
 BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cython>=3.1,<4")
 LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "types-psutil", "nox", "rich")
-TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil")
+TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "javaproperties")
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
     "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",
@@ -126,6 +126,38 @@ def bench(session: nox.Session) -> None:
     """Measure against peers, paired in one run; `-- NAME` runs one benchmark."""
     _install(session, "psutil", "rich", *PEERS)
     session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def crash(session: nox.Session) -> None:
+    """Cut the power at thousands of moments of a log's life; `OTTLA_CRASH_STATES` says how many."""
+    _install(session, *TESTING)
+    states = {"OTTLA_CRASH_STATES": os.environ.get("OTTLA_CRASH_STATES", "5000")}
+    session.run(
+        "pytest", "--timeout", "3600", "packages/broker/tests/log/test_crash_states.py", *session.posargs,
+        env=states,
+    )  # fmt: skip
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Send a broker a million frames made at random; `-- --frames N --seed S` sends others."""
+    _install(session, "psutil", "confluent-kafka")
+    session.run("python", "tests/system/fuzz.py", *session.posargs)
+
+
+@nox.session
+def kill(session: nox.Session) -> None:
+    """Kill a broker under load two hundred times; nothing acknowledged may be lost (`-- --rounds N`)."""
+    _install(session, "psutil", "confluent-kafka")
+    session.run("python", "tests/system/kill_rounds.py", *session.posargs)
+
+
+@nox.session
+def connections(session: nox.Session) -> None:
+    """Hold five thousand idle connections open while five hundred clients work."""
+    _install(session, "psutil")
+    session.run("python", "tests/system/connections.py", *session.posargs)
 
 
 @nox.session

@@ -31,10 +31,8 @@ def batch(size: int, *, producer_id: int = -1) -> bytearray:
     builder = BatchBuilder(2 << 20)
     while not builder.record_count or builder.size_in_bytes + 110 <= size:
         builder.append(None, b"v" * 100, 1_000)
-    idempotent = (
-        {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0} if producer_id >= 0 else {}
-    )
-    return bytearray(builder.build(**idempotent))
+    first = min(producer_id, 0)  # -1 for both epoch and sequence where there is no producer id
+    return bytearray(builder.build(producer_id=producer_id, producer_epoch=first, base_sequence=first))
 
 
 def opened(directory: Path, *, clean: bool = True, segment_bytes: int = 1 << 30) -> Log:

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from ottla.protocol.api import ApiKey, request_class
-from ottla.protocol.records import BatchBuilder
+from ottla.protocol.records import BatchBuilder, Codec
 from ottla.protocol.schema import Field, Message, Struct
 
 TOPICS = [f"fuzz-{number}" for number in range(6)]
@@ -59,7 +59,7 @@ class RandomFrames:
     def __init__(self, seed: int, keys: list[ApiKey]) -> None:
         self.rng = random.Random(seed)
         self._keys = keys
-        self._batches = [self._batch(codec) for codec in range(5) for _ in range(3)]
+        self._batches = [self._batch(codec) for codec in Codec for _ in range(3)]
         self._kinds: list[tuple[int, Callable[[], bytes]]] = [
             (50, self.valid),
             (20, self.flipped),
@@ -190,7 +190,7 @@ class RandomFrames:
             batch[: self.rng.choice((len(batch), len(batch), self.rng.randrange(len(batch)))) or None]
         )
 
-    def _batch(self, codec: int) -> bytes:
+    def _batch(self, codec: Codec) -> bytes:
         builder = BatchBuilder(codec=codec)
         for number in range(self.rng.randrange(1, 20)):
             builder.append(b"k%d" % number, b"v" * self.rng.randrange(50), 1_700_000_000_000 + number)

@@ -28,6 +28,7 @@ from ottla.broker.handlers import (
 from ottla.broker.handlers.services import RequestContext, Services
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.metrics import Metrics
+from ottla.broker.topics import Topics
 from ottla.broker.transactions.coordinator import Transactions
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
@@ -77,7 +78,7 @@ BROKER = 7
 R = TypeVar("R")
 
 
-class TopicsStub:
+class TopicsStub(Topics):
     """Creates internal topics by telling the metadata of them."""
 
     def __init__(self, metadata: MetadataCache) -> None:
@@ -116,7 +117,14 @@ def tell(metadata: MetadataCache, topics: dict[str, int]) -> None:
 
 
 @pytest.fixture
-async def services() -> AsyncIterator[Services]:
+def topics() -> TopicsStub:
+    metadata = MetadataCache(BROKER)
+    tell(metadata, {"topic": 2})
+    return TopicsStub(metadata)
+
+
+@pytest.fixture
+async def services(topics: TopicsStub) -> AsyncIterator[Services]:
     config = broker_config_from(
         {
             "log.dirs": "/nowhere",
@@ -125,8 +133,7 @@ async def services() -> AsyncIterator[Services]:
             "offset.metadata.max.bytes": "10",
         }
     )
-    environment, metrics, metadata = Environment(), Metrics(), MetadataCache(BROKER)
-    tell(metadata, {"topic": 2})
+    environment, metrics = Environment(), Metrics()
     groups = GroupCoordinator(
         config=config, environment=environment, metrics=metrics, store=MemoryOffsets(PARTITIONS)
     )
@@ -141,10 +148,10 @@ async def services() -> AsyncIterator[Services]:
             metrics=metrics,
             replicas=nothing,
             logs=nothing,
-            metadata=metadata,
+            metadata=topics.metadata,
             groups=groups,
             transactions=Transactions(ProducerIds(session, BROKER)),
-            topics=TopicsStub(metadata),
+            topics=topics,
             session=session,
         )
 
@@ -206,17 +213,19 @@ async def stable(services: Services) -> str:
 
 
 @versions(3)
-async def test_the_first_to_ask_for_a_coordinator_makes_the_topic(services: Services, version: int) -> None:
+async def test_the_first_to_ask_for_a_coordinator_makes_the_topic(
+    services: Services, topics: TopicsStub, version: int
+) -> None:
     answer = await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="g"), version)
 
     assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, BROKER, "localhost", 9092)
-    assert services.topics.created == [GROUP_METADATA_TOPIC]
+    assert topics.created == [GROUP_METADATA_TOPIC]
     await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="g"), version)
-    assert len(services.topics.created) == 1
+    assert len(topics.created) == 1
 
 
-async def test_a_topic_that_cannot_be_made_is_no_coordinator(services: Services) -> None:
-    services.topics.refusal = InvalidReplicationFactor("not enough brokers")
+async def test_a_topic_that_cannot_be_made_is_no_coordinator(services: Services, topics: TopicsStub) -> None:
+    topics.refusal = InvalidReplicationFactor("not enough brokers")
 
     answer = await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="g"), 3)
 

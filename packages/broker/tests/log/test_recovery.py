@@ -17,7 +17,7 @@ AT = Path("/data")
 DIRECTORY = AT / "topic-0"
 
 
-def written(files: MemoryFiles, count: int = 6, *, close: bool = False, **settings: int) -> Log:
+def written(files: MemoryFiles, count: int = 6, *, close: bool = False, **settings: Any) -> Log:
     log = log_in(AT, files, **settings)
     for number in range(count):
         append(log, b"value %d" % number * 8, leader_epoch=number // 3, timestamp_ms=1_000 + number)

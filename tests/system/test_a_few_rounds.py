@@ -1,0 +1,40 @@
+"""A few rounds of each long test; `nox -s fuzz`, `kill` and `connections` run them at length."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["fuzz.py", "--frames", "10000"], id="random frames neither stop nor bloat a broker"),
+        pytest.param(
+            ["kill_rounds.py", "--rounds", "5"], id="nothing acknowledged is lost when it is killed"
+        ),
+        pytest.param(
+            ["connections.py", "--idle", "300", "--active", "30", "--requests", "5"],
+            id="idle connections and busy clients are served at once",
+        ),
+    ],
+)
+def test_a_broker_withstands(command: list[str]) -> None:
+    script, *options = command
+
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1].startswith("ok:"), done.stdout
