@@ -28,6 +28,7 @@ def play(story: Story, *brokers: int, seed: int = 0) -> None:
         async with ControllerCluster(seed) as cluster:
             await cluster.start(*brokers)
             await cluster.until(lambda: cluster.active is not None, "a controller")
+            await cluster.until(lambda: all(cluster.brokers[one].epoch >= 0 for one in brokers), "registered")
             await story(cluster)
             cluster.invariants.check()
 
@@ -192,6 +193,7 @@ def test_a_deletion_interrupted_by_a_controller_failover_is_finished_by_the_next
         await with_topic(cluster, (2, 1), (1, 2))
         assert cluster.active is not None
         first = cluster.active.broker_id
+        await cluster.until(lambda: cluster.under_way == 0, "all is answered")
         cluster.lost_answers = 1.0
 
         await cluster.delete_topic("orders")

@@ -40,9 +40,22 @@ class StartupRefused(RuntimeError):
 
 async def make_roots(operations: Operations) -> None:
     """Create the persistent znodes that a cluster has from its first broker on."""
-    parents = dict.fromkeys(parent for path in paths.PERSISTENT_ROOTS for parent in _lineage(path))
+    parents = list(dict.fromkeys(parent for path in paths.PERSISTENT_ROOTS for parent in _lineage(path)))
+    if await retrying(lambda: _create_all(operations, parents)):
+        return
     for path in parents:
         await retrying(lambda path=path: _create_quietly(operations, path))  # type: ignore[misc]
+
+
+async def _create_all(operations: Operations, parents: list[str]) -> bool:
+    """Create the znodes of a new cluster in one round trip; False where there is a cluster already."""
+    if await operations.exists(parents[0]) is not None:
+        return False
+    try:
+        await operations.multi([Create(path) for path in parents])
+    except NodeExists:
+        return False
+    return True
 
 
 def _lineage(path: str) -> list[str]:

@@ -286,6 +286,13 @@ class _Wire:
         self._broker = broker
 
     async def send(self, request: ControlRequest) -> ControlResponse:
+        self._cluster.under_way += 1
+        try:
+            return await self._send(request)
+        finally:
+            self._cluster.under_way -= 1
+
+    async def _send(self, request: ControlRequest) -> ControlResponse:
         await asyncio.sleep(self._cluster.random.uniform(0.001, 0.02))
         target = self._cluster.brokers.get(self._broker.id)
         if target is None:
@@ -306,6 +313,8 @@ class ControllerCluster:
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
         self.lost_answers = 0.0
+        self.under_way = 0
+        """How many requests to brokers have no answer yet."""
         self.ensemble = MemoryEnsemble(
             now_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
             delay_ms=lambda: self.random.uniform(0.2, 3.0),
