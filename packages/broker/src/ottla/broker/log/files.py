@@ -20,7 +20,6 @@ Mapping: TypeAlias = mmap.mmap | memoryview
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that say the disk is full: what was begun is undone, and the directory stays in use."""
-_RESERVE_BYTES: Final = 4096
 
 
 class Lock(Protocol):
@@ -71,10 +70,6 @@ class File(Protocol):
 
     def map(self, size: int, *, writable: bool) -> Mapping:
         """Map the first `size` bytes, at least one."""
-        ...
-
-    def unmap(self, mapping: Mapping) -> None:
-        """End a mapping; needed before the file is cut."""
         ...
 
 
@@ -195,10 +190,6 @@ class DiskFile:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return mmap.mmap(self._descriptor, size, access=access)
 
-    def unmap(self, mapping: Mapping) -> None:
-        assert isinstance(mapping, mmap.mmap)
-        mapping.close()
-
 
 class _FileLock:
     __slots__ = ("_descriptor",)
@@ -269,6 +260,14 @@ class DiskFiles:
             os.close(descriptor)
             return None
         return _FileLock(descriptor)
+
+
+def unmap(mapping: Mapping) -> None:
+    """End a mapping; needed before its file is cut."""
+    if isinstance(mapping, memoryview):
+        mapping.release()
+    else:
+        mapping.close()
 
 
 def write_atomically(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.broker.log.files import File, Files
+from ottla.broker.log.files import File, Files, unmap
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.indexes import (
     OFFSET_ENTRY_SIZE,
@@ -31,21 +32,12 @@ class MappedIndex:
     """What offset and time index share: a mapped array of entries of equal size.
 
     Opened for reading, the file is as long as its entries. Opened for writing, it is `max_bytes` long, almost
-    all of it a hole, and blocks are reserved before they are written.
+    all of it a hole, and blocks are reserved before they are written. No descriptor is kept beside the
+    mapping: a broker has thousands of these.
     """
 
     ENTRY_SIZE: int = 8
-    __slots__ = (
-        "_file",
-        "_files",
-        "_map",
-        "_reserved",
-        "_writable",
-        "base_offset",
-        "count",
-        "max_entries",
-        "path",
-    )
+    __slots__ = ("_files", "_map", "_reserved", "_writable", "base_offset", "count", "max_entries", "path")
 
     def __init__(self, files: Files, path: Path, base_offset: int) -> None:
         self._files = files
@@ -55,23 +47,22 @@ class MappedIndex:
         self.max_entries = 0
         self._reserved = 0
         self._writable = False
-        self._file: File | None = None
         self._map: Any = b""
 
     def open_for_reading(self) -> None:
         """Map what is there. Raises FileNotFoundError, and CorruptStorage for an impossible length."""
-        self._file = self._files.open(self.path)
-        size = self._file.size()
+        file = self._files.open(self.path)
+        size = file.size()
         if size % self.ENTRY_SIZE:
             raise CorruptStorage(f"{self.path.name} has {size} bytes, no multiple of {self.ENTRY_SIZE}")
         self.count = self.max_entries = size // self.ENTRY_SIZE
-        self._map = self._file.map(size, writable=False) if size else b""
+        self._map = file.map(size, writable=False) if size else b""
         self._loaded()
 
     def open_for_writing(self, max_bytes: int, *, keep: bool) -> None:
         """Map room for `max_bytes` of entries; entries that are there stay if `keep`."""
         self.close()
-        file = self._file = self._files.open(self.path, create=True)
+        file = self._files.open(self.path, create=True)
         self.count = file.size() // self.ENTRY_SIZE if keep else 0
         self.max_entries = max(max_bytes // self.ENTRY_SIZE, self.count + 1, 2)
         if not keep:
@@ -86,6 +77,11 @@ class MappedIndex:
         """Called when entries were mapped."""
 
     @property
+    def mapping(self) -> Any:
+        """The entries, and what is reserved for more; not to be kept."""
+        return self._map
+
+    @property
     def full(self) -> bool:
         """Whether no entry fits."""
         return self.count >= self.max_entries
@@ -94,9 +90,8 @@ class MappedIndex:
         """The position of the next entry, on blocks that exist."""
         position = self.count * self.ENTRY_SIZE
         if position + self.ENTRY_SIZE > self._reserved:
-            assert self._file is not None
             size = min(_RESERVE_BYTES, self.max_entries * self.ENTRY_SIZE - self._reserved)
-            self._file.reserve(self._reserved, size)
+            self.file.reserve(self._reserved, size)
             self._reserved += size
         return position
 
@@ -110,28 +105,20 @@ class MappedIndex:
         self.close()
         self.open_for_reading()
 
-    def sync(self) -> None:
-        """Force the entries to the disk. Blocks."""
-        if self._file is not None:
-            self._file.sync()
-
-    def _unmap(self) -> None:
-        if self._file is not None and not isinstance(self._map, bytes):
-            self._file.unmap(self._map)
-        self._map = b""
-
     def close(self) -> None:
-        """Let go of file and mapping; one that was written is cut to its entries."""
-        self._unmap()
-        if self._writable and self._file is not None:
-            self._file.truncate(self.count * self.ENTRY_SIZE)
-        self._writable = False
-        self._file = None
+        """Let go of the mapping; a file that was written is cut to its entries."""
+        if not isinstance(self._map, bytes):
+            unmap(self._map)
+        self._map = b""
+        if self._writable:
+            self._writable = False
+            with suppress(FileNotFoundError):  # the partition was deleted
+                self.file.truncate(self.count * self.ENTRY_SIZE)
 
     @property
-    def file(self) -> File | None:
-        """The open file, for those who sync it on a thread."""
-        return self._file
+    def file(self) -> File:
+        """The file, opened for whoever syncs it."""
+        return self._files.open(self.path)
 
 
 _OFFSET = struct.Struct(">ii")

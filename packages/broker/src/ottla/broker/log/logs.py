@@ -245,11 +245,16 @@ class Logs:
         directory.recovery_points = read_offsets(files, path / RECOVERY_POINTS_FILE) or {}
         directory.log_starts = read_offsets(files, path / LOG_START_OFFSETS_FILE) or {}
         found = list(self._partitions_in(directory))
+        began_ms = self._environment.clock.monotonic_ms()
+        if found and not directory.clean:
+            log.warning("recovering %d partitions in %s: it was not closed cleanly", len(found), path)
         with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir, "log-recovery") as threads:
             opened = threads.map(lambda one: self._load(directory, one[0], one[1], log_config), found)
             for topic_partition, one in zip((tp for tp, _ in found), opened, strict=True):
                 if one is not None:
                     self._take(directory, topic_partition, one)
+        took_ms = self._environment.clock.monotonic_ms() - began_ms
+        log.info("opened %d partitions in %s in %d ms", len(found), path, took_ms)
 
     def _partitions_in(self, directory: LogDirectory) -> Iterator[tuple[TopicPartition, Path]]:
         files = self._files

@@ -118,10 +118,6 @@ class MemoryFile:
         view = memoryview(self._node.content)[:size]
         return view if writable else view.toreadonly()
 
-    def unmap(self, mapping: Mapping) -> None:
-        assert isinstance(mapping, memoryview)
-        mapping.release()
-
 
 class _MemoryLock:
     def __init__(self, held: set[Path], path: Path) -> None:
