@@ -34,7 +34,7 @@ COMPILED = ("protocol", "broker")
 BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cython>=3.1,<4")
 LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "types-psutil", "nox", "rich")
-TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "javaproperties")
+TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "javaproperties", "uvloop")
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
     "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",

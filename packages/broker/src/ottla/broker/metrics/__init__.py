@@ -5,7 +5,16 @@ it is wanted.
 """
 
 from ottla.broker.metrics.event_loop import watch_event_loop_lag
-from ottla.broker.metrics.registry import BUCKET_BOUNDS, TICK_MS, Gauge, Histogram, Meter, Metric, MetricName, Metrics
+from ottla.broker.metrics.registry import (
+    BUCKET_BOUNDS,
+    TICK_MS,
+    Gauge,
+    Histogram,
+    Meter,
+    Metric,
+    MetricName,
+    Metrics,
+)
 
 __all__ = [
     "BUCKET_BOUNDS",

@@ -98,7 +98,7 @@ class Histogram:
             self._largest = value
 
     def take(self, buckets: Sequence[int], count: int, total: float, largest: float) -> None:
-        """Take in values that were counted elsewhere in buckets like these; one for each of `BUCKET_BOUNDS` and the rest."""
+        """Take in values counted elsewhere: one bucket for each of `BUCKET_BOUNDS`, one for the rest."""
         self.count += count
         self.total += total
         self._largest = max(self._largest, largest)
