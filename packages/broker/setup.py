@@ -3,12 +3,15 @@
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+COMPILED = ("network._frames", "log._tail", "handlers._produce_run")
+
 extensions = [
     Extension(
-        "ottla.broker.network._frames",
-        ["src/ottla/broker/network/_frames.pyx"],
+        f"ottla.broker.{name}",
+        [f"src/ottla/broker/{name.replace('.', '/')}.pyx"],
         extra_compile_args=["-O3"],
     )
+    for name in COMPILED
 ]
 
 setup(ext_modules=cythonize(extensions, language_level=3))

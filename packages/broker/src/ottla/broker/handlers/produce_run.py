@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ottla.broker.handlers._produce_run import Target
 from ottla.broker.log.log import Appended
 from ottla.protocol.errors import KafkaError, RequestTimedOut
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
@@ -69,16 +70,6 @@ class NotPlain(Exception):
     """The run has to go the long way."""
 
 
-class Target:
-    """A partition and its topic's meters, as the index holds them."""
-
-    __slots__ = ("meters", "partition")
-
-    def __init__(self, services: Services, partition: LeaderPartition) -> None:
-        self.partition = partition
-        self.meters = services.topic_metrics.of(partition.topic_partition.topic)
-
-
 class ProduceRuns:
     """Appends runs for one broker. `index` says which partitions are known; the long way adds to it."""
 
@@ -94,7 +85,14 @@ class ProduceRuns:
         partition = self._services.replicas.hosted(topic_partition)
         if partition is None or topic in INTERNAL_TOPICS or partition.log.config.flush_before_acknowledge:
             return
-        self.index[topic.encode() + topic_partition.partition.to_bytes(4)] = Target(self._services, partition)
+        key = topic.encode() + topic_partition.partition.to_bytes(4)
+        self.index[key] = Target(partition, self._services.topic_metrics.of(topic), self._all)
+
+    def forget(self, topic: str) -> None:
+        """The topic's settings have changed: whether its next produces are plain is for the long way to say."""
+        start = topic.encode()
+        for known in [one for one in self.index if one[:-4] == start]:
+            del self.index[known]
 
     def append(self, run: Run) -> bytes | Coroutine[Any, Any, bytes]:
         """Append a run; gives the answers, or a wait for them where replicas are behind.
@@ -102,24 +100,23 @@ class ProduceRuns:
         Raises `NotPlain`, and then nothing has been appended.
         """
         target: Target = run.target
-        partition = target.partition
+        partition, now_ms = target.partition, self._clock.now_ms()
         try:
-            appended = partition.append(run.batches, required_acks=run.acks, now_ms=self._clock.now_ms())
-        except (KafkaError, OSError):
+            answers = target.append_alone(run, now_ms)
+            if answers is not None:
+                return answers
+            if partition.log.config.flush_before_acknowledge:
+                raise NotPlain
+            appended = partition.append(run.batches, required_acks=run.acks, now_ms=now_ms)
+        except (KafkaError, OSError, NotPlain):
             self.index.pop(run.key, None)
             raise NotPlain from None
         if appended.duplicate and run.count > 1:
             raise NotPlain  # one of them is a retry; taken one by one, each gets its own offset
-        self._count(target, run)
+        target.count(run)
         if run.acks == ALL_ACKS and partition.core.high_watermark <= appended.last_offset:
             return self._when_replicated(run, partition, appended)
         return run.answers(appended.base_offset, appended.log_append_time_ms, appended.log_start_offset)
-
-    def _count(self, target: Target, run: Run) -> None:
-        for meters in (target.meters, self._all):
-            meters.produce_requests.count += run.count
-            meters.messages_in.count += run.records
-            meters.bytes_in.count += run.size_in_bytes
 
     async def _when_replicated(self, run: Run, partition: LeaderPartition, appended: Appended) -> bytes:
         try:

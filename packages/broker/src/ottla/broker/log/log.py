@@ -63,6 +63,7 @@ Buffer = bytes | bytearray | memoryview
 _CONTROL: Final = 0x20
 _MAX_HINTS: Final = 128
 _OPEN_SEALED_SEGMENTS: Final = 8
+_NEVER: Final = 2**63 - 1
 
 
 class AppendOrigin(Enum):
@@ -179,7 +180,7 @@ class Log:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self._read_config(config)
-        self.tail.limit(config, self._jitter_ms())
+        self._limit(self.tail)
 
     def _read_config(self, config: LogConfig) -> None:
         self._config = config
@@ -190,6 +191,11 @@ class Log:
         """Whether nothing but what every topic needs is checked."""
         self._max_bytes = min(config.max_message_bytes, config.segment_bytes)
         self._flush_messages = config.flush_messages
+
+    def _limit(self, tail: Tail) -> None:
+        tail.limit(self._config, self._jitter_ms())
+        durable = self._config.flush_before_acknowledge or self._flush_messages < _NEVER
+        tail.max_common_bytes = self._max_bytes if self._plain and self.offline is None and not durable else 0
 
     def _jitter_ms(self) -> int:
         most = min(self._config.segment_jitter_ms, self._config.segment_ms)
@@ -232,6 +238,7 @@ class Log:
         """Stop writing for good: the disk cannot be relied on."""
         if self.offline is None:
             self.offline = error
+            self.tail.max_common_bytes = 0
             log.error("%s goes offline: %s", self.topic_partition, error)
             self._report_failure(error)
 
@@ -250,6 +257,11 @@ class Log:
         Raises `CorruptMessage`, `MessageTooLarge`, `RecordListTooLarge`, `InvalidRecord`, `InvalidTimestamp`,
         the errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
         """
+        if origin is AppendOrigin.CLIENT:
+            base_offset = self.append_common(batches, leader_epoch, now_ms)
+            if base_offset >= 0:
+                last_offset, size = self.tail.next_offset - 1, len(batches)
+                return Appended(base_offset, last_offset, -1, self.log_start_offset, False, size)
         headers = validate_batches(batches, dense=True)
         if not self._plain or len(headers) != 1:
             return self._append_several(batches, headers, leader_epoch, now_ms, origin)
@@ -273,6 +285,17 @@ class Log:
         if idempotent:
             self._note_producer(batches, header, base_offset)
         return Appended(base_offset, next_offset - 1, -1, self.log_start_offset, False, size)
+
+    def append_common(self, batches: Buffer, leader_epoch: int, now_ms: int) -> int:
+        """Append what a client sent if nothing about it is unusual; gives its first offset.
+
+        -1, and nothing was changed, when it has to go through `append`. Raises `KafkaStorageError`.
+        """
+        try:
+            return self.tail.append_common(batches, leader_epoch, now_ms, self.producers)
+        except OSError as error:
+            self._undo(error)
+            raise self._storage_error(error) from error
 
     def _append_several(
         self,
@@ -481,7 +504,7 @@ class Log:
         self._segments.append(segment)
         self._bases.append(base_offset)
         self.tail = Tail(segment, base_offset, now_ms)
-        self.tail.limit(self._config, self._jitter_ms())
+        self._limit(self.tail)
         self._snapshot(base_offset)
 
     def _make(self, segment: Segment) -> None:
@@ -498,7 +521,7 @@ class Log:
     def _tail_of(self, segment: Segment, log_end_offset: int) -> Tail:
         segment.activate(self._config.segment_index_bytes, keep=True)
         tail = Tail(segment, log_end_offset, 0)
-        tail.limit(self._config, self._jitter_ms())
+        self._limit(tail)
         return tail
 
     def segment_for(self, offset: int) -> Segment:
@@ -740,7 +763,7 @@ class Log:
             self._make(segment)
             self._keep_segments([segment])
             self.tail = Tail(segment, offset, 0)
-            self.tail.limit(self._config, self._jitter_ms())
+            self._limit(self.tail)
             self.files.sync_dir(self.directory)
             self.leader_epochs.clear()
         except OSError as error:
@@ -852,6 +875,7 @@ class Log:
     def moved_to(self, directory: Path) -> None:
         """Take in that the directory was renamed: the log is being deleted and takes nothing more."""
         self.offline = OSError(errno.ENOENT, "the log was deleted")
+        self.tail.max_common_bytes = 0
         self.directory = directory
         for segment in self._segments:
             segment.directory = directory

@@ -8,6 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
@@ -75,6 +76,14 @@ cdef inline uint32_t _checksum(uint32_t value, const unsigned char* p, Py_ssize_
     with nogil:
         value = ottla_crc32c(value, p, size)
     return value
+
+
+cdef uint32_t _exported_checksum(uint32_t value, const unsigned char* p, Py_ssize_t size) noexcept:
+    return _checksum(value, p, size)
+
+
+# For other compiled modules: uint32_t (uint32_t value, const unsigned char *data, Py_ssize_t size).
+crc32c_function = PyCapsule_New(<void*>_exported_checksum, "ottla.crc32c", NULL)
 
 
 def crc32c(data, value=0):

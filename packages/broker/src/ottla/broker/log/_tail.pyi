@@ -1,0 +1,77 @@
+from collections.abc import Callable
+from typing import Any
+
+from ottla.broker.config import LogConfig
+from ottla.broker.log.index import OffsetIndex, TimeIndex
+from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.segment import Segment
+
+class Tail:
+    """Where a log is appended to: the active segment, its end, and when to begin another one."""
+
+    leader_epoch: int
+    max_common_bytes: int
+    """The largest batch that `append_common` takes; 0 sends everything the general way."""
+
+    write: Callable[[Any, int], None]
+    """What writes bytes at a position; may be replaced."""
+
+    def __init__(self, segment: Segment, next_offset: int, now_ms: int) -> None: ...
+    @property
+    def segment(self) -> Segment: ...
+    @property
+    def offsets(self) -> OffsetIndex: ...
+    @property
+    def times(self) -> TimeIndex: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def max_timestamp_offset(self) -> int: ...
+    @property
+    def max_next_offset(self) -> int:
+        """A segment has to be rolled before an append ends above it."""
+    @property
+    def index_full(self) -> bool: ...
+    @property
+    def hints(self) -> dict[int, int]:
+        """Offsets readers will most likely ask for, with their positions."""
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def segment_ms(self) -> int: ...
+    @property
+    def roll_above_timestamp(self) -> int: ...
+    @property
+    def roll_after_ms(self) -> int: ...
+    def limit(self, config: LogConfig, jitter_ms: int) -> None:
+        """Take the topic's limits."""
+    def append_common(
+        self,
+        batches: bytes | bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        producers: ProducerStates,
+    ) -> int:
+        """Check and append a client's v2 batches if nothing about them is unusual; gives their first offset.
+
+        -1, and nothing was changed, when the general way has to be gone: something is wrong with them, an
+        epoch or a segment begins, or a producer's sequence does not simply go on. After an OSError `undo`
+        has to be called.
+        """
+    def append(
+        self,
+        data: bytes | bytearray | memoryview,
+        next_offset: int,
+        largest: int,
+        largest_at: int,
+        now_ms: int,
+    ) -> None:
+        """Write behind the end and index it. After an OSError `undo` has to be called."""
+    def undo(self) -> None:
+        """Cut off what a failed append left in the files."""
+    def seal(self) -> None:
+        """Leave the segment, cut to what is in it."""
