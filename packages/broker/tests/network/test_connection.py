@@ -453,6 +453,19 @@ async def test_the_broker_has_no_more_connections_than_it_may_have() -> None:
         assert await (await made.client()).is_closed()
 
 
+async def test_limits_may_change_while_connections_are_open() -> None:
+    async with network(max_connections=2) as made:
+        first = await made.client()
+        first.send(heartbeat(1))
+        await first.answers(1)
+
+        made.server.set_limits(BrokerConfig(max_connections=1))
+
+        assert await (await made.client()).is_closed()
+        first.send(heartbeat(2))
+        assert await first.answers(1) == [(2, 2)]
+
+
 @on_both_loops
 async def test_stopping_answers_what_was_begun_and_takes_nothing_new() -> None:
     async with network() as made:

@@ -202,3 +202,11 @@ async def test_a_value_from_the_file_is_described_as_static(harness: Harness) ->
     entry = harness.broker_entry("background.threads")
 
     assert (entry.value, entry.source) == ("4", STATIC_BROKER)
+
+
+async def test_what_is_used_only_at_the_start_is_read_only(harness: Harness) -> None:
+    assert harness.broker_entry("num.io.threads").read_only
+    assert harness.broker_entry("advertised.listeners").read_only
+    assert not harness.broker_entry("max.connections.per.ip").read_only
+    with pytest.raises(InvalidConfig, match=r"overrides must be a list of host:limit, not '10\.0\.0\.1'"):
+        await harness.configs.alter_broker("1", lambda _: {"max.connections.per.ip.overrides": "10.0.0.1"})

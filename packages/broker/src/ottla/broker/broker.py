@@ -140,6 +140,7 @@ class Broker:
         await enter(services.groups)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(Server(services, Routes(ROUTES)))
+        services.configs.on_broker_change.append(self._server.set_limits)
         await self._bind()
         self._join_cluster(session, control)
         await self._until_known()
@@ -251,6 +252,7 @@ class Broker:
     def _topic_changed(self, topic: str, config: Any) -> None:
         for log in self.services.logs.of_topic(topic):
             log.config = config
+        self.services.produce_runs.forget(topic)
 
     def _directory_failed(self, partitions: list[TopicPartition]) -> None:
         """Serve what was in a failed directory no more, and let the controller choose other leaders."""
@@ -267,8 +269,9 @@ class Broker:
         await retrying(lambda: session.create(event.path, event.encode(), sequential=True, make_parents=True))
 
     def _broker_changed(self, config: BrokerConfig) -> None:
-        self.services.config = config
-        self.services.topics.config = config
+        services = self.services
+        services.config = services.topics.config = config
+        services.logs.configure(config)
 
     # ---- joining the cluster
 

@@ -194,12 +194,14 @@ def _loop_factory(wanted: bool | None) -> Any:
 
 async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
     import asyncio
+    from concurrent.futures import ThreadPoolExecutor
     from contextlib import AsyncExitStack
 
     from ottla.broker.broker import Broker
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(config.num_io_threads, "io"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:

@@ -21,6 +21,12 @@ _HOUR_MS = 3_600_000
 _CLUSTER: Final = "cluster-wide"
 
 
+def _limits_by_host(text: str) -> str | None:
+    items = [item.rpartition(":") for item in text.split(",") if item.strip()]
+    fine = all(host.strip() and limit.strip().isdecimal() for host, _, limit in items)
+    return None if fine else "must be a list of host:limit"
+
+
 @frozen(kw_only=True)
 class BrokerConfig:
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
@@ -39,7 +45,7 @@ class BrokerConfig:
         "Addresses to listen on, as NAME://host:port separated by commas; an empty host is every interface.",
     )
     advertised_listeners: str | None = key(
-        None, "Addresses given to clients, where they differ from listeners.", update="per-broker"
+        None, "Addresses given to clients, where they differ from listeners."
     )
     listener_security_protocol_map: str = key(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
@@ -55,19 +61,17 @@ class BrokerConfig:
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )
     num_network_threads: int = key(
-        3, "Accepted for compatibility: one event loop serves the network.", at_least(1), update=_CLUSTER
+        3, "Accepted for compatibility: one event loop serves the network.", at_least(1)
     )
     num_io_threads: int = key(
         8,
         "Threads for work that blocks: cold reads, recompression, directory work.",
         at_least(1),
-        update=_CLUSTER,
     )
     background_threads: int = key(
         10,
         "Accepted for compatibility: background work runs as tasks of the event loop.",
         at_least(1),
-        update=_CLUSTER,
     )
     queued_max_requests: int = key(
         500, "Requests that may be in progress; above it, connections are no longer read.", at_least(1)
@@ -91,7 +95,7 @@ class BrokerConfig:
         MAX_INT, "Connections the broker accepts from one address.", at_least(0), update=_CLUSTER
     )
     max_connections_per_ip_overrides: str = key(
-        "", "Other limits for some addresses, as `host:limit,…`.", update=_CLUSTER
+        "", "Other limits for some addresses, as `host:limit,…`.", _limits_by_host, update=_CLUSTER
     )
     connections_max_idle_ms: int = key(
         600_000, "How long a connection may be silent before it is closed; -1 means for ever.", long=True
@@ -221,19 +225,17 @@ class BrokerConfig:
         update=_CLUSTER,
     )
     log_cleaner_enable: bool = key(True, "Whether compacted topics are compacted.")
-    log_cleaner_threads: int = key(1, "Threads that compact.", at_least(0), update=_CLUSTER)
+    log_cleaner_threads: int = key(1, "Threads that compact.", at_least(0))
     log_cleaner_io_max_bytes_per_second: float = key(
-        1.7976931348623157e308, "Bytes a second that compaction may read and write.", update=_CLUSTER
+        1.7976931348623157e308, "Bytes a second that compaction may read and write."
     )
     log_cleaner_dedupe_buffer_size: int = key(
-        134_217_728, "Memory for the offset maps of compaction.", long=True, update=_CLUSTER
+        134_217_728, "Memory for the offset maps of compaction.", long=True
     )
-    log_cleaner_io_buffer_size: int = key(
-        524_288, "Memory for compaction's reads and writes.", at_least(0), update=_CLUSTER
-    )
-    log_cleaner_io_buffer_load_factor: float = key(0.9, "How full an offset map may get.", update=_CLUSTER)
+    log_cleaner_io_buffer_size: int = key(524_288, "Memory for compaction's reads and writes.", at_least(0))
+    log_cleaner_io_buffer_load_factor: float = key(0.9, "How full an offset map may get.")
     log_cleaner_backoff_ms: int = key(
-        15_000, "Pause when there is nothing to compact.", at_least(0), long=True, update=_CLUSTER
+        15_000, "Pause when there is nothing to compact.", at_least(0), long=True
     )
     log_cleaner_min_cleanable_ratio: float = key(
         0.5,
@@ -344,7 +346,7 @@ class BrokerConfig:
     replica_fetch_min_bytes: int = key(1, "Bytes worth answering a follower's fetch for.", at_least(0))
     replica_fetch_response_max_bytes: int = key(10_485_760, "Bytes of one answer to a follower.", at_least(0))
     replica_fetch_backoff_ms: int = key(1_000, "Pause after a failed fetch from a leader.", at_least(0))
-    num_replica_fetchers: int = key(1, "Fetchers per leader.", at_least(1), update=_CLUSTER)
+    num_replica_fetchers: int = key(1, "Fetchers per leader.", at_least(1))
     replica_high_watermark_checkpoint_interval_ms: int = key(
         5_000, "How often high watermarks are written down.", at_least(1), long=True
     )

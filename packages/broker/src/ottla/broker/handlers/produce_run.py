@@ -94,6 +94,12 @@ class ProduceRuns:
         for known in [one for one in self.index if one[:-4] == start]:
             del self.index[known]
 
+    def forget(self, topic: str) -> None:
+        """The topic's settings have changed: whether its next produces are plain is for the long way to say."""
+        start = topic.encode()
+        for known in [one for one in self.index if one[:-4] == start]:
+            del self.index[known]
+
     def append(self, run: Run) -> bytes | Coroutine[Any, Any, bytes]:
         """Append a run; gives the answers, or a wait for them where replicas are behind.
 

@@ -655,6 +655,10 @@ class Logs:
         """Forget producers that wrote nothing for `producer.id.expiration.ms`; says how many."""
         return sum(one.expire_producers(now_ms, self._config.producer_id_expiration_ms) for one in self)
 
+    def configure(self, config: BrokerConfig) -> None:
+        """Go by these settings from here on, as far as they may change while logs are open."""
+        self._config = config
+
     # ---- metrics
 
     def _measure(self) -> None:

@@ -44,11 +44,8 @@ class Server:
         self.unstarted = 0
         self._clock = services.environment.clock
         self._idle_s = self.config.connections_max_idle_ms / 1000
-        self._limits = AddressLimits(
-            self.config.max_connections,
-            self.config.max_connections_per_ip,
-            parse_overrides(self.config.max_connections_per_ip_overrides),
-        )
+        self._limits = AddressLimits(0, 0, {})
+        self.set_limits(self.config)
         self.now_s: Callable[[], float] = lambda: 0.0
         """The loop's clock: requests are timed with it."""
         self._connections: OrderedDict[Connection, None] = OrderedDict()
@@ -169,6 +166,12 @@ class Server:
     def settled(self) -> None:
         """A connection has less to do than before, or is gone."""
         self._settled.set()
+
+    def set_limits(self, config: BrokerConfig) -> None:
+        """Hold new connections to these limits; those that are there stay."""
+        self._limits.in_all = config.max_connections
+        self._limits.per_address = config.max_connections_per_ip
+        self._limits.overrides = parse_overrides(config.max_connections_per_ip_overrides)
 
     # ---- what connections use
 
@@ -327,19 +330,20 @@ class AddressLimits:
     """How many connections there may be, in all and from one address."""
 
     def __init__(self, in_all: int, per_address: int, overrides: Mapping[str, int]) -> None:
-        self._in_all = in_all
-        self._per_address = per_address
-        self._overrides = overrides
+        self.in_all = in_all
+        self.per_address = per_address
+        self.overrides = overrides
         self._counts: dict[str, int] = {}
         self._total = 0
 
     def take(self, host: str) -> str | None:
         """Count a connection; returns why it may not be, or None."""
         count = self._counts.get(host, 0)
-        if count >= self._overrides.get(host, self._per_address):
-            return f"max.connections.per.ip of {self._overrides.get(host, self._per_address)} is reached"
-        if self._total >= self._in_all:
-            return f"max.connections of {self._in_all} is reached"
+        most = self.overrides.get(host, self.per_address)
+        if count >= most:
+            return f"max.connections.per.ip of {most} is reached"
+        if self._total >= self.in_all:
+            return f"max.connections of {self.in_all} is reached"
         self._counts[host] = count + 1
         self._total += 1
         return None
