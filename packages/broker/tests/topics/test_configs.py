@@ -145,8 +145,9 @@ async def test_settings_that_cannot_be_used_are_refused_with_the_reason(harness:
         await harness.configs.alter_topic("orders", lambda _: {"min.insync.replicas": "0"})
     with pytest.raises(InvalidConfig, match=r"no\.such"):
         await harness.configs.alter_topic("orders", lambda _: {"no.such": "0"})
-    with pytest.raises(UnknownTopicOrPartition):
-        await harness.configs.alter_topic("ghost", lambda _: {})
+    for name in ("ghost", "..", "a/b", "n\0ul"):
+        with pytest.raises(UnknownTopicOrPartition):
+            await harness.configs.alter_topic(name, lambda _: {})
 
 
 async def test_a_topic_value_is_described_with_every_place_it_may_come_from(harness: Harness) -> None:

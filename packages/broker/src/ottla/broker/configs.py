@@ -25,6 +25,7 @@ from ottla.broker.config import (
 )
 from ottla.broker.values import frozen, replace
 from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from ottla.protocol.topics import why_illegal_topic_name
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode
 from ottla.zookeeper.session import BadVersion, EventType, NodeExists, NoNode, WatchEvent, ZooKeeperError
@@ -327,7 +328,7 @@ class Configs:
 
         Raises UnknownTopicOrPartition, or InvalidConfig saying which setting cannot be used.
         """
-        if not await self._session.exists(paths.topic(topic)):
+        if why_illegal_topic_name(topic) or not await self._session.exists(paths.topic(topic)):
             raise UnknownTopicOrPartition(f"The topic '{topic}' does not exist.")
 
         def check(settings: Mapping[str, str]) -> None:
