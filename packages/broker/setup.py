@@ -3,7 +3,7 @@
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-COMPILED = ("network._frames", "log._tail", "handlers._produce_run")
+COMPILED = ("network._frames", "network._wire", "log._search", "log._tail", "handlers._produce_run")
 
 extensions = [
     Extension(

@@ -275,6 +275,8 @@ def _answer(reading: Reading, fetch: FetchContext, results: list[FetchedPartitio
             reading.services.topic_metrics.of(topic).bytes_out.mark(result.size)
             reading.services.topic_metrics.all_topics.bytes_out.mark(result.size)
     fetch.answered(carried)
+    if len(carried) == 1 and carried[0][1].size and not reading.is_follower:
+        reading.services.plain_fetches.learn(carried[0][0].topic_partition)
     return answer
 
 

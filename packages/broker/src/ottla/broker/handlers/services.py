@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from ottla.broker.handlers.fetch_plain import PlainFetches
 from ottla.broker.handlers.fetch_sessions import FetchSessions
 from ottla.broker.handlers.produce_run import ProduceRuns
 from ottla.broker.handlers.topic_metrics import TopicMetrics
@@ -51,12 +52,14 @@ class Services:
     fetch_sessions: FetchSessions = field(init=False)
     topic_metrics: TopicMetrics = field(init=False)
     produce_runs: ProduceRuns = field(init=False)
+    plain_fetches: PlainFetches = field(init=False)
 
     def __post_init__(self) -> None:
         slots = self.config.max_incremental_fetch_session_cache_slots
         self.fetch_sessions = FetchSessions(slots, lambda: self.environment.random.randrange(1, 2**31))
         self.topic_metrics = TopicMetrics(self.metrics)
         self.produce_runs = ProduceRuns(self)
+        self.plain_fetches = PlainFetches(self)
         kind = ("kafka.server", "FetchSessionCache")
         self.metrics.gauge(*kind, "NumIncrementalFetchSessions", lambda: len(self.fetch_sessions))
         self.metrics.gauge(

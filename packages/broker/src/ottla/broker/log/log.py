@@ -15,12 +15,13 @@ from uuid import UUID
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log.checkpoints import write_leader_epochs
-from ottla.broker.log.entries import check_entries, locate, walk
+from ottla.broker.log.entries import check_entries, locate
 from ottla.broker.log.files import NO_SPACE, Files
 from ottla.broker.log.flushing import FlushPlan, GroupCommit
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.retention import Bounds, deletable
+from ottla.broker.log.search import whole_end
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from ottla.broker.log.slices import Slice
 from ottla.broker.log.snapshots import drop_snapshots, rebuilt_producers, take_snapshot
@@ -540,48 +541,55 @@ class Log:
 
     # ---- reading
 
-    def read(self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool = True) -> Slice:
+    def read(
+        self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool = True, wait: bool = True
+    ) -> Slice:
         """Whole batches from the one that holds `offset` on, below `up_to`, of one segment.
 
         At most `max_bytes`, but the first batch whatever its size if `at_least_one`. Empty where there is
-        nothing to read. Raises `OffsetOutOfRange` outside of the log, `KafkaStorageError` for a damaged one.
+        nothing to read. Raises `OffsetOutOfRange` outside of the log, `KafkaStorageError` for a damaged one,
+        and, unless `wait`, BlockingIOError where finding it would have to wait for the disk.
         """
         tail = self.tail
         if not self.log_start_offset <= offset <= tail.next_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in {self}")
-        up_to = min(up_to, tail.next_offset)
+        if up_to > tail.next_offset:
+            up_to = tail.next_offset
         if offset >= up_to:
             return Slice(tail.segment.file, 0, 0)
-        if offset >= tail.segment.base_offset:
-            segment, start = tail.segment, tail.hints.get(offset, -1)
+        segment = tail.segment
+        if offset >= segment.base_offset:
+            start = tail.hints.get(offset, -1)
         else:
-            segment, start = self._resume.pop(offset, (self.segment_for(offset), -1))
+            segment, start = self._resume.get(offset) or (self.segment_for(offset), -1)
             self._opening(segment)
         if start < 0:
-            segment, start = self._find(segment, offset)
+            segment, start = self._find(segment, offset, wait)
             if start < 0:
                 return Slice(tail.segment.file, 0, 0)
-        stop = self._position_of(segment, up_to)
-        end = (
-            stop
-            if stop - start <= max_bytes
-            else self._whole(segment, start, start + max_bytes, stop, at_least_one)
-        )
-        return Slice(segment.file, start, max(0, end - start))
+        stop = self._position_of(segment, up_to, wait)
+        end = stop if stop - start <= max_bytes else -1
+        if end < 0:
+            limit = start + max_bytes
+            end, next_offset = whole_end(
+                segment.file, segment.offsets, start, limit, stop, at_least_one=at_least_one, wait=wait
+            )
+            if next_offset >= 0:
+                self._remember(segment, next_offset, end)
+        return Slice(segment.file, start, end - start if end > start else 0)
 
-    def _find(self, segment: Segment, offset: int) -> tuple[Segment, int]:
+    def _find(self, segment: Segment, offset: int, wait: bool) -> tuple[Segment, int]:
         """The entry that holds `offset`, or the first one behind where compaction dropped it."""
         for number in range(bisect_right(self._bases, segment.base_offset) - 1, len(self._segments)):
             candidate = self._segments[number]
             self._opening(candidate)
-            found = candidate.locate(offset)
+            found = candidate.locate(offset, wait=wait)
             if found is not None:
-                if candidate.active:
-                    self._remember(candidate, offset, found.position)
+                self._remember(candidate, offset, found.position)
                 return candidate, found.position
         return segment, -1
 
-    def _position_of(self, segment: Segment, up_to: int) -> int:
+    def _position_of(self, segment: Segment, up_to: int, wait: bool) -> int:
         """Where the entries below `up_to` end in a segment."""
         if segment.active:
             if up_to == self.tail.next_offset:
@@ -592,31 +600,19 @@ class Log:
             number = bisect_right(self._bases, segment.base_offset)
             if number < len(self._bases) and up_to >= self._bases[number]:
                 return segment.size
-        found = segment.locate(up_to)
+        found = segment.locate(up_to, wait=wait)
         return segment.size if found is None else found.position
-
-    def _whole(self, segment: Segment, start: int, limit: int, stop: int, at_least_one: bool) -> int:
-        """The last end of an entry at or below `limit`."""
-        begin = max(start, segment.entry_before(limit).position)
-        end, last_offset = begin, -1
-        for found in walk(segment.file, begin, stop):
-            if found.position + found.size > limit and (end > start or not at_least_one):
-                break
-            end, last_offset = found.position + found.size, found.last_offset
-            if end > limit:
-                break
-        if last_offset >= 0:
-            self._remember(segment, last_offset + 1, end)
-        return end
 
     def _remember(self, segment: Segment, offset: int, position: int) -> None:
         """A reader will most likely go on there."""
-        hints = self.tail.hints if segment.active else self._resume
-        if len(hints) >= _MAX_HINTS:
-            hints.clear()
         if segment.active:
-            self.tail.hints[offset] = position
+            hints = self.tail.hints
+            if len(hints) >= _MAX_HINTS:
+                hints.clear()
+            hints[offset] = position
         elif position < segment.size:
+            if len(self._resume) >= _MAX_HINTS:
+                self._resume.clear()
             self._resume[offset] = segment, position
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
@@ -794,14 +790,24 @@ class Log:
         count = deletable(self._segments, bounds, self._config, now_ms)
         if not count:
             return []
-        if count == len(self._segments):
-            self._roll(self.log_end_offset, now_ms)
+        if count == len(self._segments) and not self._rolled(now_ms):
+            count -= 1
         gone, kept = self._segments[:count], self._segments[count:]
         self._keep_segments(list(kept))
         if self._bases[0] > self.log_start_offset:
             self.log_start_offset = self._bases[0]
             self.leader_epochs.truncate_from_start(self.log_start_offset)
         return list(gone)
+
+    def _rolled(self, now_ms: int) -> bool:
+        """Begin a new segment where there is room for one."""
+        try:
+            self._roll(self.log_end_offset, now_ms)
+        except KafkaStorageError:
+            if self.offline is not None:
+                raise
+            return False
+        return True
 
     def discard(self, segments: Iterable[Segment]) -> list[Path]:
         """Rename segments to `.deleted`; gives the paths to unlink after `file.delete.delay.ms`."""
@@ -820,7 +826,7 @@ class Log:
         plan = FlushPlan(self.files, self.directory, self.log_end_offset, self._truncations)
         for segment in self._sealed:
             plan.to_sync += segment.to_sync()
-        self._sealed = []
+        plan.sealed, self._sealed = self._sealed, []
         if self.unflushed or self._names_changed:
             plan.to_sync += self.tail.segment.to_sync()
         if not self._epochs_written:
@@ -835,13 +841,27 @@ class Log:
         if plan.truncations == self._truncations:
             self.recovery_point = max(self.recovery_point, plan.offset)
 
+    def flush_failed(self, plan: FlushPlan, error: OSError) -> None:
+        """Take in that a plan was not run to its end: the log goes offline, or the next plan does it all."""
+        if not plan.may_be_repeated(error):
+            self.fail(error)
+            return
+        log.warning("%s is not all on the disk: %s", self.topic_partition, error)
+        self._sealed = [one for one in plan.sealed if one in self._segments] + self._sealed
+        self._epochs_written = self._epochs_written and plan.leader_epochs is None
+        self._names_changed = self._names_changed or plan.names_changed
+        self._is_new = self._is_new or plan.is_new
+        self._snapshots_to_sync = plan.paths_to_sync + self._snapshots_to_sync
+
     def flush(self) -> None:
-        """Force everything to the disk. Blocks. Raises `KafkaStorageError`; the log is offline then."""
+        """Force everything to the disk. Blocks. Raises `KafkaStorageError`; if records could not be forced,
+        the log is offline then.
+        """
         plan = self.begin_flush()
         try:
             plan.run()
         except OSError as error:
-            self.fail(error)
+            self.flush_failed(plan, error)
             raise KafkaStorageError(f"{self.topic_partition} cannot be forced to disk: {error}") from error
         self.end_flush(plan)
 
@@ -871,6 +891,7 @@ class Log:
         """Let go of all files, without writing anything."""
         for segment in self._segments:
             segment.close()
+        self.offline = self.offline or OSError(errno.EBADF, "the log was closed")
 
     def moved_to(self, directory: Path) -> None:
         """Take in that the directory was renamed: the log is being deleted and takes nothing more."""
@@ -879,6 +900,7 @@ class Log:
         self.directory = directory
         for segment in self._segments:
             segment.directory = directory
+        self.abandon()
 
     def recovered(self, *, epochs_changed: bool) -> None:
         """Take in that files were made again when the log was opened: they have to reach the disk too."""

@@ -6,15 +6,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ottla.broker.log.entries import Located, check_entries, locate
+from ottla.broker.log.entries import Located, check_entries
 from ottla.broker.log.files import File, Files
 from ottla.broker.log.index import OffsetIndex, TimeIndex, TransactionIndex
+from ottla.broker.log.search import find_entry
 from ottla.protocol.storage import CorruptStorage
-from ottla.protocol.storage.indexes import OffsetEntry
 from ottla.protocol.storage.segments import DELETED_SUFFIX, SegmentFile, file_name
 
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 UNKNOWN: Final = -2
+_SEARCHED_WITHOUT_INDEX_BYTES: Final = 4096
 
 
 class Segment:
@@ -218,14 +219,10 @@ class Segment:
 
     # ---- finding
 
-    def locate(self, offset: int) -> Located | None:
-        """The first entry whose last offset is at or above `offset`."""
-        start = self.offsets.lookup(offset).position if self.size > 4096 else 0
-        return locate(self.file, start, self.size, offset)
-
-    def entry_before(self, position: int) -> OffsetEntry:
-        """The last indexed append that begins at or before a position."""
-        return self.offsets.lookup_position(position)
+    def locate(self, offset: int, *, wait: bool = True) -> Located | None:
+        """The first entry whose last offset is at or above `offset`. Raises as `search.find_entry`."""
+        index = self.offsets if self.size > _SEARCHED_WITHOUT_INDEX_BYTES else None
+        return find_entry(self.file, index, self.size, offset, wait=wait)
 
     # ---- going
 

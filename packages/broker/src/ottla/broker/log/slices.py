@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections.abc import Iterable
 from typing import Final
 
+from ottla.broker.log._search import in_memory
 from ottla.broker.log.files import File
 
-_STEP_BYTES: Final = 64 * 1024
-"""Distance of the pages looked at: the kernel reads ahead in larger pieces than this."""
 _CHUNK_BYTES: Final = 256 * 1024
-_NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
-_probe = bytearray(1)
 
 
 class Slice:
@@ -48,19 +44,7 @@ class Slice:
 
         True also where the system cannot say.
         """
-        if _NOWAIT is None or not self.length:
-            return True
-        descriptor, last = self.file.fileno(), self.position + self.length - 1
-        try:
-            for position in range(self.position, last, _STEP_BYTES):
-                os.preadv(descriptor, [_probe], position, _NOWAIT)
-            os.preadv(descriptor, [_probe], last, _NOWAIT)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
-                raise
-        return True
+        return in_memory(self.file.fileno(), self.position, self.length)
 
     def warm(self) -> None:
         """Bring it into memory. Blocks: for a thread."""

@@ -37,6 +37,9 @@ cdef enum:
     BATCH_HEADER = 61
     RUN_BYTES = 1 << 20
     TRANSACTIONAL_OR_CONTROL = 0x30
+    CODEC = 0x07
+    ZSTD = 4
+    FIRST_WITH_ZSTD = 7
 
 cdef struct Produce:
     int version
@@ -145,6 +148,8 @@ cdef bint plain_batch(Produce *out) noexcept nogil:
     if out.batch_size < BATCH_HEADER or batch[16] != 2 or out.acks == 0 or out.acks < -1 or out.acks > 1:
         return False
     if ottla_be32(batch + 8) + 12 != out.batch_size or batch[22] & TRANSACTIONAL_OR_CONTROL:
+        return False
+    if out.version < FIRST_WITH_ZSTD and batch[22] & CODEC == ZSTD:
         return False
     out.record_count = ottla_be32(batch + 57)
     return out.record_count > 0 and ottla_be32(batch + 23) == out.record_count - 1
@@ -329,6 +334,204 @@ cdef inline char *put_uvarint(char *p, Py_ssize_t value) noexcept nogil:
     return p + 1
 
 
+# -------------------------------------------------------------------------------------------------- fetch
+
+cdef enum:
+    LEAST_FETCH = 8 + 2 + 4 + 4 + 4 + 4 + 1 + 4 + 2 + 4 + 4 + 8 + 4 - 8
+    MOST_FETCH = 2048
+
+
+cdef class PlainFetch:
+    """A Fetch request of a consumer for one partition."""
+
+    cdef readonly object target
+    cdef readonly bytes key
+    cdef readonly int version
+    cdef readonly int32_t correlation_id
+    cdef readonly int32_t max_wait_ms
+    cdef readonly int32_t min_bytes
+    cdef readonly int32_t max_bytes
+    cdef readonly bint committed_only
+    cdef readonly int32_t leader_epoch
+    cdef readonly int64_t offset
+    cdef readonly int32_t partition_max_bytes
+    cdef readonly Py_ssize_t size_in_bytes
+    cdef Py_ssize_t start
+
+    cpdef bytes head(
+        self, int64_t high_watermark, int64_t last_stable_offset, int64_t log_start_offset, Py_ssize_t size
+    ):
+        """Return the response up to its `size` bytes of records, with its frame's size in front."""
+        cdef Py_ssize_t topic = PyBytes_GET_SIZE(self.key) - 4
+        cdef const char *key = PyBytes_AS_STRING(self.key)
+        cdef bint flexible = self.version >= 12
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, 96 + topic)
+        cdef char *first = PyBytes_AS_STRING(out)
+        cdef char *p = put32(first + 4, self.correlation_id)
+        if flexible:
+            p[0] = 0
+            p += 1
+        p = put32(p, 0)  # throttle time
+        if self.version >= 7:
+            p[0], p[1] = 0, 0
+            p = put32(p + 2, 0)  # no error, no session
+        if flexible:
+            p[0] = 2
+            p = put_uvarint(p + 1, topic + 1)
+        else:
+            p = put32(p, 1)
+            p[0], p[1] = <char> (topic >> 8), <char> topic
+            p += 2
+        memcpy(p, key, topic)
+        p += topic
+        if flexible:
+            p[0] = 2
+            p += 1
+        else:
+            p = put32(p, 1)
+        memcpy(p, key + topic, 4)
+        p[4], p[5] = 0, 0
+        p = put64(p + 6, high_watermark)
+        p = put64(p, last_stable_offset)
+        if self.version >= 5:
+            p = put64(p, log_start_offset)
+        if flexible:  # aborted transactions: none, or not asked for
+            p[0] = self.committed_only
+            p = put_uvarint(put32(p + 1, -1), size + 1)
+            size += 3  # no tags: partition, topic, response
+        else:
+            p = put32(p, 0 if self.committed_only else -1)
+            if self.version >= 11:
+                p = put32(p, -1)
+            p = put32(p, <int32_t> size)
+        put32(first, <int32_t> (p - first - 4 + size))
+        return out[:p - first]
+
+
+cdef PlainFetch parse_fetch(const char *p, Py_ssize_t size, dict index):
+    """Read a request if it is a plain Fetch; every byte of it is accounted for."""
+    cdef const char *end = p + size
+    cdef const char *topic
+    cdef char *into
+    cdef Py_ssize_t length, value
+    cdef PlainFetch fetch
+    cdef bytes key
+    cdef int version
+    if be16(p) != 1:
+        return None
+    version = be16(p + 2)
+    if version < 4 or version > 12:
+        return None
+    fetch = PlainFetch.__new__(PlainFetch)
+    fetch.version = version
+    fetch.correlation_id = ottla_be32(p + 4)
+    length = be16(p + 8)
+    p += 10
+    if length < -1 or end - p < length + 32:
+        return None
+    while length > 0:
+        if p[0] & 0x80:  # whether it is text at all is judged on the long way
+            return None
+        p += 1
+        length -= 1
+    if version >= 12:
+        if p[0] != 0:  # tags of the header
+            return None
+        p += 1
+    if ottla_be32(p) != -1:  # a follower
+        return None
+    fetch.max_wait_ms = ottla_be32(p + 4)
+    fetch.min_bytes = ottla_be32(p + 8)
+    fetch.max_bytes = ottla_be32(p + 12)
+    fetch.committed_only = p[16] == 1
+    p += 17
+    if version >= 7:
+        if ottla_be32(p) != 0 or ottla_be32(p + 4) != -1:  # a session, or one to begin
+            return None
+        p += 8
+    # From here on, what every request has behind a name or a length is looked for before it is read.
+    if version >= 12:
+        p = uvarint(p, end, &value)
+        if p == NULL or value != 2:
+            return None
+        p = uvarint(p, end, &length)
+        length -= 1
+    else:
+        if end - p < 6 or ottla_be32(p) != 1:
+            return None
+        length = be16(p + 4)
+        p += 6
+    if p == NULL or length <= 0 or end - p < length + 1:
+        return None
+    topic = p
+    p += length
+    if version >= 12:
+        p = uvarint(p, end, &value)
+        if p == NULL or value != 2:
+            return None
+    else:
+        if end - p < 4 or ottla_be32(p) != 1:
+            return None
+        p += 4
+    value = 16 + (4 if version >= 9 else 0) + (8 if version >= 5 else 0) + (4 + 2 + 2 if version >= 12 else 0)
+    if end - p < value:
+        return None
+    key = PyBytes_FromStringAndSize(NULL, length + 4)
+    into = PyBytes_AS_STRING(key)
+    memcpy(into, topic, length)
+    memcpy(into + length, p, 4)
+    p += 4
+    fetch.leader_epoch = -1
+    if version >= 9:
+        fetch.leader_epoch = ottla_be32(p)
+        p += 4
+    fetch.offset = <int64_t> ottla_be32(p) << 32 | <unsigned int> ottla_be32(p + 4)
+    p += 8
+    if version >= 12:
+        if ottla_be32(p) != -1:  # it wants to know whether its log has diverged
+            return None
+        p += 4
+    if version >= 5:
+        p += 8  # a follower's log start
+    fetch.partition_max_bytes = ottla_be32(p)
+    p += 4
+    if version >= 12:
+        if p[0] != 0 or p[1] != 0 or p[2] != 1:  # tags of partition and topic; nothing is forgotten
+            return None
+        p = uvarint(p + 3, end, &length)
+        length -= 1
+        if p == NULL or length < 0 or end - p != length + 1 or p[length] != 0:  # rack, no tags
+            return None
+    elif version >= 7:
+        if end - p < 4 or ottla_be32(p) != 0:
+            return None
+        p += 4
+        if version >= 11:
+            if end - p < 2:
+                return None
+            length = be16(p)
+            p += 2
+            if length < 0 or end - p < length:
+                return None
+            p += length
+        if p != end:
+            return None
+    elif p != end:
+        return None
+    if version >= 11:  # the rack is not used, but has to be text
+        if version >= 12:
+            end -= 1
+        while length > 0:
+            length -= 1
+            if end[-1 - length] & 0x80:
+                return None
+    fetch.target = index.get(key)
+    if fetch.target is None:
+        return None
+    fetch.key = key
+    return fetch
+
+
 # ------------------------------------------------------------------------------------------------- tallies
 
 cdef enum:
@@ -435,6 +638,10 @@ cdef class FrameReader:
     @property
     def kept_bytes(self):
         return self.kept_bytes_
+
+    @property
+    def rest(self):
+        return self.end - self.position
 
     cpdef object get_buffer(self):
         cdef Py_ssize_t need
@@ -573,3 +780,29 @@ cdef class FrameReader:
     cpdef object give_back(self, ProduceRun run):
         """Put a run back: its requests are frames again."""
         self.position = run.start
+
+    cpdef object next_fetch(self, dict index):
+        """Take the request that stands here if it is a plain Fetch of a known partition, or return None.
+
+        Plain is: version 4 to 12, from a consumer, without a session, one topic, one partition. `index` is as
+        for `next_produces`.
+        """
+        cdef Py_ssize_t have = self.end - self.position, size
+        cdef const char *source
+        cdef PlainFetch fetch
+        if self.source is None or have < SIZE + LEAST_FETCH:
+            return None
+        source = PyByteArray_AS_STRING(self.source) + self.position
+        size = ottla_be32(source)
+        if size < LEAST_FETCH or size > MOST_FETCH or size > self.limit or have - SIZE < size:
+            return None
+        fetch = parse_fetch(source + SIZE, size, index)
+        if fetch is not None:
+            fetch.start = self.position
+            fetch.size_in_bytes = size
+            self.position += SIZE + size
+        return fetch
+
+    cpdef object give_back_fetch(self, PlainFetch fetch):
+        """Put a request back: it is a frame again."""
+        self.position = fetch.start

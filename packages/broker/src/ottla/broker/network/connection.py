@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.handlers.produce_run import NotPlain
 from ottla.broker.handlers.services import CloseConnection, Ordering
-from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun
+from ottla.broker.network.frames import BadFrame, FrameReader, PlainFetch, ProduceRun
 from ottla.broker.network.outbox import Outbox
 from ottla.broker.network.routes import BadRequest, Call, Origin
+from ottla.broker.network.wire import Wire
 
 if TYPE_CHECKING:
     from ottla.broker.network.listener import Server
@@ -42,7 +43,7 @@ class Pending:
         self.task: asyncio.Task[None] | None = None
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Wire, asyncio.BufferedProtocol):
     """Reads requests, starts them in order, answers them in order.
 
     Reading stops while the peer does not take its answers, while too many requests are unanswered, and while
@@ -55,8 +56,11 @@ class Connection(asyncio.BufferedProtocol):
         self._listener_name = listener_name
         self._dispatcher = server.dispatcher
         self._runs = server.produce_runs
+        self._run_index = server.produce_runs.index
+        self._fetches = server.plain_fetches
         self._queue_limit = server.config.queued_max_requests
         self._bytes_in = server.request_metrics.bytes_in
+        self._turn, self._now_s, self._now_ms = server.turn, server.now_s, server.now_ms
         self._reader = FrameReader(server.receive_buffer, server.config.socket_request_max_bytes)
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
@@ -77,7 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.client_host = str(peer[0]) if peer else ""
         connection_id = f"{_address(local)}-{_address(peer)}-{self._server.next_connection_number()}"
-        self._origin = Origin(self.client_host, self._listener_name, connection_id, Ordering())
+        self._ordering = Ordering()
+        self._origin = Origin(self.client_host, self._listener_name, connection_id, self._ordering)
         # With a high mark of 0, "paused" means that the peer has not taken everything.
         self._transport.set_write_buffer_limits(high=0)
         self._outbox = Outbox(self._transport, self._on_unblocked, self._server.request_metrics.bytes_out)
@@ -109,15 +114,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._outbox.resume_writing()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.last_active_s = self._server.now_s()
-        self._bytes_in.count += nbytes
-        if self._reader.received(nbytes):
-            self.pump()
 
     # ---- requests
 
@@ -152,13 +148,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pumping = False
             self._reader.park()
         self._exhausted = exhausted
-        self._server.write_soon(self)
-
-    def write(self) -> None:
-        """Write what is answered; read on if the peer takes it and nothing is left to begin."""
-        if not self._closing:
-            self._outbox.flush()
-            self._set_reading(self._taking and self._exhausted and not self._outbox.blocked)
+        self._turn.add(self)
 
     def _begin_requests(self) -> bool:
         """Return whether all whole frames were taken."""
@@ -170,6 +160,9 @@ class Connection(asyncio.BufferedProtocol):
             if not self._unstarted and self._origin.ordering.behind is None:
                 run = reader.next_produces(self._runs.index)
                 if run is not None and self._append(run, received_ms):
+                    continue
+                fetch = reader.next_fetch(self._fetches.index)
+                if fetch is not None and self._read(fetch, received_ms):
                     continue
             frame = reader.next_frame()
             if frame is None:
@@ -196,6 +189,16 @@ class Connection(asyncio.BufferedProtocol):
             self._server.measure_run(run, received_ms)
         else:
             self._begin_wait(run, answers, received_ms)
+        return True
+
+    def _read(self, fetch: PlainFetch, received_ms: float) -> bool:
+        """Answer a plain fetch; False, and it is a frame again, when it has to go the long way."""
+        parts = self._fetches.answer(fetch)
+        if parts is None:
+            self._reader.give_back_fetch(fetch)
+            return False
+        self._answer_now(parts)
+        self._server.measure_fetch(fetch, received_ms)
         return True
 
     def _begin_wait(self, run: ProduceRun, answers: Awaitable[bytes], received_ms: float) -> None:

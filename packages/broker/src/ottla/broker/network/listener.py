@@ -11,11 +11,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ottla.broker.metrics import BUCKET_BOUNDS
 from ottla.broker.network.connection import Connection
-from ottla.broker.network.frames import ProduceRun, ReceiveBuffer, Tally
-from ottla.broker.network.request_metrics import RequestMetrics
+from ottla.broker.network.frames import PlainFetch, ProduceRun, ReceiveBuffer
+from ottla.broker.network.request_metrics import RequestMetrics, ShortTally
 from ottla.broker.network.routes import Call, Dispatcher, Routes
+from ottla.broker.network.wire import Turn
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ log = logging.getLogger("request")
 DRAIN_S: Final = 5.0
 _IDLE_CHECK_S: Final = 1.0
 _REPORT_EVERY_S: Final = 10.0
-_RUN_METRICS_S: Final = 0.25
+_SHORT_METRICS_S: Final = 0.25
 
 
 class Server:
@@ -39,10 +39,11 @@ class Server:
         self.config: BrokerConfig = services.config
         self.dispatcher = Dispatcher(routes, services)
         self.produce_runs = services.produce_runs
+        self.plain_fetches = services.plain_fetches
         self.receive_buffer = ReceiveBuffer()
         self.request_metrics = RequestMetrics(services.metrics)
         self.unstarted = 0
-        self._clock = services.environment.clock
+        self.now_ms = services.environment.clock.now_ms
         self._idle_s = self.config.connections_max_idle_ms / 1000
         self._limits = AddressLimits(0, 0, {})
         self.set_limits(self.config)
@@ -51,13 +52,12 @@ class Server:
         self._connections: OrderedDict[Connection, None] = OrderedDict()
         self._stalled: dict[Connection, None] = {}
         self._to_flush: dict[Connection, None] = {}
-        self._to_write: dict[Connection, None] = {}
         self._listening: list[asyncio.Server] = []
         self._running: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
-        self._run_times, self._run_bytes = Tally(BUCKET_BOUNDS), Tally(BUCKET_BOUNDS)
-        self._run_versions: dict[int, int] = {}
-        self._run_counted = False
+        self._short_produces = ShortTally(self.request_metrics, ApiKey.PRODUCE)
+        self._short_fetches = ShortTally(self.request_metrics, ApiKey.FETCH)
+        self._short_counted = False
         self._numbers = 0
         self._last_report_s = float("-inf")
         services.metrics.gauge(
@@ -70,6 +70,7 @@ class Server:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self.now_s = self._loop.time
+        self.turn = Turn(self._loop.call_soon)
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self._background = [self.spawn(self._close_idle())] if self._idle_s > 0 else []
@@ -210,7 +211,6 @@ class Server:
         """A connection is gone."""
         self._stalled.pop(connection, None)
         self._to_flush.pop(connection, None)
-        self._to_write.pop(connection, None)
         if connection in self._connections:
             del self._connections[connection]
             self._limits.give_back(connection.client_host)
@@ -242,21 +242,6 @@ class Server:
             self._loop.call_soon(self._flush_all)
         self._to_flush[connection] = None
 
-    def write_soon(self, connection: Connection) -> None:
-        """Write at the end of this turn, when all connections that had something to say have been heard.
-
-        Written at once, every answer would wake its client by itself; on a busy broker that costs more than
-        the answer.
-        """
-        if not self._to_write:
-            self._loop.call_soon(self._write_all)
-        self._to_write[connection] = None
-
-    def _write_all(self) -> None:
-        connections, self._to_write = self._to_write, {}
-        for connection in connections:
-            connection.write()
-
     def _flush_all(self) -> None:
         connections, self._to_flush = self._to_flush, {}
         for connection in connections:
@@ -276,29 +261,27 @@ class Server:
         metrics.local_time_ms.update(max(0.0, total_ms - queued_ms - context.remote_ms))
 
     def measure_run(self, run: ProduceRun, received_ms: float) -> None:
-        """Count the produce requests of a run, which were answered together.
+        """Count the produce requests of a run, which were answered together."""
+        took_ms = self.now_s() * 1000 - received_ms
+        self._short_produces.note(run.version, took_ms, run.size_in_bytes / run.count, run.count)
+        if not self._short_counted:
+            self._count_soon()
 
-        Histograms get them a little later and together: at these rates, updating three of them for every
-        request would cost more than the appends.
-        """
-        count = run.count
-        self._run_times.note(self.now_s() * 1000 - received_ms, count)
-        self._run_bytes.note(run.size_in_bytes / count, count)
-        versions = self._run_versions
-        versions[run.version] = versions.get(run.version, 0) + count
-        if not self._run_counted:
-            self._run_counted = True
-            self._loop.call_later(_RUN_METRICS_S, self.count_runs)
+    def measure_fetch(self, fetch: PlainFetch, received_ms: float) -> None:
+        """Count one fetch that was answered the short way."""
+        self._short_fetches.note(fetch.version, self.now_s() * 1000 - received_ms, fetch.size_in_bytes, 1)
+        if not self._short_counted:
+            self._count_soon()
 
-    def count_runs(self) -> None:
-        """Bring the metrics of produce runs up to date."""
-        metrics = self.request_metrics.of(ApiKey.PRODUCE)
-        self._run_times.pour(metrics.total_time_ms, metrics.local_time_ms)
-        self._run_bytes.pour(metrics.request_bytes)
-        for version, count in self._run_versions.items():
-            self.request_metrics.requests(ApiKey.PRODUCE, version).mark(count)
-        self._run_versions.clear()
-        self._run_counted = False
+    def _count_soon(self) -> None:
+        self._short_counted = True
+        self._loop.call_later(_SHORT_METRICS_S, self.count_short)
+
+    def count_short(self) -> None:
+        """Bring the metrics of requests that went the short way up to date."""
+        self._short_produces.pour()
+        self._short_fetches.pour()
+        self._short_counted = False
 
     # ---- idle connections
 

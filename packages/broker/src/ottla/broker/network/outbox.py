@@ -7,17 +7,13 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from ottla.broker.log.log import Slice
     from ottla.broker.metrics import Meter
 
 Part: TypeAlias = "bytes | Slice"
-
-SENDFILE_UP_TO_BYTES: Final = 64 * 1024
-_CHUNK_BYTES: Final = 256 * 1024
-_scratch = memoryview(bytearray(_CHUNK_BYTES))
 
 
 class FileRegion:
@@ -64,19 +60,20 @@ class Outbox:
     def put(self, parts: list[Part]) -> None:
         """Queue one answer; `flush` writes it."""
         for part in parts:
-            if isinstance(part, bytes):
+            if type(part) is bytes:
                 self._parts.append(part)
-                self._bytes_out.mark(len(part))
-            elif part.length:
-                self._bytes_out.mark(part.length)
-                self._parts.append(FileRegion(part) if self._plain else part.read())
+                self._bytes_out.count += len(part)
+            elif part.length:  # type: ignore[union-attr]
+                self._bytes_out.count += part.length  # type: ignore[union-attr]
+                self._parts.append(FileRegion(part) if self._plain else part.read())  # type: ignore[arg-type, union-attr]
 
     def flush(self) -> None:
         """Write as much as the peer takes."""
         parts = self._parts
-        while parts and not self.blocked:
+        while parts and not (self._waiting or self._transport_paused):
             try:
-                self._send_file() if isinstance(parts[0], FileRegion) else self._send_bytes()
+                first = parts[0]
+                self._send_file(first) if type(first) is FileRegion else self._send_bytes()
             except BlockingIOError:
                 self._wait()
             except OSError:
@@ -84,34 +81,37 @@ class Outbox:
                 parts.clear()
 
     def _send_bytes(self) -> None:
-        joined: list[bytes] = []
         parts = self._parts
-        while parts and isinstance(parts[0], bytes):
-            joined.append(parts.popleft())  # type: ignore[arg-type]
-        data = joined[0] if len(joined) == 1 else b"".join(joined)
+        data: bytes = parts.popleft()  # type: ignore[assignment]
+        if parts and type(parts[0]) is bytes:
+            joined = [data]
+            while parts and type(parts[0]) is bytes:
+                joined.append(parts.popleft())  # type: ignore[arg-type]
+            data = b"".join(joined)
         if not parts or self._transport.get_write_buffer_size():
             self._transport.write(data)
             return
         # A region follows: MSG_MORE lets its first bytes travel in the same segment.
-        parts.appendleft(data)
-        sent = self._duplicate().send(data, socket.MSG_MORE)
-        parts.popleft()
+        try:
+            sent = (self._socket or self._duplicate()).send(data, socket.MSG_MORE)
+        except BlockingIOError:
+            parts.appendleft(data)
+            raise
         if sent < len(data):
             parts.appendleft(data[sent:])
 
-    def _send_file(self) -> None:
-        region = self._parts[0]
-        assert isinstance(region, FileRegion)
+    def _send_file(self, region: FileRegion) -> None:
         if self._transport.get_write_buffer_size():
             self._transport_paused = True  # resume_writing comes when it is empty: its high mark is 0
             return
-        sent = send_region(self._duplicate(), region)
+        sent = send_region(self._socket or self._duplicate(), region)
+        if sent == region.length:
+            self._parts.popleft()
+            return
         region.position += sent
         region.length -= sent
         if not sent:
             raise OSError("the file ended before the region did")
-        if not region.length:
-            self._parts.popleft()
 
     def _duplicate(self) -> socket.socket:
         if self._socket is None:
@@ -149,30 +149,29 @@ class Outbox:
     def close(self) -> None:
         """Drop what is left, with the files it holds open."""
         self._stop_waiting()
+        # The connection and its outbox refer to each other; without this, thousands of lost connections
+        # would lie about until the garbage collector looks at its oldest generation.
+        self._unblocked = _nobody_waits
         self._parts.clear()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
+def _nobody_waits() -> None:
+    """Stand for a connection that is gone."""
+
+
 def send_region(to: socket.socket, region: FileRegion) -> int:
     """Send some of a file region and return how much; raises BlockingIOError when the peer takes nothing."""
-    if region.length <= SENDFILE_UP_TO_BYTES:
-        return os.sendfile(to.fileno(), region.slice.fileno(), region.position, region.length)
-    sent = 0
-    while sent < region.length:
-        count = os.preadv(
-            region.slice.fileno(),
-            [_scratch[: min(_CHUNK_BYTES, region.length - sent)]],
-            region.position + sent,
-        )
-        try:
-            taken = to.send(_scratch[:count]) if count else 0
-        except BlockingIOError:
-            if sent:
-                break
-            raise
-        sent += taken
-        if taken < count or not count:
-            break
-    return sent
+    # CPU µs of the sender over loopback, to a client that copies, with the header in front (a Xeon, Linux 6):
+    #
+    #                             16 KB   64 KB   256 KB   1 MB
+    #   MSG_MORE + sendfile         5.6    13.2       42    153
+    #   preadv, one send           11.5    25.4       95    375
+    #   preadv + send, 256 KB each 13.9    27.0       94    397
+    #   four answers in one send    7.9    21.4
+    #
+    # Mapping the segment and sending from the map avoids one of the two copies, but a segment that is cut
+    # under a reader would end the process.
+    return os.sendfile(to.fileno(), region.slice.fileno(), region.position, region.length)

@@ -1,0 +1,299 @@
+"""The short way of Fetch answers what the long way answers, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.handlers import fetch
+from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.log.log import AppendOrigin
+from ottla.broker.network.frames import FrameReader, PlainFetch, ReceiveBuffer
+from ottla.broker.replication.replicas import LeaderPartition
+from ottla.protocol.api import ApiKey
+from ottla.protocol.headers import RequestHeader, decode_request_header, encode_request, response_header
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.protocol.records import BatchBuilder, Codec, ControlType, end_transaction_marker
+
+BOUND_S = 30
+VERSIONS = range(4, 13)
+INDEX: dict[bytes, Any] = {b"t\0\0\0\0": "t-0", b"t\0\0\0\1": "t-1", "thé".encode() + b"\0\0\0\0": "thé-0"}
+
+
+def request_of(
+    offset: int = 0, *, topic: str = "t", partition: int = 0, partition_max: int = 1 << 20, **more: Any
+) -> FetchRequest:
+    of_partition = {
+        name: more.pop(name)
+        for name in ("current_leader_epoch", "last_fetched_epoch", "log_start_offset")
+        if name in more
+    }
+    one = FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=partition_max, **of_partition
+    )
+    return FetchRequest(
+        **{
+            "max_wait_ms": 0,
+            "min_bytes": 1,
+            "session_epoch": -1,
+            "topics": [FetchTopic(topic=topic, partitions=[one])],
+            **more,
+        }
+    )
+
+
+def framed(
+    request: FetchRequest, version: int = 12, correlation_id: int = 1, client: str | None = "c"
+) -> bytes:
+    body = encode_request(RequestHeader(ApiKey.FETCH, version, correlation_id, client), request)
+    return struct.pack(">i", len(body)) + body
+
+
+def reader_with(data: bytes) -> FrameReader:
+    reader = FrameReader(ReceiveBuffer(1 << 20), 100 << 20)
+    reader.get_buffer()[: len(data)] = data
+    reader.received(len(data))
+    return reader
+
+
+def found_in(data: bytes, index: dict[bytes, Any] | None = None) -> PlainFetch | None:
+    return reader_with(data).next_fetch(INDEX if index is None else index)
+
+
+# ---- finding them
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("client", [None, "", "c" * 200])
+@pytest.mark.parametrize("topic", ["t", "thé"])
+def test_a_plain_request_is_read(version: int, client: str | None, topic: str) -> None:
+    request = request_of(1 << 40, topic=topic, partition_max=77, max_bytes=99, min_bytes=3, max_wait_ms=500)
+    request.isolation_level = version % 2
+    if version >= 11:
+        request.rack_id = "r" * (version - 11)
+
+    found = found_in(framed(request, version, 7, client))
+
+    assert found is not None
+    assert (found.target, found.version, found.correlation_id) == (f"{topic}-0", version, 7)
+    assert (found.offset, found.partition_max_bytes, found.max_bytes) == (1 << 40, 77, 99)
+    assert (found.min_bytes, found.max_wait_ms) == (3, 500)
+    assert (found.committed_only, found.leader_epoch) == (version % 2 == 1, -1)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        framed(request_of(), 3),
+        framed(request_of(partition=2)),
+        framed(request_of(topic="other")),
+        framed(request_of(replica_id=2)),
+        framed(request_of(session_epoch=0)),
+        framed(request_of(session_id=5, session_epoch=3)),
+        framed(request_of(session_id=5)),
+        framed(request_of(last_fetched_epoch=0)),
+        framed(request_of(topics=[])),
+        framed(request_of(topics=request_of().topics + request_of(partition=1).topics)),
+        framed(request_of(topics=request_of().topics + request_of(partition=1).topics), 4),
+        framed(request_of(forgotten_topics_data=[ForgottenTopic(topic="t", partitions=[1])])),
+        framed(request_of(forgotten_topics_data=[ForgottenTopic(topic="t", partitions=[1])]), 11),
+        framed(request_of(rack_id="é"), 11),
+        framed(request_of(rack_id="é"), 12),
+    ],
+)
+def test_what_is_not_plain_is_left_for_the_long_way(frame: bytes) -> None:
+    reader = reader_with(frame)
+
+    assert reader.next_fetch(INDEX) is None
+    assert bytes(reader.next_frame() or b"") == frame[4:]
+
+
+def test_a_request_that_is_given_back_is_a_frame_again() -> None:
+    frames = [framed(request_of(), correlation_id=one) for one in (1, 2)]
+    reader = reader_with(b"".join(frames))
+    found = reader.next_fetch(INDEX)
+    assert found is not None
+
+    reader.give_back_fetch(found)
+
+    assert [bytes(reader.next_frame() or b"") for _ in frames] == [one[4:] for one in frames]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_damaged_requests_are_never_misread(version: int) -> None:
+    """Flip, cut and lengthen requests: what is still plain decodes to the same on the long way."""
+    rng = random.Random(version)
+    whole = framed(request_of(5, rack_id="rack" if version >= 11 else ""), version)
+    plain = 0
+    for _ in range(3000):
+        frame = bytearray(whole)
+        for _ in range(rng.randrange(3)):
+            frame[rng.randrange(4, len(frame))] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+        if rng.random() < 0.3:
+            frame = frame[: rng.randrange(12, len(frame))] + rng.randbytes(rng.randrange(3))
+        frame[:4] = struct.pack(">i", len(frame) - 4)
+        found = found_in(bytes(frame))
+        if found is not None:
+            plain += 1
+            assert terms_of(found) == decoded_terms(bytes(frame))
+    assert plain
+
+
+def terms_of(one: PlainFetch) -> tuple[object, ...]:
+    return (
+        one.key, one.version, one.correlation_id, one.max_wait_ms, one.min_bytes, one.max_bytes,
+        one.committed_only, one.leader_epoch, one.offset, one.partition_max_bytes,
+    )  # fmt: skip
+
+
+def decoded_terms(frame: bytes) -> tuple[object, ...]:
+    header, position = decode_request_header(memoryview(frame)[4:])
+    request = FetchRequest.decode(frame[4 + position :], header.api_version)
+    (topic,), (one,) = request.topics, request.topics[0].partitions
+    assert (request.replica_id, request.session_id, request.session_epoch) == (-1, 0, -1)
+    assert not request.forgotten_topics_data
+    assert one.last_fetched_epoch == -1
+    return (
+        topic.topic.encode() + one.partition.to_bytes(4, signed=True), header.api_version,
+        header.correlation_id, request.max_wait_ms, request.min_bytes, request.max_bytes,
+        request.isolation_level == 1, one.current_leader_epoch, one.fetch_offset, one.partition_max_bytes,
+    )  # fmt: skip
+
+
+# ---- answering them
+
+
+async def long_way(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes:
+    answer = fetch.handle(plane.services, request, plane.context(ApiKey.FETCH, version))
+    if isinstance(answer, Awaitable):
+        answer = await answer
+    head = response_header(correlation_id, ApiKey.FETCH, version)
+    body = head + joined(answer.encode_parts(version))
+    return struct.pack(">i", len(body)) + body
+
+
+def joined(parts: list[Any]) -> bytes:
+    return b"".join(one if isinstance(one, bytes) else one.read() for one in parts)
+
+
+def short_way(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes | None:
+    found = found_in(framed(request, version, correlation_id), dict(plane.services.plain_fetches.index))
+    parts = None if found is None else plane.services.plain_fetches.answer(found)
+    return None if parts is None else joined(parts)
+
+
+def transactional(*values: bytes, sequence: int = 0) -> bytes:
+    builder = BatchBuilder(1 << 30)
+    for value in values:
+        builder.append(None, value, 1000, [])
+    return bytes(builder.build(producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True))
+
+
+def marker(kind: ControlType) -> bytes:
+    return end_transaction_marker(kind, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1)
+
+
+async def filled(plane: DataPlane, rng: random.Random) -> LeaderPartition:
+    """A log of several segments and batches of all kinds, maybe with a high watermark in its middle."""
+    alone = rng.random() < 0.6
+    partition = await plane.lead(
+        isr=(1,) if alone else (1, 2),
+        replicas=(1,) if alone else (1, 2),
+        segment_bytes=str(rng.choice([16_000, 40_000, 1 << 30])),
+        index_interval_bytes=str(rng.choice([200, 4096])),
+    )
+    sequence = 0
+    for _ in range(rng.randrange(1, 80)):
+        values = [b"v" * rng.choice([0, 10, 500, 3000]) for _ in range(rng.randrange(1, 6))]
+        kind = rng.random()
+        if kind < 0.1 and alone:
+            partition.append(transactional(*values, sequence=sequence), required_acks=1, now_ms=1)
+            sequence += len(values)
+            if rng.random() < 0.5:
+                partition.append(
+                    marker(rng.choice(list(ControlType))), now_ms=1, origin=AppendOrigin.COORDINATOR
+                )
+            continue
+        codec = rng.choice([Codec.NONE, Codec.GZIP, Codec.ZSTD, Codec.LZ4])
+        partition.append(batch_of(*values, codec=codec), required_acks=1, now_ms=1)
+        if not alone and rng.random() < 0.5:
+            bases = [0, partition.log.log_end_offset]
+            partition.fetched(2, rng.choice(bases), 0, 1)
+    if rng.random() < 0.3:
+        partition.log.advance_log_start(rng.randrange(partition.high_watermark + 1))
+    plane.services.plain_fetches.learn(partition.topic_partition)
+    return partition
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_both_ways_give_the_same_bytes(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    plane = DataPlane(tmp_path)
+    short = 0
+    async with asyncio.timeout(BOUND_S):
+        partition = await filled(plane, rng)
+        end = partition.log.log_end_offset
+        offset = 0
+        for number in range(150):
+            version = rng.choice(VERSIONS)
+            offset = rng.choice([offset, rng.randrange(-1, end + 2), end, end - 1])
+            request = request_of(
+                offset,
+                partition_max=rng.choice([-1, 0, 1, 100, 2000, 20_000, 1 << 20]),
+                max_bytes=rng.choice([0, 1, 3000, 1 << 20, 2**31 - 1]),
+                min_bytes=rng.choice([0, 1, 5000]),
+                max_wait_ms=rng.choice([-1, 0, 1]),
+                isolation_level=rng.randrange(2),
+            )
+            if version >= 9:
+                request.topics[0].partitions[0].current_leader_epoch = rng.choice([-1, -1, 0, 5])
+            mine = short_way(plane, request, version, number)
+            expected = await long_way(plane, request, version, number)
+            if mine is not None:
+                short += 1
+                assert mine == expected
+    assert short or partition.high_watermark == partition.log.log_start_offset
+    plane.logs.close()
+
+
+async def test_a_follower_or_a_deleted_partition_is_forgotten(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    partition.append(batch_of(b"a"), now_ms=1)
+    await long_way(plane, request_of(), 12, 1)
+    assert short_way(plane, request_of(), 12, 1) is not None
+
+    partition.stop()
+    found = found_in(framed(request_of()), dict(plane.services.plain_fetches.index))
+    assert found is not None
+
+    assert plane.services.plain_fetches.answer(found) is None
+    assert not plane.services.plain_fetches.index
+
+
+async def test_aborted_transactions_are_told_the_long_way(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    partition.append(transactional(b"a"), now_ms=1)
+    partition.append(marker(ControlType.ABORT), now_ms=1, origin=AppendOrigin.COORDINATOR)
+    plane.services.plain_fetches.learn(partition.topic_partition)
+
+    assert short_way(plane, request_of(isolation_level=1), 12, 1) is None
+    assert short_way(plane, request_of(), 12, 1) == await long_way(plane, request_of(), 12, 1)
+
+
+async def test_bytes_and_requests_are_counted_as_on_the_long_way(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    partition.append(batch_of(b"a" * 100), now_ms=1)
+    meters = plane.services.topic_metrics
+
+    await long_way(plane, request_of(), 12, 1)
+    counted = (meters.of("t").bytes_out, meters.all_topics.bytes_out, meters.all_topics.fetch_requests)
+    once = [one.count for one in counted]
+    assert short_way(plane, request_of(), 12, 1) is not None
+
+    assert [one.count for one in counted] == [2 * one for one in once]
