@@ -18,8 +18,12 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 Mapping: TypeAlias = mmap.mmap | memoryview
 """A mapped file: read with `struct.unpack_from`, written with `struct.pack_into`."""
 
-NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors that say the disk is full: what was begun is undone, and the directory stays in use."""
+RUN_OUT: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
+"""Errors that say there is no more room, or no more descriptors or memory: what was begun is undone, and the
+directory stays in use. From `sync` they are as final as any other: the kernel forgets what it did not write.
+"""
 
 
 class Lock(Protocol):

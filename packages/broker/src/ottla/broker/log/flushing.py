@@ -7,12 +7,15 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.log.checkpoints import write_leader_epochs
-from ottla.broker.log.files import File, Files
+from ottla.broker.log.files import RUN_OUT, File, Files
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.storage.checkpoints import EpochStart
+
+if TYPE_CHECKING:
+    from ottla.broker.log.segment import Segment
 
 
 @dataclass(slots=True)
@@ -29,6 +32,9 @@ class FlushPlan:
     leader_epochs: tuple[EpochStart, ...] | None = None
     names_changed: bool = False
     is_new: bool = False
+    sealed: list[Segment] = field(default_factory=list)
+    """The segments among what is synced that were sealed before."""
+    records_synced: bool = False
 
     def run(self) -> None:
         """Do it. Blocks: for a thread. After an OSError nothing may be retried: the kernel forgets what it
@@ -36,6 +42,7 @@ class FlushPlan:
         """
         for file in self.to_sync:
             file.sync()
+        self.records_synced = True
         for path in self.paths_to_sync:
             if self.files.exists(path):
                 self.files.open(path).sync()
@@ -45,6 +52,14 @@ class FlushPlan:
             self.files.sync_dir(self.directory)
         if self.is_new:
             self.files.sync_dir(self.directory.parent)
+
+    def may_be_repeated(self, error: OSError) -> bool:
+        """Whether, after this error, another plan can do what this one did not.
+
+        Records that could not be synced are lost to the kernel. The small files are written from the start
+        each time.
+        """
+        return self.records_synced and error.errno in RUN_OUT
 
 
 class Flushable(Protocol):
@@ -62,7 +77,7 @@ class Flushable(Protocol):
 
     def flush(self) -> None: ...
 
-    def fail(self, error: OSError) -> None: ...
+    def flush_failed(self, plan: FlushPlan, error: OSError) -> None: ...
 
 
 class GroupCommit:
@@ -120,7 +135,7 @@ class GroupCommit:
             self._busy = False
             error = None if result.cancelled() else result.exception()
             if result.cancelled() or error is not None:
-                self._failed(error)
+                self._failed(plan, error)
                 return
             self._log.end_flush(plan)
             self._release()
@@ -140,9 +155,9 @@ class GroupCommit:
         else:
             waiting.clear()
 
-    def _failed(self, error: BaseException | None) -> None:
+    def _failed(self, plan: FlushPlan, error: BaseException | None) -> None:
         if isinstance(error, OSError):
-            self._log.fail(error)
+            self._log.flush_failed(plan, error)
         waiting, self._waiting = self._waiting, []
         for _, _, future in waiting:
             if not future.done():

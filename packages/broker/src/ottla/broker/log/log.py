@@ -16,7 +16,7 @@ from uuid import UUID
 from ottla.broker.config import LogConfig
 from ottla.broker.log.checkpoints import write_leader_epochs
 from ottla.broker.log.entries import check_entries, locate
-from ottla.broker.log.files import NO_SPACE, Files
+from ottla.broker.log.files import RUN_OUT, Files
 from ottla.broker.log.flushing import FlushPlan, GroupCommit
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.producer_state import ProducerStates
@@ -449,7 +449,7 @@ class Log:
             self.fail(error)
 
     def _storage_error(self, error: OSError) -> KafkaStorageError:
-        if error.errno not in NO_SPACE:
+        if error.errno not in RUN_OUT:
             self.fail(error)
         return KafkaStorageError(f"{self.topic_partition} cannot be written: {error.strerror or error}")
 
@@ -817,9 +817,14 @@ class Log:
     # ---- the disk
 
     def _epochs_changed(self) -> None:
-        self._epochs_written = False
-        write_leader_epochs(self.files, self.directory, self.leader_epochs.entries, sync=False)
-        self._names_changed = True
+        self._epochs_written, self._names_changed = False, True
+        try:
+            write_leader_epochs(self.files, self.directory, self.leader_epochs.entries, sync=False)
+        except OSError as error:
+            # The next flush writes them, and until then a start looks for them in the log itself.
+            if error.errno not in RUN_OUT:
+                raise
+            log.warning("the leader epochs of %s are not written: %s", self.topic_partition, error)
 
     def begin_flush(self) -> FlushPlan:
         """Say what has to be synced, to be run on a thread and given to `end_flush`."""

@@ -22,7 +22,7 @@ from ottla.broker.log.checkpoints import (
     write_meta_properties,
     write_offsets,
 )
-from ottla.broker.log.files import DiskFiles, Files, write_atomically
+from ottla.broker.log.files import RUN_OUT, DiskFiles, Files, write_atomically
 from ottla.broker.log.files import Lock as FileLock
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import open_log
@@ -48,6 +48,7 @@ from ottla.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     from ottla.broker.environment import Environment
     from ottla.broker.metrics import Metrics
+    from ottla.broker.log.segment import Segment
 
 log = logging.getLogger(__name__)
 
@@ -401,11 +402,21 @@ class Logs:
             )
         except OSError as error:
             raise KafkaStorageError(f"no log can be made in {directory.path}: {error}") from error
+            self._remove_begun(directory, topic_partition)
         self._take(directory, topic_partition, made)
         self._measure_log(made)
         return made
 
     def _partitions_count(self, directory: LogDirectory) -> int:
+    def _remove_begun(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
+        """Leave nothing of a log that could not be made: the next start would take it for one."""
+        path = directory.path / directory_name(topic_partition)
+        try:
+            if self._files.exists(path):
+                self._files.remove_tree(path)
+        except OSError as error:
+            log.warning("%s is not removed: %s", path, error)
+
         return sum(1 for home in self._homes.values() if home is directory)
 
     def _make(
@@ -455,17 +466,18 @@ class Logs:
     def _set_aside(
         self, topic_partition: TopicPartition, name_for: Callable[[TopicPartition, UUID], str]
     ) -> Log | None:
-        gone = self._logs.pop(topic_partition, None)
+        gone = self._logs.get(topic_partition)
         if gone is None:
             return None
-        home = self._homes.pop(topic_partition)
+        home = self._homes[topic_partition]
         target = home.path / name_for(topic_partition, self._unique_id())
         try:
             self._files.rename(gone.directory, target)
         except OSError as error:
-            self._fail(home, error)
+            self._not_done(home, error)
             raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error
         gone.moved_to(target)
+        del self._logs[topic_partition], self._homes[topic_partition]
         home.aside = True
         self._unmeasure_log(topic_partition)
         return gone
@@ -518,6 +530,13 @@ class Logs:
             listener(gone)
 
     # ---- passes
+    def _not_done(self, directory: LogDirectory, error: OSError) -> None:
+        """Give a directory up, unless something has only run out: then the next pass tries again."""
+        if error.errno in RUN_OUT:
+            log.warning("%s: %s; it is tried again", directory.path, error)
+        else:
+            self._fail(directory, error)
+
 
     async def run(self) -> None:
         """Do the passes when they are due, until cancelled."""
@@ -541,14 +560,14 @@ class Logs:
     async def _quietly(self, act: Callable[[int], Awaitable[object]]) -> None:
         try:
             await act(self._environment.clock.now_ms())
-        except (OSError, KafkaError):
+        except Exception:
             log.exception("a pass over the logs failed; it is done again later")
 
     async def retain(self, now_ms: int) -> int:
         """Drop the segments that are too old, too much, or below their log's start; says how many.
 
         The new starts reach the disk before the first file is renamed: otherwise a crash could bring back an
-        older segment without the one behind it.
+        older segment without the one behind it. Where the disk has no room for that, the files go one by one.
         """
         expired = []
         for one in self:
@@ -563,15 +582,16 @@ class Logs:
             return 0
         for one, _ in expired:
             await self._flush(one, now_ms)  # with the snapshot that stands for what goes
-        await self.checkpoint_log_starts(now_ms)
+        unwritten = await self.checkpoint_log_starts(now_ms)
         for one, segments in expired:
             home = self._homes.get(one.topic_partition)
             if home is None:
                 continue
             try:
-                paths = one.discard(segments)
+                paths = await asyncio.to_thread(discard, one, segments)
             except OSError as error:
                 self._fail(home, error)
+            discard = self._discard_in_turn if home in unwritten else Log.discard
                 continue
             log.info("%s dropped %d segments", one.topic_partition, len(segments))
             self._doomed.append(_Doomed(now_ms + one.config.file_delete_delay_ms, paths, home))
@@ -581,6 +601,13 @@ class Logs:
         """Force logs to the disk that `flush.ms` asks for, or that began a new segment; says how many."""
         due = [
             one
+    def _discard_in_turn(self, one: Log, segments: list[Segment]) -> list[Path]:
+        paths = []
+        for segment in segments:
+            paths += one.discard([segment])
+            self._files.sync_dir(one.directory)
+        return paths
+
             for one in self
             if one.has_sealed or (one.unflushed and now_ms - one.flushed_ms >= one.config.flush_ms)
         ]
@@ -593,25 +620,28 @@ class Logs:
         try:
             await asyncio.to_thread(plan.run)
         except OSError as error:
-            one.fail(error)
+            one.flush_failed(plan, error)
             return
         one.end_flush(plan)
         one.flushed_ms = now_ms
 
-    async def checkpoint(self, now_ms: int) -> None:
-        """Write every directory's recovery points."""
-        await self._checkpoint_all(RECOVERY_POINTS_FILE, _recovery_point)
+    async def checkpoint(self, now_ms: int) -> list[LogDirectory]:
+        """Write every directory's recovery points; gives the directories that have no room for them."""
+        return await self._checkpoint_all(RECOVERY_POINTS_FILE, _recovery_point)
 
-    async def checkpoint_log_starts(self, now_ms: int) -> None:
-        """Write every directory's log start offsets."""
-        await self._checkpoint_all(LOG_START_OFFSETS_FILE, _log_start_offset)
+    async def checkpoint_log_starts(self, now_ms: int) -> list[LogDirectory]:
+        """Write every directory's log start offsets; gives the directories that have no room for them."""
+        return await self._checkpoint_all(LOG_START_OFFSETS_FILE, _log_start_offset)
 
-    async def _checkpoint_all(self, name: str, value: Callable[[Log], int]) -> None:
+    async def _checkpoint_all(self, name: str, value: Callable[[Log], int]) -> list[LogDirectory]:
+        unwritten = []
         for directory in self._online():
             try:
                 await asyncio.to_thread(self._write_offsets, directory, name, value)
             except OSError as error:
-                self._fail(directory, error)
+                unwritten.append(directory)
+                self._not_done(directory, error)
+        return unwritten
 
     def _checkpoint_directory(self, directory: LogDirectory) -> None:
         self._write_recovery_points(directory)
@@ -641,7 +671,8 @@ class Logs:
                 try:
                     await asyncio.to_thread(self._remove, one.paths)
                 except OSError as error:
-                    self._fail(one.directory, error)
+                    self._not_done(one.directory, error)
+                    self._doomed.append(one)
         return sum(len(one.paths) for one in due)
 
     def _remove(self, paths: Iterable[Path]) -> None:
