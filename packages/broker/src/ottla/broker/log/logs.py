@@ -47,8 +47,8 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.environment import Environment
-    from ottla.broker.metrics import Metrics
     from ottla.broker.log.segment import Segment
+    from ottla.broker.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -401,13 +401,12 @@ class Logs:
                 directory, topic_partition, topic_id, config or LogConfig.from_broker(self._config)
             )
         except OSError as error:
-            raise KafkaStorageError(f"no log can be made in {directory.path}: {error}") from error
             self._remove_begun(directory, topic_partition)
+            raise KafkaStorageError(f"no log can be made in {directory.path}: {error}") from error
         self._take(directory, topic_partition, made)
         self._measure_log(made)
         return made
 
-    def _partitions_count(self, directory: LogDirectory) -> int:
     def _remove_begun(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
         """Leave nothing of a log that could not be made: the next start would take it for one."""
         path = directory.path / directory_name(topic_partition)
@@ -417,6 +416,7 @@ class Logs:
         except OSError as error:
             log.warning("%s is not removed: %s", path, error)
 
+    def _partitions_count(self, directory: LogDirectory) -> int:
         return sum(1 for home in self._homes.values() if home is directory)
 
     def _make(
@@ -476,8 +476,8 @@ class Logs:
         except OSError as error:
             self._not_done(home, error)
             raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error
-        gone.moved_to(target)
         del self._logs[topic_partition], self._homes[topic_partition]
+        gone.moved_to(target)
         home.aside = True
         self._unmeasure_log(topic_partition)
         return gone
@@ -529,7 +529,6 @@ class Logs:
         for listener in self.on_directory_failed:
             listener(gone)
 
-    # ---- passes
     def _not_done(self, directory: LogDirectory, error: OSError) -> None:
         """Give a directory up, unless something has only run out: then the next pass tries again."""
         if error.errno in RUN_OUT:
@@ -537,6 +536,7 @@ class Logs:
         else:
             self._fail(directory, error)
 
+    # ---- passes
 
     async def run(self) -> None:
         """Do the passes when they are due, until cancelled."""
@@ -587,20 +587,16 @@ class Logs:
             home = self._homes.get(one.topic_partition)
             if home is None:
                 continue
+            discard = self._discard_in_turn if home in unwritten else Log.discard
             try:
                 paths = await asyncio.to_thread(discard, one, segments)
             except OSError as error:
                 self._fail(home, error)
-            discard = self._discard_in_turn if home in unwritten else Log.discard
                 continue
             log.info("%s dropped %d segments", one.topic_partition, len(segments))
             self._doomed.append(_Doomed(now_ms + one.config.file_delete_delay_ms, paths, home))
         return sum(len(segments) for _, segments in expired)
 
-    async def flush_due(self, now_ms: int) -> int:
-        """Force logs to the disk that `flush.ms` asks for, or that began a new segment; says how many."""
-        due = [
-            one
     def _discard_in_turn(self, one: Log, segments: list[Segment]) -> list[Path]:
         paths = []
         for segment in segments:
@@ -608,6 +604,10 @@ class Logs:
             self._files.sync_dir(one.directory)
         return paths
 
+    async def flush_due(self, now_ms: int) -> int:
+        """Force logs to the disk that `flush.ms` asks for, or that began a new segment; says how many."""
+        due = [
+            one
             for one in self
             if one.has_sealed or (one.unflushed and now_ms - one.flushed_ms >= one.config.flush_ms)
         ]
