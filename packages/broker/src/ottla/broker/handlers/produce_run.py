@@ -89,13 +89,7 @@ class ProduceRuns:
         self.index[key] = Target(partition, self._services.topic_metrics.of(topic), self._all)
 
     def forget(self, topic: str) -> None:
-        """The topic's settings have changed: whether its next produces are plain is for the long way to say."""
-        start = topic.encode()
-        for known in [one for one in self.index if one[:-4] == start]:
-            del self.index[known]
-
-    def forget(self, topic: str) -> None:
-        """The topic's settings have changed: whether its next produces are plain is for the long way to say."""
+        """The topic's settings have changed: the long way says whether its next produces are plain."""
         start = topic.encode()
         for known in [one for one in self.index if one[:-4] == start]:
             del self.index[known]

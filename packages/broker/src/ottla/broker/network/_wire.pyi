@@ -1,0 +1,50 @@
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ottla.broker.handlers.services import Ordering
+from ottla.broker.metrics import Meter
+from ottla.broker.network.connection import Pending
+from ottla.broker.network.frames import FrameReader
+from ottla.broker.network.listener import Server
+from ottla.broker.network.outbox import Outbox
+
+class Wire:
+    """What every produced batch goes through: bytes in, the short way of Produce, bytes out."""
+
+    last_active_s: float
+    _server: Server
+    _reader: FrameReader
+    _run_index: Mapping[bytes, Any]
+    _outbox: Outbox
+    _transport: Any
+    _ordering: Ordering
+    _pending: deque[Pending]
+    _bytes_in: Meter
+    _turn: Turn
+    _now_s: Callable[[], float]
+    _now_ms: Callable[[], int]
+    _queue_limit: int
+    _unstarted: int
+    _reading: bool
+    _taking: bool
+    _closing: bool
+    _pumping: bool
+    _exhausted: bool
+
+    def get_buffer(self, sizehint: int) -> memoryview: ...
+    def buffer_updated(self, nbytes: int) -> None: ...
+    def write(self) -> None:
+        """Write what is answered; read on if the peer takes it and nothing is left to begin."""
+
+class Turn:
+    """Who has something to write at the end of this turn of the event loop.
+
+    Written at once, every answer would wake its client by itself; on a busy broker that costs more than the
+    answer.
+    """
+
+    def __init__(self, call_soon: Callable[..., Any]) -> None: ...
+    def add(self, wire: Wire) -> None:
+        """Write at the end of this turn, when all connections that had something to say have been heard."""
+    def write_all(self) -> None: ...

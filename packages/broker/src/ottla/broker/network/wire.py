@@ -1,0 +1,9 @@
+"""The part of a connection that every produced batch goes through, and the writing at the end of a turn.
+
+It is native (`_wire.pyx`). Requests that it does not answer at once stay where they are for
+`Connection.pump`, which does everything, also what is done here.
+"""
+
+from ottla.broker.network._wire import Turn, Wire
+
+__all__ = ["Turn", "Wire"]
