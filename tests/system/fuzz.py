@@ -190,10 +190,20 @@ def run(folder: Path, count: int, seed: int) -> list[str]:
         if canary.found() != list(range(canary.sung)):
             wrong.append("records of the canary are missing or out of order")
     text = broker.log_file.read_text(errors="replace")
-    wrong += [f"in the broker's log: {line}" for line in text.splitlines() if _TROUBLE.search(line)]
+    wrong += troubles(text)
     if wrong:
         Path(tempfile.gettempdir(), "ottla-fuzz.log").write_text(text)
     return wrong
+
+
+def troubles(log: str) -> list[str]:
+    """Find what a broker must not say, each with the lines that say why."""
+    lines = log.splitlines()
+    return [
+        "in the broker's log:\n    " + "\n    ".join(lines[max(0, number - 1) : number + 20])
+        for number, line in enumerate(lines)
+        if _TROUBLE.search(line)
+    ]
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import javaproperties
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ottla.protocol.records import BatchBuilder, Codec, assign_offsets, crc32c
@@ -416,6 +416,9 @@ _PIECES = st.sampled_from(
 
 
 @given(st.lists(_PIECES, max_size=12).map("".join))
+@example("\\\n# said\n")
+@example("\\\n\n# said\n")
+@example("\\")
 def test_properties_are_read_as_javaproperties_reads_them(text: str) -> None:
     try:
         expected = javaproperties.loads(text)

@@ -42,17 +42,17 @@ def encode_properties(values: Mapping[str, str]) -> bytes:
 
 def _logical_lines(text: str) -> Iterator[str]:
     """Lines with their continuations; no comments and no blank ones."""
-    pending = ""
+    pending, continued = "", False
     for raw in _LINE_END.split(text):
         line = raw.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
+        if not continued and line[:1] in ("", "#", "!"):
             continue
-        if _continues(line):
-            # An escaped line end is nothing at all; the next line's indentation does not count.
-            pending += line[:-1]
-            continue
-        yield pending + line
-        pending = ""
+        continued = _continues(line)
+        # An escaped line end is nothing at all; the next line's indentation does not count.
+        pending += line[:-1] if continued else line
+        if not continued and pending:
+            yield pending
+            pending = ""
     if pending:
         yield pending
 
