@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -85,6 +85,7 @@ def start(
         _start_daemon(config)
         return
     _set_up_logging(log_level)
+    _allow_all_descriptors()
     gc.disable()  # what a start makes is there to stay
     with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
         _run(config, uvloop=uvloop, ready_fd=ready_fd)
@@ -211,7 +212,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
             await stack.enter_async_context(LoopWatchdog(config.zookeeper_session_timeout_ms))
         running = await stack.enter_async_context(Broker(config))
         gc.collect()
-        gc.freeze()  # what the broker is made of is never garbage: collections need not look at it
+        _collect_garbage_again()
         _say_ready(running.address, running.broker_id, ready_fd)
         await _until_stopped(running, stopping)
 
@@ -230,6 +231,16 @@ def _collect_garbage_again() -> None:
     """Collect from here on, and let no collection walk through what the start has made."""
     gc.freeze()
     gc.enable()
+
+
+def _allow_all_descriptors() -> None:
+    """Open as many files and connections as the system lets this process, not only what a shell starts with."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _say_ready(address: str, broker_id: int, ready_fd: int | None) -> None:
@@ -260,12 +271,13 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _expected() -> tuple[type[Exception], ...]:
+    from ottla.broker.broker import EveryDirectoryFailed
     from ottla.broker.config import ConfigError
     from ottla.broker.log.logs import LogDirectoryRefused
     from ottla.broker.registration import StartupRefused
     from ottla.zookeeper.errors import ZooKeeperError
 
-    return (ConfigError, StartupRefused, LogDirectoryRefused, ZooKeeperError, OSError)
+    return (ConfigError, StartupRefused, LogDirectoryRefused, EveryDirectoryFailed, ZooKeeperError, OSError)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -188,6 +188,13 @@ class BrokerProcess:
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Wait until the process ends by itself and return its exit status."""
+        assert self._process is not None, "start the broker first"
+        status = self._process.wait(timeout_s)
+        self._process = None
+        return status
+
     def pause(self) -> None:
         """Hold the process with SIGSTOP."""
         os.kill(self.pid, signal.SIGSTOP)

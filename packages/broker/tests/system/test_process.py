@@ -1,0 +1,54 @@
+"""The process that `ottla broker start` makes of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ottla.broker.testing import BrokerProcess
+
+TIMEOUT_S = 20.0
+
+# Starts a broker, lets a thread look at the process once it is ready, and stops it.
+LOOK_WHEN_READY = """
+import gc, os, resource, signal, sys, threading
+from ottla.broker.cli import broker
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+read, write = os.pipe()
+
+def look():
+    with os.fdopen(read) as ready:
+        ready.readline()
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    print("collects garbage:", gc.isenabled(), "all descriptors:", soft == hard, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=look).start()
+broker(["start", "--listen", "127.0.0.1:0", "--data-dir", sys.argv[1], "--ready-fd", str(write)])
+"""
+
+
+def test_a_running_broker_collects_garbage_and_may_open_as_many_files_as_the_system_allows(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", LOOK_WHEN_READY, str(tmp_path / "data")]
+
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    assert "collects garbage: True all descriptors: True" in ended.stdout
+    assert ended.returncode == 0
+
+
+def test_a_broker_whose_last_directory_fails_says_so_in_one_line(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", {"log.flush.offset.checkpoint.interval.ms": "100"})
+    broker.start()
+    (broker.data_dir / "recovery-point-offset-checkpoint.tmp").mkdir()  # nothing can be written there now
+
+    returncode = broker.wait(TIMEOUT_S)
+
+    assert returncode == 1
+    assert broker.last_words(1).startswith("error: every log directory has failed")
+    assert "Traceback" not in broker.log_file.read_text()
