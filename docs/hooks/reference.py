@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from ottla.broker.config import ALIASES, IGNORED, TOPIC_SYNONYMS, BrokerConfig, Key, keys_of, topic_keys
+from ottla.broker.metrics.catalogue import catalogue
 from ottla.broker.routes import ROUTES
-from ottla.broker.testing import BrokerThread
 from ottla.client.cli import main as ottla
 from ottla.protocol.errors import ErrorCode, error_class
 
@@ -161,20 +159,18 @@ def errors() -> Iterator[str]:
 
 
 def metrics() -> Iterator[str]:
-    """Write the page of the metrics: those of a broker that just started."""
+    """Write the page of the metrics."""
     yield "# Metrics"
     yield ""
     yield (
         "A broker keeps Apache Kafka's metrics under Kafka's names, and serves them to Prometheus with "
-        "`metrics.port`. These are there from the start; those of single topics, partitions and APIs come "
-        "with their first use."
+        "`metrics.port`: `kafka.server:type=ReplicaManager,name=LeaderCount` becomes "
+        "`kafka_server_replicamanager_leadercount`, and a meter's `PerSec` becomes `_total`. Where tags are "
+        "named, there is one metric for each of their values, from the first use on."
     )
     yield ""
-    with tempfile.TemporaryDirectory() as folder, BrokerThread(Path(folder)) as running:
-        assert running.broker is not None
-        names = {
-            (name.group, name.type, name.name, type(metric).__name__.lower())
-            for name, metric in running.broker.metrics
-        }
-    rows = ((code(group), code(kind), code(name), shape) for group, kind, name, shape in sorted(names))
-    yield from table(("Group", "Type", "Name", "Kind"), rows)
+    rows = (
+        (code(one.group), code(one.type), code(one.name), ", ".join(one.tags), one.kind, one.meaning)
+        for one in catalogue()
+    )
+    yield from table(("Group", "Type", "Name", "Tags", "Kind", "What it says"), rows)

@@ -13,6 +13,7 @@ from ottla.zookeeper.embedded import EmbeddedCoordinator, Limits
 from ottla.zookeeper.errors import (
     ConnectionLoss,
     NoAuth,
+    NoNode,
     OperationTimeout,
     SessionExpired,
     Unavailable,
@@ -38,6 +39,18 @@ async def test_an_adapter_is_a_session(embedded_server: str) -> None:
         session: Session = adapter
         assert session.connected
         assert session.timeout_ms == 18_000
+
+
+async def test_operations_are_timed_whether_they_succeed_or_not(embedded_server: str) -> None:
+    times_ms: list[float] = []
+    async with KazooSession(embedded_server, took_ms=times_ms.append) as session:
+        times_ms.clear()
+        await session.get("/")
+        with pytest.raises(NoNode):
+            await session.get("/missing")
+
+    assert len(times_ms) == 2
+    assert all(0 < one < 10_000 for one in times_ms)
 
 
 async def test_nobody_there_is_said_in_time() -> None:

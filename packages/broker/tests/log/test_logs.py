@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
@@ -156,7 +157,10 @@ async def test_strays_are_set_aside_and_left_alone(tmp_path: Path) -> None:
     await stopped(logs)
 
 
-async def test_retention_checkpoints_the_new_start_before_files_go(tmp_path: Path) -> None:
+async def test_retention_checkpoints_the_new_start_before_files_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "log-cleaner")
     logs = await started([tmp_path], log_segment_bytes=150, log_retention_ms=1_000)
     log = logs.create(PARTITION)
     for number in range(5):
@@ -166,6 +170,7 @@ async def test_retention_checkpoints_the_new_start_before_files_go(tmp_path: Pat
 
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\ntopic 0 5\n"
     assert len(deleted(log)) == 5
+    assert "topic-0 dropped 5 segments" in [one.message for one in caplog.records if one.name == "log-cleaner"]
     await logs.delete_due(10**9 + 60_000)
     assert not deleted(log)
     await stopped(logs)

@@ -15,6 +15,9 @@ from ottla.broker.handlers import produce
 from ottla.broker.handlers.produce_run import NotPlain
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.network.frames import FrameReader, ProduceRun, ReceiveBuffer
+from ottla.broker.network.listener import Server
+from ottla.broker.network.request_metrics import ShortTally
+from ottla.broker.network.routes import Routes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import RequestHeader, encode_request, response_header
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -215,3 +218,34 @@ async def _short_way(plane: DataPlane, requests: list[bytes], version: int, turn
 
 def _stored(plane: DataPlane) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(plane.logs.root.rglob("*.log")))
+
+
+def test_waiting_for_replicas_counts_as_remote_time(tmp_path: Path) -> None:
+    plane = DataPlane(tmp_path)
+    server = Server(plane.services, Routes([]))
+    run = run_in(framed(request_of(batch_of(b"a"))) * 2)
+    assert run is not None
+
+    server.measure_waited_run(run, received_ms=-30.0, appended_ms=-20.0)  # and its clock says 0
+
+    metrics = server.request_metrics.of(ApiKey.PRODUCE)
+    assert (metrics.total_time_ms.count, metrics.total_time_ms.max) == (2, 30.0)
+    assert (metrics.local_time_ms.max, metrics.remote_time_ms.max) == (10.0, 20.0)
+    assert server.request_metrics.requests(ApiKey.PRODUCE, 9).count == 2
+    plane.logs.close()
+
+
+def test_a_run_that_waits_for_nobody_has_no_remote_time(tmp_path: Path) -> None:
+    plane = DataPlane(tmp_path)
+    server = Server(plane.services, Routes([]))
+    run = run_in(framed(request_of(batch_of(b"a"))) * 2)
+    assert run is not None
+
+    tally = ShortTally(server.request_metrics, ApiKey.PRODUCE)
+    tally.note(run.version, 5.0, 100.0, run.count)
+    tally.pour()
+
+    metrics = server.request_metrics.of(ApiKey.PRODUCE)
+    assert (metrics.total_time_ms.count, metrics.remote_time_ms.count) == (2, 2)
+    assert (metrics.local_time_ms.max, metrics.remote_time_ms.max) == (5.0, 0.0)
+    plane.logs.close()

@@ -15,7 +15,7 @@ from ottla.broker.controller.channels import Sender
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown
 from ottla.broker.controller.leadership import NOBODY
-from ottla.broker.coordination import retrying
+from ottla.broker.coordination import measure_session, retrying
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.store import ReplicatedOffsets
@@ -161,8 +161,12 @@ class Broker:
                 session_timeout_ms=self.config.zookeeper_session_timeout_ms,
                 connection_timeout_ms=self.config.zookeeper_connection_timeout_ms
                 or self.config.zookeeper_session_timeout_ms,
+                took_ms=self.metrics.histogram(
+                    "kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs"
+                ).update,
             )
         )
+        measure_session(session, self.metrics)
         await make_roots(session)
         return session
 
@@ -208,7 +212,7 @@ class Broker:
             metrics=metrics,
             register=self._register,
             connect=self._connect,
-            spawn=control.spawn,
+            spawn=control.lasting,
             unclean_allowed=lambda topic: configs.log_config(topic).unclean_leader_election_enable,
             holder_changed=metadata.wake,
             inter_broker_listener=config.interbroker_listener,
@@ -292,9 +296,9 @@ class Broker:
             endpoints=self._endpoints(),
             data_dir=Path(self.config.data_dirs[0]),
         )
-        control.spawn(services.configs.follow(), "config-changes")
-        control.spawn(services.controller.run(), "controller")
-        control.spawn(self._proposals.run(services.replicas), "isr-proposals")
+        control.lasting(services.configs.follow(), "config-changes")
+        control.lasting(services.controller.run(), "controller")
+        control.lasting(self._proposals.run(services.replicas), "isr-proposals")
 
     def _endpoints(self) -> Iterable[Endpoint]:
         for listener in self.config.parsed_advertised_listeners:
@@ -369,8 +373,8 @@ class Broker:
     def _schedule(self, tasks: BackgroundTasks) -> None:
         config, services = self.config, self.services
         clock = self.environment.clock
-        tasks.spawn(watch_event_loop_lag(self.metrics), "event-loop-lag")
-        tasks.spawn(services.logs.run(), "log-manager")
+        tasks.lasting(watch_event_loop_lag(self.metrics), "event-loop-lag")
+        tasks.lasting(services.logs.run(), "log-manager")
         tasks.every("metrics-tick", TICK_MS, lambda: self.metrics.tick(clock.monotonic_ms()))
         tasks.every(
             "highwatermark-checkpoint",

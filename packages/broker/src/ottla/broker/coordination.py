@@ -1,12 +1,18 @@
-"""Calls to ZooKeeper that wait a lost connection out."""
+"""What the broker adds to its ZooKeeper session: calls that wait a lost connection out, and measurements."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ottla.zookeeper.errors import ZooKeeperError
+from ottla.zookeeper.session import SessionState, StateChange
+
+if TYPE_CHECKING:
+    from ottla.broker.metrics import Metrics
+    from ottla.zookeeper.session import Session
 
 _T = TypeVar("_T")
 
@@ -25,3 +31,25 @@ async def retrying(attempt: Callable[[], Awaitable[_T]]) -> _T:
             if not error.retriable:
                 raise
             await asyncio.sleep(RETRY_BACKOFF_S)
+
+
+def measure_session(session: Session, metrics: Metrics) -> None:
+    """Show where the session stands, and count its losses, as long as it lives."""
+    kind = ("kafka.server", "SessionExpireListener")
+    meters = {
+        SessionState.CONNECTED: metrics.meter(*kind, "ZooKeeperSyncConnectsPerSec"),
+        SessionState.SUSPENDED: metrics.meter(*kind, "ZooKeeperDisconnectsPerSec"),
+        SessionState.LOST: metrics.meter(*kind, "ZooKeeperExpiresPerSec"),
+    }
+
+    def changed(change: StateChange) -> None:
+        if change.state in meters:
+            meters[change.state].mark()
+
+    session.listen(changed)
+    for state in SessionState:
+        metrics.gauge(*kind, "SessionState", partial(_is_in, session, state), state=state.value)
+
+
+def _is_in(session: Session, state: SessionState) -> bool:
+    return session.state is state

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from ottla.broker.metrics import heartbeat, show_running
+
 if TYPE_CHECKING:
     from ottla.broker.environment import Clock
     from ottla.broker.metrics import Metrics
@@ -42,6 +44,12 @@ class BackgroundTasks:
         for task in list(self._tasks):
             task.cancel()
 
+    def lasting(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run `work` that should go on until it is cancelled; metrics show whether it does."""
+        task = self.spawn(work, name)
+        show_running(self._metrics, task, name)
+        return task
+
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run `work`; if it fails, that is logged and the rest of the broker goes on."""
         task = self._group.create_task(self._guarded(work, name), name=name)
@@ -59,17 +67,13 @@ class BackgroundTasks:
 
     def every(self, name: str, interval_ms: float, work: Work) -> asyncio.Task[None]:
         """Do `work` again and again, `interval_ms` after its last end; a failure is logged."""
-        return self.spawn(self._repeat(name, interval_ms, work), name)
+        return self.lasting(self._repeat(name, interval_ms, work), name)
 
     async def _repeat(self, name: str, interval_ms: float, work: Work) -> None:
-        beat = [self._clock.monotonic_ms()]
-        self._metrics.gauge(
-            "ottla.broker", "BackgroundTask", "SinceLastRunMs",
-            lambda: self._clock.monotonic_ms() - beat[0], task=name,
-        )  # fmt: skip
+        beat = heartbeat(self._metrics, self._clock.monotonic_ms, name)
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            beat[0] = self._clock.monotonic_ms()
+            beat()
             try:
                 result = work()
                 if inspect.isawaitable(result):

@@ -70,7 +70,8 @@ class KazooSession(SessionVerbs):
     `connection_timeout_ms`. `operation_timeout_ms` bounds every operation (default: the session
     timeout). The server may clamp the session timeout: pin its min and maxSessionTimeout around
     `session_timeout_ms`, which the lease is counted by. Every new connection starts with a sync,
-    so that nothing older than the last session is read. Leaving closes the session.
+    so that nothing older than the last session is read. Leaving closes the session. `took_ms` is told how
+    long each operation took, those that failed included.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class KazooSession(SessionVerbs):
         max_in_flight: int = 1_000,
         credentials: Sequence[tuple[str, str]] = (),
         acl_policy: AclPolicy = open_acl,
+        took_ms: Callable[[float], object] = lambda _: None,
     ) -> None:
         super().__init__(self, SessionLife(), session_timeout_ms)
         self._hosts, _, chroot = hosts.partition("/")
@@ -92,6 +94,7 @@ class KazooSession(SessionVerbs):
         self._operation_timeout_s = (operation_timeout_ms or session_timeout_ms) / 1000
         self._credentials = tuple(credentials)
         self._acl_policy = acl_policy
+        self._took_ms = took_ms
         self._in_flight = asyncio.Semaphore(max_in_flight)
         self._generation = 0
         self._connection_number = 0
@@ -186,7 +189,7 @@ class KazooSession(SessionVerbs):
         self, submit: Callable[[GuardedClient], Any], path: str, session_number: int | None
     ) -> Any:
         self._life.check(session_number)
-        decided_in = self.session_number
+        decided_in, begun_s = self.session_number, self._loop.time()
         try:
             async with asyncio.timeout(self._operation_timeout_s), self._in_flight:
                 self._life.check(decided_in)  # the wait for a free place may have been long
@@ -195,6 +198,8 @@ class KazooSession(SessionVerbs):
                 return await answer
         except TimeoutError:
             raise OperationTimeout(path, f"no answer within {self._operation_timeout_s:g} s") from None
+        finally:
+            self._took_ms((self._loop.time() - begun_s) * 1000)
 
     def _answered(self, answer: asyncio.Future[Any], path: str, result: Any) -> None:
         """On kazoo's completion thread: hand the outcome over."""

@@ -34,8 +34,10 @@ from ottla.broker.controller.events import (
     WriteLeaderships,
     WriteResults,
 )
+from ottla.broker.controller.gauges import measure_controller
 from ottla.broker.controller.machine import Machine
-from ottla.broker.controller.model import ControllerContext, LiveBroker, PartitionState
+from ottla.broker.controller.model import ControllerContext, LiveBroker
+from ottla.broker.controller.states import ControllerState, state_in
 from ottla.broker.controller.store import Fenced, Store
 from ottla.broker.placement import new_topic_id
 from ottla.protocol.errors import NotController
@@ -67,6 +69,13 @@ _BROKERS: Final = "brokers"
 _TOPICS: Final = "topics"
 _PREFERRED: Final = "preferred"
 _LOG_DIRS: Final = "log dirs"
+_STATES: Final = {
+    _OFFICE: ControllerState.CONTROLLER_CHANGE,
+    _BROKERS: ControllerState.BROKER_CHANGE,
+    _TOPICS: ControllerState.TOPIC_CHANGE,
+    _PREFERRED: ControllerState.MANUAL_LEADER_BALANCE,
+    _LOG_DIRS: ControllerState.LOG_DIR_CHANGE,
+}
 
 
 class _Asked:
@@ -75,6 +84,7 @@ class _Asked:
     def __init__(self, event: Event, future: asyncio.Future[Answers] | None) -> None:
         self.event = event
         self.future = future
+        self.asked_ms = 0.0
 
     def refuse(self) -> None:
         """Tell the one who waits that he has to ask another broker."""
@@ -119,6 +129,7 @@ class Controller:
         self._dirty_topics: set[str] = set()
         self._asked: deque[_Asked] = deque()
         self._something = asyncio.Event()
+        self._state = ControllerState.IDLE
         self._machine: Machine | None = None
         self._store: Store | None = None
         self._channels: Channels | None = None
@@ -128,11 +139,10 @@ class Controller:
         self._watches: dict[str, Callable[[WatchEvent], None]] = {}
         self._topic_watches: dict[str, Callable[[WatchEvent], None]] = {}
         self._stop_listening: Callable[[], None] | None = None
-        self._metrics = metrics
         self._elections = metrics.meter("kafka.controller", "ControllerStats", "LeaderElectionsPerSec")
         self._unclean = metrics.meter("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec")
         self._queue_time = metrics.histogram("kafka.controller", "ControllerEventManager", "EventQueueTimeMs")
-        self._gauges(metrics)
+        measure_controller(self, metrics)
 
     # ---- what others see
 
@@ -145,6 +155,21 @@ class Controller:
     def context(self) -> ControllerContext | None:
         """What the controller knows, None when this is not it. For reading only."""
         return self._machine.context if self._machine else None
+
+    @property
+    def state(self) -> ControllerState:
+        """What the controller is busy with."""
+        return self._state
+
+    @property
+    def waiting_events(self) -> int:
+        """How many events have come that nobody has looked at."""
+        return len(self._asked)
+
+    @property
+    def waiting_requests(self) -> int:
+        """How many requests to brokers have not been sent yet."""
+        return self._channels.waiting() if self._channels else 0
 
     def is_stale_broker_epoch(self, epoch: int) -> bool:
         """Whether a request was meant for an earlier life of this broker."""
@@ -193,14 +218,19 @@ class Controller:
                 self._signal(_OFFICE)
             except ZooKeeperError as error:
                 await self._not_reached(error)
+            finally:
+                self._state = ControllerState.IDLE
 
     async def _next(self) -> None:
         if self._signals:
             signal = next(iter(self._signals))
             del self._signals[signal]
+            self._state = _STATES[signal]
             await self._follow(signal)
         else:
             asked = self._asked.popleft()
+            self._queue_time.update(self._environment.clock.monotonic_ms() - asked.asked_ms)
+            self._state = state_in(asked.event)
             await self._answer(asked)
 
     async def _not_reached(self, error: ZooKeeperError) -> None:
@@ -231,6 +261,7 @@ class Controller:
         self._something.set()
 
     def _put(self, asked: _Asked) -> None:
+        asked.asked_ms = self._environment.clock.monotonic_ms()
         self._asked.append(asked)
         self._something.set()
 
@@ -454,42 +485,3 @@ class Controller:
     def _replied(self, broker: LiveBroker, request: ControlRequest, response: ControlResponse) -> None:
         if self._machine is not None:
             self._put(_Asked(ReplyReceived(broker, request, response), None))
-
-    # ---- metrics
-
-    def _gauges(self, metrics: Metrics) -> None:
-        def count(what: Callable[[ControllerContext], int]) -> Callable[[], float]:
-            return lambda: what(self._machine.context) if self._machine else 0
-
-        controller = "KafkaController"
-        for name, read in (
-            ("ActiveControllerCount", count(lambda _: 1)),
-            ("OfflinePartitionsCount", count(_offline_partitions)),
-            ("PreferredReplicaImbalanceCount", count(_not_preferred)),
-            ("GlobalTopicCount", count(lambda context: len(context.topics))),
-            ("GlobalPartitionCount", count(lambda context: sum(1 for _ in context.partitions()))),
-            ("TopicsToDeleteCount", count(lambda context: len(context.deleting))),
-            ("ActiveBrokerCount", count(lambda context: len(context.live))),
-        ):
-            metrics.gauge("kafka.controller", controller, name, read)
-        metrics.gauge(
-            "kafka.controller", "ControllerEventManager", "EventQueueSize", lambda: len(self._asked)
-        )
-        metrics.gauge(
-            "kafka.controller", "ControllerChannelManager", "TotalQueueSize",
-            lambda: self._channels.waiting() if self._channels else 0,
-        )  # fmt: skip
-
-
-def _offline_partitions(context: ControllerContext) -> int:
-    states = context.partition_states.items()
-    return sum(s is not PartitionState.ONLINE and not context.is_deleting(p) for p, s in states)
-
-
-def _not_preferred(context: ControllerContext) -> int:
-    leaderships = context.leaderships.items()
-    return sum(
-        now.leader != context.assignment(p).replicas[0]
-        for p, now in leaderships
-        if not context.is_deleting(p)
-    )

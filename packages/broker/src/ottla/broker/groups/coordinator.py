@@ -89,7 +89,7 @@ class GroupCoordinator:
         for partition in self._hosted:
             if not partition.loaded:
                 self._spawn_load(partition)
-        self._tasks.spawn(self._keep_time(), "group-time")
+        self._tasks.lasting(self._keep_time(), "group-time")
         interval_ms = self._config.offsets_retention_check_interval_ms
         self._tasks.every("delete-expired-group-metadata", interval_ms, self.expire_offsets)
         return self

@@ -26,6 +26,7 @@ from ottla.broker.log.files import RUN_OUT, DiskFiles, Files, write_atomically
 from ottla.broker.log.files import Lock as FileLock
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import open_log
+from ottla.broker.metrics import heartbeat
 from ottla.broker.values import frozen
 from ottla.protocol.errors import KafkaError, KafkaStorageError
 from ottla.protocol.storage import CorruptStorage
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
 
 log = logging.getLogger(__name__)
+_cleaner_log = logging.getLogger("log-cleaner")
 
 _T = TypeVar("_T")
 _TICK_S: Final = 1.0
@@ -550,8 +552,11 @@ class Logs:
             (config.producer_id_expiration_check_interval_ms, self.expire_producers),
         ]
         due = [clock.monotonic_ms() + interval for interval, _ in passes]
+        beat = heartbeat(self._metrics, clock.monotonic_ms, "log-manager") if self._metrics else None
         while True:
             await asyncio.sleep(_TICK_S)
+            if beat is not None:
+                beat()
             for number, (interval, act) in enumerate(passes):
                 if clock.monotonic_ms() >= due[number]:
                     due[number] = clock.monotonic_ms() + interval
@@ -593,7 +598,7 @@ class Logs:
             except OSError as error:
                 self._fail(home, error)
                 continue
-            log.info("%s dropped %d segments", one.topic_partition, len(segments))
+            _cleaner_log.info("%s dropped %d segments", one.topic_partition, len(segments))
             self._doomed.append(_Doomed(now_ms + one.config.file_delete_delay_ms, paths, home))
         return sum(len(segments) for _, segments in expired)
 

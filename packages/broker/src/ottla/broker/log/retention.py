@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
-
-log = logging.getLogger(__name__)
 
 
 class Span(Protocol):

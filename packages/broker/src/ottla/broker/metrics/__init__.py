@@ -5,6 +5,7 @@ it is wanted.
 """
 
 from ottla.broker.metrics.event_loop import watch_event_loop_lag
+from ottla.broker.metrics.heartbeat import heartbeat, show_running
 from ottla.broker.metrics.registry import (
     BUCKET_BOUNDS,
     TICK_MS,
@@ -25,5 +26,7 @@ __all__ = [
     "Metric",
     "MetricName",
     "Metrics",
+    "heartbeat",
+    "show_running",
     "watch_event_loop_lag",
 ]

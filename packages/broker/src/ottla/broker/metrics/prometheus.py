@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client import Metric as Family
 from prometheus_client.registry import Collector
 
+from ottla.broker.metrics.catalogue import meaning_of
 from ottla.broker.metrics.registry import Gauge, Histogram, Meter, Metric, MetricName, Metrics
 
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
@@ -39,10 +40,16 @@ class KafkaCollector(Collector):
         for name, metric in self._metrics:
             title = prometheus_name(name)
             kind = _kind(metric)
-            family = families.setdefault(title, Family(title, str(name._replace(tags=())), kind))
+            family = families.get(title)
+            if family is None:
+                family = families[title] = Family(title, _about(name), kind)
             if family.type == kind:
                 _add_samples(family, title, dict(name.tags), metric)
         return iter(families.values())
+
+
+def _about(name: MetricName) -> str:
+    return f"{meaning_of(name)} ({name._replace(tags=())})"
 
 
 def _kind(metric: Metric) -> str:

@@ -204,16 +204,24 @@ class Connection(Wire, asyncio.BufferedProtocol):
     def _begin_wait(self, run: ProduceRun, answers: Awaitable[bytes], received_ms: float) -> None:
         pending = Pending()
         self._pending.append(pending)
-        pending.task = self._server.spawn(self._finish_run(pending, run, answers, received_ms))
+        appended_ms = self._server.now_s() * 1000
+        pending.task = self._server.spawn(
+            self._finish_run(pending, run, answers, received_ms, appended_ms)
+        )
 
     async def _finish_run(
-        self, pending: Pending, run: ProduceRun, answers: Awaitable[bytes], received_ms: float
+        self,
+        pending: Pending,
+        run: ProduceRun,
+        answers: Awaitable[bytes],
+        received_ms: float,
+        appended_ms: float,
     ) -> None:
         try:
             pending.parts = [await answers]
         finally:
             pending.done = True
-        self._server.measure_run(run, received_ms)
+        self._server.measure_waited_run(run, received_ms, appended_ms)
         self._release()
 
     def _begin(self, frame: memoryview, received_ms: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ottla.broker.metrics import show_running
 from ottla.broker.network.connection import Connection
 from ottla.broker.network.frames import PlainFetch, ProduceRun, ReceiveBuffer
 from ottla.broker.network.request_metrics import RequestMetrics, ShortTally
@@ -42,6 +43,7 @@ class Server:
         self.plain_fetches = services.plain_fetches
         self.receive_buffer = ReceiveBuffer()
         self.request_metrics = RequestMetrics(services.metrics)
+        self._metrics = services.metrics
         self.unstarted = 0
         self.now_ms = services.environment.clock.now_ms
         self._idle_s = self.config.connections_max_idle_ms / 1000
@@ -74,6 +76,8 @@ class Server:
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self._background = [self.spawn(self._close_idle())] if self._idle_s > 0 else []
+        for task in self._background:
+            show_running(self._metrics, task, "idle-connections")
         return self
 
     async def __aexit__(
@@ -266,6 +270,16 @@ class Server:
         self._short_produces.note(run.version, took_ms, run.size_in_bytes / run.count, run.count)
         if not self._short_counted:
             self._count_soon()
+
+    def measure_waited_run(self, run: ProduceRun, received_ms: float, appended_ms: float) -> None:
+        """Count the produce requests of a run that waited for replicas once it was appended."""
+        metrics, count, now_ms = self.request_metrics.of(ApiKey.PRODUCE), run.count, self.now_s() * 1000
+        metrics.total_time_ms.update(now_ms - received_ms, count)
+        metrics.queue_time_ms.update(0.0, count)
+        metrics.local_time_ms.update(appended_ms - received_ms, count)
+        metrics.remote_time_ms.update(now_ms - appended_ms, count)
+        metrics.request_bytes.update(run.size_in_bytes / count, count)
+        self.request_metrics.requests(ApiKey.PRODUCE, run.version).mark(count)
 
     def measure_fetch(self, fetch: PlainFetch, received_ms: float) -> None:
         """Count one fetch that was answered the short way."""

@@ -29,10 +29,7 @@ class ApiMetrics:
     queue_time_ms: Histogram
     local_time_ms: Histogram
     remote_time_ms: Histogram
-    response_queue_time_ms: Histogram
-    response_send_time_ms: Histogram
     request_bytes: Histogram
-    errors: Meter
     by_version: dict[int, Meter] = field(default_factory=dict)
 
 
@@ -61,10 +58,7 @@ class RequestMetrics:
             queue_time_ms=histogram("RequestQueueTimeMs"),
             local_time_ms=histogram("LocalTimeMs"),
             remote_time_ms=histogram("RemoteTimeMs"),
-            response_queue_time_ms=histogram("ResponseQueueTimeMs"),
-            response_send_time_ms=histogram("ResponseSendTimeMs"),
             request_bytes=histogram("RequestBytes"),
-            errors=self._metrics.meter(_GROUP, _TYPE, "ErrorsPerSec", request=request),
         )
 
     def requests(self, api_key: int, version: int) -> Meter:
@@ -103,8 +97,10 @@ class ShortTally:
         """Give what was counted to the metrics."""
         if not self._versions:
             return
-        metrics = self._metrics.of(self._api_key)
+        metrics, count = self._metrics.of(self._api_key), sum(self._versions.values())
         self._times.pour(metrics.total_time_ms, metrics.local_time_ms)
+        metrics.queue_time_ms.update(0.0, count)
+        metrics.remote_time_ms.update(0.0, count)
         self._bytes.pour(metrics.request_bytes)
         for version, count in self._versions.items():
             self._metrics.requests(self._api_key, version).mark(count)

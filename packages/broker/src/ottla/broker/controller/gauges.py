@@ -1,0 +1,51 @@
+"""What a controller shows under Kafka's names; where it is not elected, everything of the cluster is 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.broker.controller.model import ControllerContext, PartitionState
+
+if TYPE_CHECKING:
+    from ottla.broker.controller.controller import Controller
+    from ottla.broker.metrics import Metrics
+
+
+def measure_controller(controller: Controller, metrics: Metrics) -> None:
+    """Show what the controller knows and what it is busy with."""
+
+    def count(what: Callable[[ControllerContext], int]) -> Callable[[], float]:
+        return lambda: what(controller.context) if controller.context else 0
+
+    for name, read in (
+        ("ActiveControllerCount", count(lambda _: 1)),
+        ("OfflinePartitionsCount", count(_offline_partitions)),
+        ("PreferredReplicaImbalanceCount", count(_not_preferred)),
+        ("GlobalTopicCount", count(lambda context: len(context.topics))),
+        ("GlobalPartitionCount", count(lambda context: sum(1 for _ in context.partitions()))),
+        ("TopicsToDeleteCount", count(lambda context: len(context.deleting))),
+        ("ActiveBrokerCount", count(lambda context: len(context.live))),
+        ("ControllerState", lambda: controller.state),
+    ):
+        metrics.gauge("kafka.controller", "KafkaController", name, read)
+    metrics.gauge(
+        "kafka.controller", "ControllerEventManager", "EventQueueSize", lambda: controller.waiting_events
+    )
+    metrics.gauge(
+        "kafka.controller", "ControllerChannelManager", "TotalQueueSize", lambda: controller.waiting_requests
+    )
+
+
+def _offline_partitions(context: ControllerContext) -> int:
+    states = context.partition_states.items()
+    return sum(s is not PartitionState.ONLINE and not context.is_deleting(p) for p, s in states)
+
+
+def _not_preferred(context: ControllerContext) -> int:
+    leaderships = context.leaderships.items()
+    return sum(
+        now.leader != context.assignment(p).replicas[0]
+        for p, now in leaderships
+        if not context.is_deleting(p)
+    )

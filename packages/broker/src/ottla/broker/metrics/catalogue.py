@@ -1,0 +1,176 @@
+"""Every metric a broker has, with one line on what it says: `/metrics` and the reference page show it.
+
+Names, types and groups are Apache Kafka's where it has the metric; what only Ottla has is in `ottla.broker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal, NamedTuple
+
+from ottla.broker.metrics.registry import Gauge, Meter, Metric, MetricName
+
+Kind = Literal["meter", "gauge", "histogram"]
+
+
+class Described(NamedTuple):
+    """One metric, or with `tags` a family of them: one for each topic, partition, request or task."""
+
+    group: str
+    type: str
+    name: str
+    tags: tuple[str, ...]
+    kind: Kind
+    meaning: str
+
+
+_Lines = Mapping[str, tuple[Kind, str]]
+
+_TOPIC: Final[_Lines] = {
+    "MessagesInPerSec": ("meter", "Records that producers wrote."),
+    "BytesInPerSec": ("meter", "Bytes that producers wrote."),
+    "BytesOutPerSec": ("meter", "Bytes that consumers were given."),
+    "BytesRejectedPerSec": ("meter", "Bytes of batches that were refused."),
+    "TotalProduceRequestsPerSec": ("meter", "Writes to a partition that were asked for."),
+    "FailedProduceRequestsPerSec": ("meter", "Writes to a partition that failed."),
+    "TotalFetchRequestsPerSec": ("meter", "Reads of a partition that were asked for."),
+    "FailedFetchRequestsPerSec": ("meter", "Reads of a partition that failed."),
+    "ProduceMessageConversionsPerSec": ("meter", "Writes rewritten from an older record format."),
+    "FetchMessageConversionsPerSec": ("meter", "Reads rewritten to an older record format."),
+}
+
+_LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
+    ("kafka.controller", "KafkaController", ()): {
+        "ActiveControllerCount": ("gauge", "1 where this broker is the controller; 1 over all brokers."),
+        "ActiveBrokerCount": ("gauge", "Brokers that are registered, as the controller knows them."),
+        "ControllerState": ("gauge", "What the controller is busy with, as Kafka's number; 0 is idle."),
+        "GlobalPartitionCount": ("gauge", "Partitions in the cluster."),
+        "GlobalTopicCount": ("gauge", "Topics in the cluster."),
+        "OfflinePartitionsCount": (
+            "gauge",
+            "Partitions without a leader: they can be neither read nor written.",
+        ),
+        "PreferredReplicaImbalanceCount": (
+            "gauge",
+            "Partitions led by another than their preferred replica.",
+        ),
+        "TopicsToDeleteCount": ("gauge", "Topics whose deletion is not finished."),
+    },
+    ("kafka.controller", "ControllerStats", ()): {
+        "LeaderElectionsPerSec": ("meter", "Elections of a partition's leader."),
+        "UncleanLeaderElectionsPerSec": (
+            "meter",
+            "Elections of a leader that was not in sync: acknowledged records may be lost.",
+        ),
+    },
+    ("kafka.controller", "ControllerEventManager", ()): {
+        "EventQueueSize": ("gauge", "Events that wait for the controller."),
+        "EventQueueTimeMs": ("histogram", "How long events waited for the controller."),
+    },
+    ("kafka.controller", "ControllerChannelManager", ()): {
+        "TotalQueueSize": ("gauge", "Requests of the controller to brokers that are not sent yet."),
+    },
+    ("kafka.coordinator.group", "GroupMetadataManager", ()): {
+        "NumGroups": ("gauge", "Groups this broker coordinates."),
+        "NumGroupsEmpty": ("gauge", "Groups without members."),
+        "NumGroupsPreparingRebalance": ("gauge", "Groups that wait for their members to join."),
+        "NumGroupsCompletingRebalance": ("gauge", "Groups that wait for their leader's assignment."),
+        "NumGroupsStable": ("gauge", "Groups whose members consume."),
+        "NumGroupsDead": ("gauge", "Groups that are being forgotten."),
+        "NumOffsets": ("gauge", "Offsets that are committed for the groups of this broker."),
+    },
+    ("kafka.log", "Log", ("partition", "topic")): {
+        "LogEndOffset": (
+            "gauge",
+            "The offset of the next record; less a group's offset it is the group's lag.",
+        ),
+        "LogStartOffset": ("gauge", "The offset of the oldest record."),
+        "NumLogSegments": ("gauge", "Segments of the log."),
+        "Size": ("gauge", "Bytes of the log."),
+    },
+    ("kafka.log", "LogManager", ()): {
+        "OfflineLogDirectoryCount": ("gauge", "Data directories that have failed."),
+    },
+    ("kafka.network", "RequestChannel", ()): {
+        "RequestQueueSize": ("gauge", "Requests that were read and are not begun yet."),
+    },
+    ("kafka.network", "RequestMetrics", ("request",)): {
+        "TotalTimeMs": ("histogram", "Time from a request's last byte to its answer."),
+        "RequestQueueTimeMs": ("histogram", "Of that, the time before it was begun."),
+        "LocalTimeMs": ("histogram", "Of that, the time this broker worked on it."),
+        "RemoteTimeMs": ("histogram", "Of that, the time it waited for replicas or for data."),
+        "RequestBytes": ("histogram", "Size of requests."),
+    },
+    ("kafka.network", "RequestMetrics", ("request", "version")): {
+        "RequestsPerSec": ("meter", "Requests that were answered."),
+    },
+    ("kafka.network", "Server", ()): {
+        "BytesInPerSec": ("meter", "Bytes read from all connections."),
+        "BytesOutPerSec": ("meter", "Bytes written to all connections."),
+    },
+    ("kafka.server", "BrokerTopicMetrics", ()): _TOPIC,
+    ("kafka.server", "BrokerTopicMetrics", ("topic",)): _TOPIC,
+    ("kafka.server", "FetchSessionCache", ()): {
+        "NumIncrementalFetchSessions": ("gauge", "Fetch sessions that are remembered."),
+        "NumIncrementalFetchPartitionsCached": ("gauge", "Partitions in those sessions."),
+    },
+    ("kafka.server", "ReplicaManager", ()): {
+        "PartitionCount": ("gauge", "Partitions with a replica on this broker."),
+        "LeaderCount": ("gauge", "Partitions that this broker leads."),
+        "OfflineReplicaCount": ("gauge", "Replicas in data directories that have failed."),
+        "UnderReplicatedPartitions": ("gauge", "Partitions led here whose replicas are not all in sync."),
+        "UnderMinIsrPartitionCount": ("gauge", "Partitions led here that refuse acks=all: too few in sync."),
+        "AtMinIsrPartitionCount": ("gauge", "Partitions led here with just enough replicas in sync."),
+        "ReassigningPartitions": ("gauge", "Partitions led here that move to other brokers."),
+        "IsrShrinksPerSec": ("meter", "Replicas that fell out of sync, counted by partition."),
+        "IsrExpandsPerSec": ("meter", "Replicas that came back in sync, counted by partition."),
+    },
+    ("kafka.server", "SessionExpireListener", ()): {
+        "ZooKeeperSyncConnectsPerSec": ("meter", "Connections made to ZooKeeper."),
+        "ZooKeeperDisconnectsPerSec": ("meter", "Connections to ZooKeeper that were lost."),
+        "ZooKeeperExpiresPerSec": ("meter", "Sessions that were lost: the others took this broker for dead."),
+    },
+    ("kafka.server", "SessionExpireListener", ("state",)): {
+        "SessionState": ("gauge", "1 for the state that the ZooKeeper session is in."),
+    },
+    ("kafka.server", "ZooKeeperClientMetrics", ()): {
+        "ZooKeeperRequestLatencyMs": ("histogram", "How long ZooKeeper took to answer."),
+    },
+    ("kafka.server", "group-coordinator-metrics", ()): {
+        "group-completed-rebalance": ("meter", "Rebalances that ended with an assignment."),
+        "offset-commit": ("meter", "Offsets that were committed."),
+        "offset-deletion": ("meter", "Offsets that were deleted with their topics or groups."),
+        "offset-expiration": ("meter", "Offsets that were forgotten because of their age."),
+        "partition-load-time": ("histogram", "Milliseconds to load a partition's groups."),
+    },
+    ("kafka.server", "socket-server-metrics", ()): {
+        "connection-count": ("gauge", "Connections that are open."),
+    },
+    ("ottla.broker", "BackgroundTask", ("task",)): {
+        "Running": ("gauge", "1 while a background task runs, 0 once it has failed."),
+        "SinceLastRunMs": ("gauge", "How long ago a repeated task last began."),
+    },
+    ("ottla.broker", "EventLoop", ()): {
+        "LagMs": ("histogram", "How much later than due the event loop ran: whatever holds it shows here."),
+    },
+}
+
+
+def catalogue() -> Iterator[Described]:
+    """Every metric that a broker may have, by group, type and name."""
+    for (group, type_, tags), lines in _LINES.items():
+        for name, (kind, meaning) in lines.items():
+            yield Described(group, type_, name, tags, kind, meaning)
+
+
+def meaning_of(name: MetricName) -> str:
+    """What a metric says, or that nobody has said it when it is not in the catalogue."""
+    lines = _LINES.get((name.group, name.type, tuple(tag for tag, _ in name.tags)), {})
+    return lines[name.name][1] if name.name in lines else "Not described."
+
+
+def kind_of(metric: Metric) -> Kind:
+    """The kind of a metric, as the catalogue calls it."""
+    if isinstance(metric, Meter):
+        return "meter"
+    return "gauge" if isinstance(metric, Gauge) else "histogram"
