@@ -101,6 +101,7 @@ class Consumer:
         """Read these partitions instead of whole topics."""
         self._positions.assign(partitions)
         kept = set(self._positions.assigned)
+        self._looked_up &= kept
         self._buffer = deque(each for each in self._buffer if (each.topic, each.partition) in kept)
         self._given = {each: offset for each, offset in self._given.items() if each in kept}
 
@@ -186,10 +187,11 @@ class Consumer:
     async def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         # An offset that ran out of the log is not looked up again: it would run out again.
         fresh = [each for each in partitions if each not in self._looked_up]
-        self._looked_up.update(fresh)
         if self.config.group_id is None or not fresh:
             return {}
         committed = await self._groups.offsets(self.config.group_id, fresh)
+        # Not before the answer is there: a lookup that was cancelled would pass for "nothing committed".
+        self._looked_up.update(fresh)
         return {each.partition: each.offset for each in committed}
 
     def _give(self, record: ConsumerRecord) -> ConsumerRecord:
