@@ -15,4 +15,6 @@ class Target:
         None, and nothing was appended, when it has to go another way. Raises `KafkaStorageError`.
         """
     def count(self, run: Run) -> None:
-        """Count a run that was appended."""
+        """Count a run that was appended; the meters get it with the next `pour`."""
+    def pour(self) -> None:
+        """Bring the meters up to date."""

@@ -86,13 +86,24 @@ class ProduceRuns:
         if partition is None or topic in INTERNAL_TOPICS or partition.log.config.flush_before_acknowledge:
             return
         key = topic.encode() + topic_partition.partition.to_bytes(4)
+        self._drop(key)
         self.index[key] = Target(partition, self._services.topic_metrics.of(topic), self._all)
 
     def forget(self, topic: str) -> None:
         """The topic's settings have changed: the long way says whether its next produces are plain."""
         start = topic.encode()
         for known in [one for one in self.index if one[:-4] == start]:
-            del self.index[known]
+            self._drop(known)
+
+    def _drop(self, key: bytes) -> None:
+        target = self.index.pop(key, None)
+        if target is not None:
+            target.pour()
+
+    def pour(self) -> None:
+        """Bring the topics' meters up to date with what went the short way."""
+        for target in self.index.values():
+            target.pour()
 
     def append(self, run: Run) -> bytes | Coroutine[Any, Any, bytes]:
         """Append a run; gives the answers, or a wait for them where replicas are behind.
@@ -109,7 +120,7 @@ class ProduceRuns:
                 raise NotPlain
             appended = partition.append(run.batches, required_acks=run.acks, now_ms=now_ms)
         except (KafkaError, OSError, NotPlain):
-            self.index.pop(run.key, None)
+            self._drop(run.key)
             raise NotPlain from None
         if appended.duplicate and run.count > 1:
             raise NotPlain  # one of them is a retry; taken one by one, each gets its own offset

@@ -295,8 +295,12 @@ class Log:
         try:
             return self.tail.append_common(batches, leader_epoch, now_ms, self.producers)
         except OSError as error:
-            self._undo(error)
-            raise self._storage_error(error) from error
+            raise self.append_failed(error) from error
+
+    def append_failed(self, error: OSError) -> KafkaStorageError:
+        """Undo what an append that failed on the way to the disk has left; gives what to raise."""
+        self._undo(error)
+        return self._storage_error(error)
 
     def _append_several(
         self,

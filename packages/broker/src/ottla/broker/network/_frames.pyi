@@ -1,13 +1,5 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from ottla.broker.metrics import Histogram
-
-class Tally:
-    count: int
-    def __init__(self, bounds: Sequence[float]) -> None: ...
-    def note(self, value: float, times: int) -> None: ...
-    def pour(self, *histograms: Histogram) -> None: ...
 
 class ReceiveBuffer:
     memory: bytearray

@@ -532,55 +532,6 @@ cdef PlainFetch parse_fetch(const char *p, Py_ssize_t size, dict index):
     return fetch
 
 
-# ------------------------------------------------------------------------------------------------- tallies
-
-cdef enum:
-    MOST_BUCKETS = 128
-
-
-cdef class Tally:
-    """Counts values in a histogram's buckets, for whoever has no time to update the histogram each time."""
-
-    cdef double bounds[MOST_BUCKETS]
-    cdef int64_t counts[MOST_BUCKETS]
-    cdef int buckets
-    cdef readonly int64_t count
-    cdef double total
-    cdef double largest
-
-    def __cinit__(self, bounds):
-        self.buckets = len(bounds)
-        if self.buckets >= MOST_BUCKETS:
-            raise ValueError("too many buckets")
-        for i in range(self.buckets):
-            self.bounds[i] = bounds[i]
-
-    cpdef object note(self, double value, int64_t times):
-        cdef int low = 0, high = self.buckets, middle
-        while low < high:
-            middle = (low + high) >> 1
-            if self.bounds[middle] < value:
-                low = middle + 1
-            else:
-                high = middle
-        self.counts[low] += times
-        self.count += times
-        self.total += value * times
-        if value > self.largest:
-            self.largest = value
-
-    def pour(self, *histograms):
-        """Give everything to the histograms, each all of it, and begin anew."""
-        if not self.count:
-            return
-        counts = [self.counts[i] for i in range(self.buckets + 1)]
-        for histogram in histograms:
-            histogram.take(counts, self.count, self.total, self.largest)
-        for i in range(self.buckets + 1):
-            self.counts[i] = 0
-        self.count, self.total, self.largest = 0, 0, 0
-
-
 # ------------------------------------------------------------------------------------------------- frames
 
 cdef class ReceiveBuffer:

@@ -1,13 +1,19 @@
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ottla.broker.handlers.services import Ordering
-from ottla.broker.metrics import Meter
+from ottla.broker.metrics import Histogram, Meter
 from ottla.broker.network.connection import Pending
 from ottla.broker.network.frames import FrameReader
 from ottla.broker.network.listener import Server
 from ottla.broker.network.outbox import Outbox
+
+class Tally:
+    count: int
+    def __init__(self, bounds: Sequence[float]) -> None: ...
+    def note(self, value: float, times: int) -> None: ...
+    def pour(self, *histograms: Histogram) -> None: ...
 
 class Wire:
     """What every produced batch goes through: bytes in, the short way of Produce, bytes out."""
@@ -20,10 +26,12 @@ class Wire:
     _transport: Any
     _ordering: Ordering
     _pending: deque[Pending]
-    _bytes_in: Meter
+    _times: Tally
+    _sizes: Tally
+    _versions: dict[int, int]
+    _descriptor: int
     _turn: Turn
     _now_s: Callable[[], float]
-    _now_ms: Callable[[], int]
     _queue_limit: int
     _unstarted: int
     _reading: bool
@@ -44,7 +52,11 @@ class Turn:
     answer.
     """
 
-    def __init__(self, call_soon: Callable[..., Any]) -> None: ...
+    def __init__(
+        self, call_soon: Callable[..., Any], now_ms: Callable[[], int], bytes_in: Meter, bytes_out: Meter
+    ) -> None: ...
     def add(self, wire: Wire) -> None:
         """Write at the end of this turn, when all connections that had something to say have been heard."""
+    def now_ms(self) -> int:
+        """The wall-clock time of this turn."""
     def write_all(self) -> None: ...

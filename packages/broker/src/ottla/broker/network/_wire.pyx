@@ -1,23 +1,35 @@
-# cython: language_level=3
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The part of a connection that every produced batch goes through, natively. `wire` says what is promised."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t
+
 from ottla.protocol.errors import KafkaError
+
+cdef extern from "sys/socket.h" nogil:
+    Py_ssize_t send(int descriptor, const void *data, size_t size, int flags)
+    enum: MSG_DONTWAIT, MSG_NOSIGNAL
+
+cdef enum:
+    MOST_BUCKETS = 128
 
 
 cdef class Wire:
     cdef public object _server
     cdef public object _reader
-    cdef public object _run_index
     cdef public object _outbox
     cdef public object _transport
     cdef public object _ordering
     cdef public object _pending
-    cdef public object _bytes_in
-    cdef public object _turn
     cdef public object _now_s
-    cdef public object _now_ms
+    cdef public dict _run_index
+    cdef public dict _versions
+    cdef public Tally _times
+    cdef public Tally _sizes
+    cdef public Turn _turn
     cdef public Py_ssize_t _queue_limit
     cdef public Py_ssize_t _unstarted
+    cdef public int _descriptor  # of the socket, -1 where bytes have to go through the transport
     cdef public bint _reading
     cdef public bint _taking
     cdef public bint _closing
@@ -26,19 +38,25 @@ cdef class Wire:
     cdef public double last_active_s
     cdef bint _write_due
 
+    def __cinit__(self):
+        self._descriptor = -1
+
     def get_buffer(self, sizehint):
         return self._reader.get_buffer()
 
     def buffer_updated(self, Py_ssize_t nbytes):
         cdef double now_s = self._now_s()
         self.last_active_s = now_s
-        self._bytes_in.count += nbytes
-        if self._reader.received(nbytes) and not self._append_runs(now_s):
+        if not self._reader.received(nbytes):
+            self._turn.count_in(nbytes)
+        elif self._append_runs(now_s):
+            self._turn.bytes_in += nbytes
+        else:
+            self._turn.count_in(nbytes)
             self.pump()
 
-    cdef bint _is_free(self) except -1:
+    cdef bint _is_free(self, outbox) except -1:
         """Whether nothing is under way that what comes now would have to wait for."""
-        outbox = self._outbox
         return (
             self._taking and not self._closing and not self._pumping and not self._unstarted
             and not self._pending and not outbox._waiting and not outbox._transport_paused
@@ -49,14 +67,17 @@ cdef class Wire:
     cdef bint _append_runs(self, double now_s) except -1:
         """Append and answer the produce requests that have come; False when something is left to do."""
         cdef bytes answers
-        if not self._is_free():
+        cdef int64_t count
+        cdef double took_ms
+        reader, outbox = self._reader, self._outbox
+        if not self._is_free(outbox):
             return False
-        reader, index, outbox = self._reader, self._run_index, self._outbox
-        run = reader.next_produces(index)
+        run = reader.next_produces(self._run_index)
         if run is None:
             return False
-        parts, now_ms = outbox._parts, self._now_ms()
-        while run is not None:
+        self._turn.add(self)  # also when something is left: what is answered here has to be written
+        parts, now_ms = outbox._parts, self._turn.now_ms()
+        while True:
             try:
                 answers = run.target.append_alone(run, now_ms)
             except (KafkaError, OSError):
@@ -65,15 +86,24 @@ cdef class Wire:
                 reader.give_back(run)
                 return False
             parts.append(answers)
-            outbox._bytes_out.count += len(answers)
-            self._server.measure_run(run, now_s * 1000)
-            run = reader.next_produces(index)
-        if reader.rest:
-            return False
+            self._turn.bytes_out += PyBytes_GET_SIZE(answers)
+            count = run.count
+            took_ms = (<double> self._now_s() - now_s) * 1000
+            self._note(run.version, took_ms, <int64_t> run.size_in_bytes / <double> count, count)
+            if not reader.rest:
+                break
+            run = reader.next_produces(self._run_index)
+            if run is None:
+                return False
         reader.park()
         self._exhausted = True
-        (<Turn> self._turn).add(self)
         return True
+
+    cdef int _note(self, version, double took_ms, double size, int64_t count) except -1:
+        self._times.put(took_ms, count)
+        self._sizes.put(size, count)
+        self._versions[version] = <int64_t> self._versions.get(version, 0) + count
+        return 0
 
     cpdef write(self):
         cdef bint reading
@@ -83,23 +113,40 @@ cdef class Wire:
         parts = outbox._parts
         if parts:
             if len(parts) == 1 and type(parts[0]) is bytes and not outbox._waiting and not outbox._transport_paused:
-                self._transport.write(parts.popleft())
+                self._send(parts.popleft())
             else:
                 outbox.flush()
-        reading = (
-            self._taking and self._exhausted and not outbox._waiting and not outbox._transport_paused
-        )
+        reading = self._taking and self._exhausted and not outbox._waiting and not outbox._transport_paused
         if reading != self._reading:
             self._set_reading(reading)
+
+    cdef int _send(self, bytes data) except -1:
+        """Send what the socket takes; the transport, which has nothing to write now, gets the rest."""
+        cdef Py_ssize_t sent = 0
+        if self._descriptor >= 0 and not self._transport.is_closing():
+            sent = send(
+                self._descriptor, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL
+            )
+            if sent == PyBytes_GET_SIZE(data):
+                return 0
+        self._transport.write(data[sent:] if sent > 0 else data)  # meets the error again, if it is one
+        return 0
 
 
 cdef class Turn:
     cdef list _wires
     cdef object _call_soon
+    cdef object _clock
+    cdef object _now
+    cdef object _meter_in
+    cdef object _meter_out
+    cdef int64_t bytes_in       # not metered yet
+    cdef int64_t bytes_out
 
-    def __init__(self, call_soon):
+    def __init__(self, call_soon, now_ms, bytes_in, bytes_out):
         self._wires = []
-        self._call_soon = call_soon
+        self._call_soon, self._clock = call_soon, now_ms
+        self._meter_in, self._meter_out = bytes_in, bytes_out
 
     cpdef add(self, Wire wire):
         if wire._write_due:
@@ -109,10 +156,76 @@ cdef class Turn:
         wire._write_due = True
         self._wires.append(wire)
 
+    cpdef now_ms(self):
+        if self._now is None:
+            self._now = self._clock()
+        return self._now
+
+    cdef int count_in(self, int64_t size) except -1:
+        self._meter_in.count += size
+        return 0
+
     def write_all(self):
         cdef Wire wire
         wires, self._wires = self._wires, []
+        self._now = None
+        if self.bytes_in or self.bytes_out:
+            self._meter_in.count += self.bytes_in
+            self._meter_out.count += self.bytes_out
+            self.bytes_in = self.bytes_out = 0
+            self._server_counts(wires)
         for wire in wires:
             wire._write_due = False
         for wire in wires:
             wire.write()
+
+    cdef int _server_counts(self, list wires) except -1:
+        cdef Wire wire = wires[0]
+        wire._server.short_way_used()
+        return 0
+
+
+cdef class Tally:
+    """Counts values in a histogram's buckets, for whoever has no time to update the histogram each time."""
+
+    cdef double bounds[MOST_BUCKETS]
+    cdef int64_t counts[MOST_BUCKETS]
+    cdef int buckets
+    cdef readonly int64_t count
+    cdef double total
+    cdef double largest
+
+    def __cinit__(self, bounds):
+        self.buckets = len(bounds)
+        if self.buckets >= MOST_BUCKETS:
+            raise ValueError("too many buckets")
+        for i in range(self.buckets):
+            self.bounds[i] = bounds[i]
+
+    def note(self, double value, int64_t times):
+        self.put(value, times)
+
+    cdef void put(self, double value, int64_t times) noexcept:
+        cdef int low = 0, high = self.buckets, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.bounds[middle] < value:
+                low = middle + 1
+            else:
+                high = middle
+        self.counts[low] += times
+        self.count += times
+        self.total += value * times
+        if value > self.largest:
+            self.largest = value
+
+    def pour(self, *histograms):
+        """Give everything to the histograms, each all of it, and begin anew."""
+        if not self.count:
+            return
+        counts = [self.counts[i] for i in range(self.buckets + 1)]
+        for histogram in histograms:
+            histogram.take(counts, self.count, self.total, self.largest)
+        for i in range(self.buckets + 1):
+            self.counts[i] = 0
+        self.count, self.total, self.largest = 0, 0, 0

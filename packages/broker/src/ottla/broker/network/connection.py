@@ -59,8 +59,9 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._run_index = server.produce_runs.index
         self._fetches = server.plain_fetches
         self._queue_limit = server.config.queued_max_requests
-        self._bytes_in = server.request_metrics.bytes_in
-        self._turn, self._now_s, self._now_ms = server.turn, server.now_s, server.now_ms
+        self._turn, self._now_s = server.turn, server.now_s
+        tally = server.short_produces
+        self._times, self._sizes, self._versions = tally.times, tally.sizes, tally.versions
         self._reader = FrameReader(server.receive_buffer, server.config.socket_request_max_bytes)
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
@@ -93,6 +94,8 @@ class Connection(Wire, asyncio.BufferedProtocol):
 
     def _set_socket_options(self, transport: asyncio.Transport) -> None:
         plug = transport.get_extra_info("socket")
+        if plug is not None and transport.get_extra_info("sslcontext") is None:
+            self._descriptor = plug.fileno()
         if plug is not None and plug.family in (socket.AF_INET, socket.AF_INET6):
             plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -3,7 +3,7 @@
 The work is native (`_frames.pyx`); `_frames_py` is the same reader in plain Python, which tests hold it to.
 """
 
-from ottla.broker.network._frames import FrameReader, PlainFetch, ProduceRun, ReceiveBuffer, Tally
+from ottla.broker.network._frames import FrameReader, PlainFetch, ProduceRun, ReceiveBuffer
 from ottla.broker.network._frames_py import RECEIVE_BUFFER_BYTES, SHORTEST_FRAME, BadFrame
 
 __all__ = [
@@ -14,5 +14,4 @@ __all__ = [
     "PlainFetch",
     "ProduceRun",
     "ReceiveBuffer",
-    "Tally",
 ]

@@ -45,7 +45,7 @@ class Server:
         self.request_metrics = RequestMetrics(services.metrics)
         self._metrics = services.metrics
         self.unstarted = 0
-        self.now_ms = services.environment.clock.now_ms
+        self._now_ms = services.environment.clock.now_ms
         self._idle_s = self.config.connections_max_idle_ms / 1000
         self._limits = AddressLimits(0, 0, {})
         self.set_limits(self.config)
@@ -57,7 +57,7 @@ class Server:
         self._listening: list[asyncio.Server] = []
         self._running: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
-        self._short_produces = ShortTally(self.request_metrics, ApiKey.PRODUCE)
+        self.short_produces = ShortTally(self.request_metrics, ApiKey.PRODUCE)
         self._short_fetches = ShortTally(self.request_metrics, ApiKey.FETCH)
         self._short_counted = False
         self._numbers = 0
@@ -72,7 +72,8 @@ class Server:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self.now_s = self._loop.time
-        self.turn = Turn(self._loop.call_soon)
+        metrics = self.request_metrics
+        self.turn = Turn(self._loop.call_soon, self._now_ms, metrics.bytes_in, metrics.bytes_out)
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self._background = [self.spawn(self._close_idle())] if self._idle_s > 0 else []
@@ -267,9 +268,8 @@ class Server:
     def measure_run(self, run: ProduceRun, received_ms: float) -> None:
         """Count the produce requests of a run, which were answered together."""
         took_ms = self.now_s() * 1000 - received_ms
-        self._short_produces.note(run.version, took_ms, run.size_in_bytes / run.count, run.count)
-        if not self._short_counted:
-            self._count_soon()
+        self.short_produces.note(run.version, took_ms, run.size_in_bytes / run.count, run.count)
+        self.short_way_used()
 
     def measure_waited_run(self, run: ProduceRun, received_ms: float, appended_ms: float) -> None:
         """Count the produce requests of a run that waited for replicas once it was appended."""
@@ -284,16 +284,18 @@ class Server:
     def measure_fetch(self, fetch: PlainFetch, received_ms: float) -> None:
         """Count one fetch that was answered the short way."""
         self._short_fetches.note(fetch.version, self.now_s() * 1000 - received_ms, fetch.size_in_bytes, 1)
-        if not self._short_counted:
-            self._count_soon()
+        self.short_way_used()
 
-    def _count_soon(self) -> None:
-        self._short_counted = True
-        self._loop.call_later(_SHORT_METRICS_S, self.count_short)
+    def short_way_used(self) -> None:
+        """Have what was counted of the short ways brought to the metrics before long."""
+        if not self._short_counted:
+            self._short_counted = True
+            self._loop.call_later(_SHORT_METRICS_S, self.count_short)
 
     def count_short(self) -> None:
         """Bring the metrics of requests that went the short way up to date."""
-        self._short_produces.pour()
+        self.short_produces.pour()
+        self.produce_runs.pour()
         self._short_fetches.pour()
         self._short_counted = False
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.broker.metrics import BUCKET_BOUNDS
-from ottla.broker.network.frames import Tally
+from ottla.broker.network.wire import Tally
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -79,29 +79,29 @@ class ShortTally:
     would cost more than the work itself.
     """
 
-    __slots__ = ("_api_key", "_bytes", "_metrics", "_times", "_versions")
+    __slots__ = ("_api_key", "_metrics", "sizes", "times", "versions")
 
     def __init__(self, metrics: RequestMetrics, api_key: int) -> None:
         self._metrics = metrics
         self._api_key = api_key
-        self._times, self._bytes = Tally(BUCKET_BOUNDS), Tally(BUCKET_BOUNDS)
-        self._versions: dict[int, int] = {}
+        self.times, self.sizes = Tally(BUCKET_BOUNDS), Tally(BUCKET_BOUNDS)
+        self.versions: dict[int, int] = {}
 
     def note(self, version: int, took_ms: float, size: float, times: int) -> None:
         """Take in `times` requests that took as long and are as large on average."""
-        self._times.note(took_ms, times)
-        self._bytes.note(size, times)
-        self._versions[version] = self._versions.get(version, 0) + times
+        self.times.note(took_ms, times)
+        self.sizes.note(size, times)
+        self.versions[version] = self.versions.get(version, 0) + times
 
     def pour(self) -> None:
         """Give what was counted to the metrics."""
-        if not self._versions:
+        if not self.versions:
             return
-        metrics, count = self._metrics.of(self._api_key), sum(self._versions.values())
-        self._times.pour(metrics.total_time_ms, metrics.local_time_ms)
+        metrics, count = self._metrics.of(self._api_key), sum(self.versions.values())
+        self.times.pour(metrics.total_time_ms, metrics.local_time_ms)
         metrics.queue_time_ms.update(0.0, count)
         metrics.remote_time_ms.update(0.0, count)
-        self._bytes.pour(metrics.request_bytes)
-        for version, count in self._versions.items():
+        self.sizes.pour(metrics.request_bytes)
+        for version, count in self.versions.items():
             self._metrics.requests(self._api_key, version).mark(count)
-        self._versions.clear()
+        self.versions.clear()
