@@ -3,7 +3,15 @@
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-COMPILED = ("network._frames", "network._wire", "log._search", "log._tail", "handlers._produce_run")
+COMPILED = (
+    "network._frames",
+    "network._sending",
+    "network._wire",
+    "log._search",
+    "log._tail",
+    "handlers._fetch_plain",
+    "handlers._produce_run",
+)
 
 extensions = [
     Extension(

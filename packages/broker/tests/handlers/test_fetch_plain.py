@@ -183,9 +183,12 @@ def joined(parts: list[Any]) -> bytes:
 
 
 def short_way(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes | None:
-    found = found_in(framed(request, version, correlation_id), dict(plane.services.plain_fetches.index))
-    parts = None if found is None else plane.services.plain_fetches.answer(found)
-    return None if parts is None else joined(parts)
+    answers = plane.services.plain_fetches.answer(reader_with(framed(request, version, correlation_id)))
+    if answers is None:
+        return None
+    answer = joined(answers.parts)
+    assert (answers.count, answers.version, answers.size) == (1, version, len(answer))
+    return answer
 
 
 def transactional(*values: bytes, sequence: int = 0) -> bytes:
@@ -269,11 +272,27 @@ async def test_a_follower_or_a_deleted_partition_is_forgotten(plane: DataPlane) 
     assert short_way(plane, request_of(), 12, 1) is not None
 
     partition.stop()
-    found = found_in(framed(request_of()), dict(plane.services.plain_fetches.index))
-    assert found is not None
+    other = await plane.lead(partition=1)
+    plane.services.plain_fetches.learn(other.topic_partition)
 
-    assert plane.services.plain_fetches.answer(found) is None
-    assert not plane.services.plain_fetches.index
+    assert short_way(plane, request_of(), 12, 1) is None
+    assert list(plane.services.plain_fetches.index) == [b"t\0\0\0\1"]
+
+
+async def test_requests_in_a_row_are_answered_together(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    for _ in range(4):
+        partition.append(batch_of(b"a" * 100), now_ms=1)
+    plane.services.plain_fetches.learn(partition.topic_partition)
+    requests = [(request_of(one), 12, one) for one in range(3)]
+    last = framed(request_of(9), 12, 9)
+    reader = reader_with(b"".join(framed(*one) for one in requests) + last)
+
+    answers = plane.services.plain_fetches.answer(reader)
+
+    assert answers is not None
+    assert (answers.count, bytes(reader.next_frame() or b"")) == (3, last[4:])
+    assert joined(answers.parts) == b"".join([await long_way(plane, *one) for one in requests])
 
 
 async def test_aborted_transactions_are_told_the_long_way(plane: DataPlane) -> None:

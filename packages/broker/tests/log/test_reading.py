@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.log.files import DiskFiles
-from ottla.broker.log.slices import warm
+from ottla.broker.log.slices import bring_into_memory, warm
 from ottla.broker.log.testing import append, batch, log_in, records_of
 from ottla.protocol.errors import OffsetOutOfRange
 from ottla.protocol.records import iter_records, read_headers
@@ -112,7 +112,7 @@ async def test_what_was_just_written_is_hot_and_warming_reads_it(tmp_path: Path)
 
     assert found.is_hot()
     await warm([found])
-    found.warm()
+    bring_into_memory(found)
 
 
 def test_a_thousand_sealed_segments_keep_few_files_open(tmp_path: Path) -> None:

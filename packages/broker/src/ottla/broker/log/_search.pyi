@@ -1,4 +1,5 @@
-from ottla.broker.log.files import Mapping
+from ottla.broker.log.files import File, Mapping
+from ottla.broker.log.tail import Tail
 
 def find_entry(
     fd: int,
@@ -20,3 +21,29 @@ def whole_end(
     wait: bool,
 ) -> tuple[int, int]: ...
 def in_memory(fd: int, position: int, length: int) -> bool: ...
+
+class Slice:
+    """Whole batches in a segment's file, which it keeps open even when the segment goes."""
+
+    file: File
+    position: int
+    length: int
+
+    def __init__(self, file: File, position: int, length: int) -> None: ...
+    @property
+    def segment_file(self) -> File:
+        """The file it is in."""
+
+    def fileno(self) -> int:
+        """The file's descriptor, for sendfile and preadv."""
+
+    def read(self) -> bytes:
+        """The bytes."""
+
+    def is_hot(self) -> bool:
+        """Whether reading it would not wait for the disk, as far as looking at a page here and there tells.
+
+        True also where the system cannot say.
+        """
+
+def read_active(tail: Tail, offset: int, max_bytes: int, up_to: int) -> Slice | None: ...

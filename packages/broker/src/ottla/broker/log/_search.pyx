@@ -5,6 +5,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EAGAIN, EINTR, EINVAL, EOPNOTSUPP, ENOSYS, errno
 from libc.stdint cimport int32_t, int64_t
 
+from ottla.broker.log.files import DiskFile
 from ottla.protocol.storage import CorruptStorage
 
 cdef extern from *:
@@ -41,6 +42,7 @@ cdef enum:
     HEAD = 27           # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
     OVERHEAD = 12
     LOOK = 4096
+    MOST_HINTS = 1024
     STEP = 64 << 10     # the kernel reads ahead in larger pieces than this
 
 cdef struct Entry:
@@ -143,25 +145,35 @@ def find_entry(int fd, index, Py_ssize_t count, int64_t relative_offset, int64_t
     return None
 
 
-def whole_end(
-    int fd, index, Py_ssize_t count, int64_t start, int64_t limit, int64_t stop, bint at_least_one, bint wait
-):
+cdef int64_t whole(
+    int fd, object index, Py_ssize_t count, int64_t start, int64_t limit, int64_t stop, bint at_least_one, bint wait,
+    int64_t *next_offset,
+) except -1:
     cdef Walk walk
     cdef Entry entry
-    cdef int64_t end = max(start, indexed(index, count, 1, limit)), next_offset = -1
+    cdef int64_t end = max(start, indexed(index, count, 1, limit))
+    next_offset[0] = -1
     walk.fd, walk.wait, walk.end, walk.look, walk.chunk_at, walk.have = fd, wait, stop, HEAD, 0, 0
     walk.position = end
     while following(&walk, &entry):
         if entry.position + entry.size > limit and (end > start or not at_least_one):
-            next_offset = entry.base_offset
+            next_offset[0] = entry.base_offset
             break
-        end, next_offset = entry.position + entry.size, entry.last_offset + 1
+        end, next_offset[0] = entry.position + entry.size, entry.last_offset + 1
         if end > limit:
             break
+    return end
+
+
+def whole_end(
+    int fd, index, Py_ssize_t count, int64_t start, int64_t limit, int64_t stop, bint at_least_one, bint wait
+):
+    cdef int64_t next_offset, end
+    end = whole(fd, index, count, start, limit, stop, at_least_one, wait, &next_offset)
     return end, next_offset
 
 
-def in_memory(int fd, int64_t position, int64_t length):
+cdef bint is_in_memory(int fd, int64_t position, int64_t length) except -1:
     cdef int64_t at, last = position + length - 1
     cdef char byte
     at = position
@@ -178,3 +190,83 @@ def in_memory(int fd, int64_t position, int64_t length):
             return True
         at = min(at + STEP, last)
     return True
+
+
+def in_memory(int fd, int64_t position, int64_t length):
+    return is_in_memory(fd, position, length)
+
+
+cdef class Slice:
+    """Whole batches in a segment's file, which it keeps open even when the segment goes."""
+
+    cdef readonly object file
+    cdef readonly int64_t position
+    cdef readonly int64_t length
+
+    def __cinit__(self, file, int64_t position, int64_t length):
+        self.file = file
+        self.position = position
+        self.length = length
+
+    def __repr__(self):
+        return f"Slice({self.file.path.name}, {self.position}, {self.length})"
+
+    @property
+    def segment_file(self):
+        return self.file
+
+    cpdef int fileno(self) except -1:
+        return self.file.fileno()
+
+    def read(self):
+        return self.file.pread(self.length, self.position)
+
+    cpdef bint is_hot(self) except -1:
+        return is_in_memory(self.file.fileno(), self.position, self.length)
+
+
+def read_active(tail, int64_t offset, int64_t max_bytes, int64_t up_to):
+    cdef dict hints = tail.hints
+    cdef Walk walk
+    cdef Entry entry
+    cdef int64_t start, stop, end, next_offset, base_offset
+    cdef int fd
+    segment = tail.segment
+    file = segment.file
+    index = segment.offsets
+    if type(file) is not DiskFile or offset < segment.base_offset:
+        return None
+    fd = file.fileno()
+    stop = tail.position
+    if up_to < tail.next_offset:
+        found = hints.get(up_to)
+        if found is None:
+            return None
+        stop = found
+    found = hints.get(offset)
+    if found is None:
+        base_offset = segment.base_offset
+        walk.fd, walk.wait, walk.end, walk.look, walk.chunk_at, walk.have = fd, False, tail.position, LOOK, 0, 0
+        walk.position = indexed(index.mapping, index.count, 0, offset - base_offset)
+        while True:
+            if not following(&walk, &entry):
+                return None
+            if entry.last_offset >= offset:
+                break
+        start = entry.position
+        remember(hints, offset, start)
+    else:
+        start = found
+    end = stop
+    if stop - start > max_bytes:
+        end = whole(fd, index.mapping, index.count, start, start + max_bytes, stop, True, False, &next_offset)
+        if next_offset >= 0:
+            remember(hints, next_offset, end)
+    return Slice(file, start, end - start if end > start else 0)
+
+
+cdef int remember(dict hints, int64_t offset, int64_t position) except -1:
+    if len(hints) >= MOST_HINTS:
+        hints.clear()
+    hints[offset] = position
+    return 0

@@ -13,10 +13,12 @@ from ottla.broker.log.entries import Located, locate, walk
 from ottla.broker.log.files import DiskFile
 
 if TYPE_CHECKING:
+    from ottla.broker.log._search import Slice
     from ottla.broker.log.files import File
     from ottla.broker.log.index import OffsetIndex
+    from ottla.broker.log.tail import Tail
 
-__all__ = ["find_entry", "find_entry_by_walking", "whole_end", "whole_end_by_walking"]
+__all__ = ["find_entry", "find_entry_by_walking", "read_now", "whole_end", "whole_end_by_walking"]
 
 
 def find_entry(
@@ -63,6 +65,14 @@ def whole_end(
     return _search.whole_end(
         file.fileno(), index.mapping, index.count, start, limit, stop, at_least_one, wait
     )
+
+
+def read_now(tail: Tail, offset: int, max_bytes: int, up_to: int) -> Slice | None:
+    """What `Log.read` gives where `offset` is in the active segment and below `up_to`.
+
+    None where it is for `Log.read` to say. Raises as `find_entry` without `wait`.
+    """
+    return _search.read_active(tail, offset, max_bytes, up_to)
 
 
 def whole_end_by_walking(

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.handlers.produce_run import NotPlain
 from ottla.broker.handlers.services import CloseConnection, Ordering
-from ottla.broker.network.frames import BadFrame, FrameReader, PlainFetch, ProduceRun
+from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun
 from ottla.broker.network.outbox import Outbox
 from ottla.broker.network.routes import BadRequest, Call, Origin
 from ottla.broker.network.wire import Wire
 
 if TYPE_CHECKING:
+    from ottla.broker.handlers.fetch_plain import Answers
     from ottla.broker.network.listener import Server
     from ottla.broker.network.outbox import Part
 
@@ -164,8 +165,9 @@ class Connection(Wire, asyncio.BufferedProtocol):
                 run = reader.next_produces(self._runs.index)
                 if run is not None and self._append(run, received_ms):
                     continue
-                fetch = reader.next_fetch(self._fetches.index)
-                if fetch is not None and self._read(fetch, received_ms):
+                answers = self._fetches.answer(reader)
+                if answers is not None:
+                    self._answer_fetches(answers, received_ms)
                     continue
             frame = reader.next_frame()
             if frame is None:
@@ -194,23 +196,18 @@ class Connection(Wire, asyncio.BufferedProtocol):
             self._begin_wait(run, answers, received_ms)
         return True
 
-    def _read(self, fetch: PlainFetch, received_ms: float) -> bool:
-        """Answer a plain fetch; False, and it is a frame again, when it has to go the long way."""
-        parts = self._fetches.answer(fetch)
-        if parts is None:
-            self._reader.give_back_fetch(fetch)
-            return False
-        self._answer_now(parts)
-        self._server.measure_fetch(fetch, received_ms)
-        return True
+    def _answer_fetches(self, answers: Answers, received_ms: float) -> None:
+        if self._pending:
+            self._pending.append(Pending(answers.parts, done=True))
+        else:
+            self._outbox.put_all(answers.parts, answers.size)
+        self._server.measure_fetches(answers, received_ms)
 
     def _begin_wait(self, run: ProduceRun, answers: Awaitable[bytes], received_ms: float) -> None:
         pending = Pending()
         self._pending.append(pending)
         appended_ms = self._server.now_s() * 1000
-        pending.task = self._server.spawn(
-            self._finish_run(pending, run, answers, received_ms, appended_ms)
-        )
+        pending.task = self._server.spawn(self._finish_run(pending, run, answers, received_ms, appended_ms))
 
     async def _finish_run(
         self,

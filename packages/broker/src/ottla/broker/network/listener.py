@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ottla.broker.metrics import show_running
 from ottla.broker.network.connection import Connection
-from ottla.broker.network.frames import PlainFetch, ProduceRun, ReceiveBuffer
+from ottla.broker.network.frames import ProduceRun, ReceiveBuffer
 from ottla.broker.network.request_metrics import RequestMetrics, ShortTally
 from ottla.broker.network.routes import Call, Dispatcher, Routes
 from ottla.broker.network.wire import Turn
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import ssl
 
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.handlers.fetch_plain import Answers
     from ottla.broker.handlers.services import Services
 
 log = logging.getLogger("request")
@@ -281,9 +282,10 @@ class Server:
         metrics.request_bytes.update(run.size_in_bytes / count, count)
         self.request_metrics.requests(ApiKey.PRODUCE, run.version).mark(count)
 
-    def measure_fetch(self, fetch: PlainFetch, received_ms: float) -> None:
-        """Count one fetch that was answered the short way."""
-        self._short_fetches.note(fetch.version, self.now_s() * 1000 - received_ms, fetch.size_in_bytes, 1)
+    def measure_fetches(self, answers: Answers, received_ms: float) -> None:
+        """Count fetches that were answered the short way, together."""
+        took_ms, count = self.now_s() * 1000 - received_ms, answers.count
+        self._short_fetches.note(answers.version, took_ms, answers.size_in_bytes / count, count)
         self.short_way_used()
 
     def short_way_used(self) -> None:

@@ -1,0 +1,27 @@
+from collections.abc import Mapping
+
+from ottla.broker.handlers.fetch_plain import Reader
+from ottla.broker.log.slices import Slice
+from ottla.broker.metrics import Meter
+from ottla.broker.replication.hosted import LeaderPartition
+
+class Target:
+    """A partition and its topic's meter, as the index holds them."""
+
+    partition: LeaderPartition
+    bytes_out: Meter
+    def __init__(self, partition: LeaderPartition, bytes_out: Meter) -> None: ...
+
+class Answers:
+    """Whole responses, one behind the other, to requests of one version."""
+
+    parts: list[bytes | Slice]
+    version: int
+    count: int
+    size_in_bytes: int
+    """Of the requests, without their sizes."""
+    size: int
+    """Of the responses."""
+    records_size: int
+
+def answer_all(reader: Reader, index: Mapping[bytes, Target], most_bytes: int) -> Answers | None: ...

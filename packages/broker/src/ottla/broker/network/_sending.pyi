@@ -1,0 +1,5 @@
+from collections import deque
+
+from ottla.broker.log.slices import Slice
+
+def send_parts(parts: deque[bytes | Slice], fd: int, sent: int) -> int: ...
