@@ -6,8 +6,16 @@ from ottla.client.cluster import Cluster, NoSuchTopic
 from ottla.client.config import ClientConfig, parse_bootstrap_servers
 from ottla.client.errors import DeadlineExceeded, NoBrokerAvailable
 from ottla.client.testing import NODE_ID, ScriptedBroker
-from ottla.protocol.errors import ErrorCode, LeaderNotAvailable, UnknownTopicOrPartition
-from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
+from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, LeaderNotAvailable, UnknownTopicOrPartition
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
 from ottla.protocol.topics import TopicPartition
 
 IMPATIENT = ClientConfig(default_api_timeout_ms=300, retry_backoff_ms=5, retry_backoff_max_ms=20)
@@ -73,6 +81,69 @@ async def test_no_broker_at_all_ends_at_the_deadline_and_says_whom_it_tried() ->
     with pytest.raises(DeadlineExceeded, match=gone) as caught:
         await Cluster(gone, IMPATIENT).__aenter__()
     assert isinstance(caught.value.__cause__, NoBrokerAvailable)
+
+
+def _pair(first: ScriptedBroker, second: ScriptedBroker, controller: int) -> MetadataResponse:
+    brokers = [
+        MetadataResponseBroker(node_id=index, host=each.host, port=each.port)
+        for index, each in enumerate((first, second), 1)
+    ]
+    return MetadataResponse(brokers=brokers, controller_id=controller)
+
+
+async def test_a_controller_that_is_gone_is_asked_for_anew() -> None:
+    async with ScriptedBroker() as gone, ScriptedBroker() as left:
+        left.on(MetadataRequest, lambda _: _pair(gone, left, 1))
+        gone.on(DeleteTopicsRequest, lambda _: None)  # closes the connection
+        left.on(DeleteTopicsRequest, lambda _: DeleteTopicsResponse())
+        async with Cluster(left.bootstrap_servers, IMPATIENT) as cluster:
+            gone.on(MetadataRequest, lambda _: _pair(gone, left, 2))
+            left.on(MetadataRequest, lambda _: _pair(gone, left, 2))
+            request = DeleteTopicsRequest(topic_names=["t"], timeout_ms=100)
+            await cluster.retry("deleting", lambda: cluster.send_to_controller(request, DeleteTopicsResponse))
+
+    assert len(left.seen(DeleteTopicsRequest)) == 1
+
+
+async def test_a_coordinator_that_is_gone_is_asked_for_anew() -> None:
+    async with ScriptedBroker() as gone, ScriptedBroker() as left:
+        coordinators = iter((gone, left))
+
+        def coordinator(_: FindCoordinatorRequest) -> FindCoordinatorResponse:
+            found = next(coordinators)
+            return FindCoordinatorResponse(
+                node_id=1 if found is gone else 2, host=found.host, port=found.port
+            )
+
+        for broker in (gone, left):
+            broker.on(MetadataRequest, lambda _: _pair(gone, left, 2))
+            broker.on(FindCoordinatorRequest, coordinator)
+        gone.on(HeartbeatRequest, lambda _: None)  # closes the connection
+        left.on(HeartbeatRequest, lambda _: HeartbeatResponse())
+        async with Cluster(left.bootstrap_servers, IMPATIENT) as cluster:
+            request = HeartbeatRequest(group_id="g")
+            await cluster.retry(
+                "asking", lambda: cluster.send_to_coordinator("g", request, HeartbeatResponse)
+            )
+
+    assert len(left.seen(HeartbeatRequest)) == 1
+
+
+async def test_a_broker_that_left_is_a_typed_error() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(MetadataRequest, lambda _: broker.metadata())
+        async with Cluster(broker.bootstrap_servers, IMPATIENT) as cluster:
+            with pytest.raises(BrokerNotAvailable, match="broker 9"):
+                await cluster.connection(9)
+
+
+async def test_who_is_connected_is_asked_before_a_broker_that_may_be_down() -> None:
+    async with ScriptedBroker() as down, ScriptedBroker() as up:
+        up.on(MetadataRequest, lambda _: _pair(down, up, 2))
+        async with Cluster(up.bootstrap_servers, IMPATIENT) as cluster:
+            await cluster.refresh([])
+
+        assert down.connections == 0
 
 
 def test_bootstrap_servers_are_read_in_every_usual_form() -> None:

@@ -15,8 +15,10 @@ from ottla.client.errors import (
     RequestTimeout,
     UnsupportedByBroker,
 )
+from ottla.client.security import SecurityConfig
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -68,6 +70,26 @@ async def test_a_broker_that_closes_at_api_versions_is_taken_for_an_old_one() ->
             answer = await connection.send(MetadataRequest(topics=[]), MetadataResponse)
 
             assert answer == MetadataResponse()
+
+
+async def test_a_broker_that_closes_only_once_is_not_taken_for_an_old_one() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(ApiVersionsRequest, lambda _: broker.api_versions() if broker.connections > 1 else None)
+        broker.on(MetadataRequest, lambda _: broker.metadata("t"))
+        async with Connection(Address(broker.host, broker.port)) as connection:
+            assert connection.versions[MetadataRequest.API_KEY][1] == MetadataRequest.MAX_VERSION
+
+
+async def test_a_port_that_hangs_up_on_a_tls_greeting_is_named_as_such() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        config = ClientConfig(security=SecurityConfig(security_protocol="SSL"))
+        with pytest.raises(ConnectFailed, match="TLS"):
+            await Connection(Address("127.0.0.1", port), config).connect()
 
 
 async def test_an_api_the_broker_lacks_is_refused_before_anything_is_sent() -> None:

@@ -36,6 +36,7 @@ def test_scram_gives_the_messages_of_the_rfc() -> None:
         (b"e=unknown-user", "unknown-user"),
         (b"r=somebodyelse,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "nonce"),
         (b"r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=999999999", "iterations"),
+        (b"r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=1", "iterations"),
         (b"\xff\xff", "makes no sense"),
     ],
 )

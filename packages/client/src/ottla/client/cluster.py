@@ -39,6 +39,7 @@ from ottla.protocol.topics import TopicPartition
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
+NO_NODE = -1
 GROUP = 0
 TRANSACTION = 1
 
@@ -91,7 +92,7 @@ class Cluster:
         self.backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
         self.nodes: dict[int, Node] = {}
         self.cluster_id: str | None = None
-        self.controller_id = -1
+        self.controller_id = NO_NODE
         self._topics: dict[str, tuple[Topic, float]] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
 
@@ -122,12 +123,16 @@ class Cluster:
 
     # --- sending
 
-    async def send(self, node_id: int, request: Message, response: type[R], **options: float | None) -> R:
-        """Send a request to one broker. Raises BrokerNotAvailable for an id that is not in the cluster."""
+    async def connection(self, node_id: int) -> Connection:
+        """Return a connection to one broker. Raises BrokerNotAvailable for an id that nobody has."""
         node = self.nodes.get(node_id)
         if node is None:
             raise BrokerNotAvailable(f"broker {node_id} is not in the cluster's metadata")
-        connection = await self.pool.get(node.address)
+        return await self.pool.get(node.address)
+
+    async def send(self, node_id: int, request: Message, response: type[R], **options: float | None) -> R:
+        """Send a request to one broker. Raises BrokerNotAvailable for an id that is not in the cluster."""
+        connection = await self.connection(node_id)
         return await connection.send(request, response, timeout_s=options.get("timeout_s"))
 
     async def send_to_any(self, request: Message, response: type[R]) -> R:
@@ -140,13 +145,20 @@ class Cluster:
             await self.refresh([])
         if self.controller_id not in self.nodes:
             return await self.send_to_any(request, response)
-        return await self.send(self.controller_id, request, response)
+        try:
+            return await self.send(self.controller_id, request, response)
+        except ClientError:
+            self.controller_id = NO_NODE  # it may be gone: whoever tries again asks who it is now
+            raise
 
     async def any_connection(self) -> Connection:
         """Return a connection to some broker: one that is known, or one of those given at first."""
         known = [node.address for node in self.nodes.values()]
+        addresses = list(dict.fromkeys([*known, *self.bootstrap]))
+        # Who is connected first: one broker that is down must not delay every question by a timeout.
+        addresses.sort(key=lambda address: not self.pool.is_connected(address))
         reasons: list[str] = []
-        for address in dict.fromkeys([*known, *self.bootstrap]):
+        for address in addresses:
             try:
                 return await self.pool.get(address)
             except AuthenticationFailed:
@@ -270,7 +282,11 @@ class Cluster:
 
     async def send_to_coordinator(self, group: str, request: Message, response: type[R]) -> R:
         """Send a request to a group's coordinator."""
-        return await self.send(await self.coordinator(group), request, response)
+        try:
+            return await self.send(await self.coordinator(group), request, response)
+        except ClientError:
+            self.forget_coordinator(group)  # it may be gone, and another took over
+            raise
 
     def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
         """Drop what is known of a coordinator: it said that it is none."""

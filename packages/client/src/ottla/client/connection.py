@@ -116,6 +116,7 @@ class Connection:
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
+        tls = None
         try:
             tls = self.config.security.tls_context()
             _, self._wire = await loop.create_connection(
@@ -124,23 +125,36 @@ class Connection:
                 ssl=tls,
             )
         except OSError as error:
-            raise ConnectFailed(*self.address, error.strerror or str(error)) from error
+            # asyncio gives no reason at all when the other side hangs up on a TLS greeting.
+            hung_up = "it hung up" + (" on our TLS greeting; does that port speak TLS?" if tls else "")
+            raise ConnectFailed(*self.address, error.strerror or str(error) or hung_up) from error
 
     async def _agree_on_versions(self) -> None:
         try:
             answer = await self._ask_versions(API_VERSIONS_OPENING)
         except ConnectionClosed:
-            # A broker older than 0.10 closes at a request it does not know.
-            await self.close()
-            await self._open()
-            self.versions = BEFORE_API_VERSIONS
-            return
+            try:
+                answer = await self._ask_anew()
+            except ConnectionClosed:
+                await self._reopen()
+                self.versions = BEFORE_API_VERSIONS
+                return
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             served = {each.api_key: each.max_version for each in answer.api_keys}
             answer = await self._ask_versions(min(served.get(ApiKey.API_VERSIONS, 0), API_VERSIONS_OPENING))
         if answer.error_code != ErrorCode.NONE:
             raise error_for(answer.error_code)
         self.versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+
+    async def _ask_anew(self) -> ApiVersionsResponse:
+        # A broker older than 0.10 closes at a request it does not know; but others close too, as they start
+        # or stop. To be taken for that old would cost headers, timestamps and idempotence: ask twice.
+        await self._reopen()
+        return await self._ask_versions(0)
+
+    async def _reopen(self) -> None:
+        await self.close()
+        await self._open()
 
     async def _ask_versions(self, version: int) -> ApiVersionsResponse:
         from ottla.client import __version__

@@ -47,6 +47,11 @@ class Pool:
                 place.connection = await self._connect(address, place)
             return place.connection
 
+    def is_connected(self, address: Address) -> bool:
+        """Say whether `get` has a connection at hand."""
+        place = self._places.get(address)
+        return place is not None and place.connection is not None and place.connection.is_open
+
     async def discard(self, address: Address) -> None:
         """Close the connection to an address, if there is one; the next `get` makes a new one."""
         place = self._places.get(address)

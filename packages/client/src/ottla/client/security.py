@@ -150,6 +150,8 @@ SCRAM_HASHES: dict[str, Callable[..., hashlib._Hash]] = {
     "SCRAM-SHA-256": hashlib.sha256,
     "SCRAM-SHA-512": hashlib.sha512,
 }
+# Kafka's own least. Fewer would make the proof cheap to guess from, for whoever poses as the broker.
+MIN_ITERATIONS = 4_096
 MAX_ITERATIONS = 1_000_000
 
 
@@ -163,7 +165,6 @@ class Scram:
         escaped = username.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={escaped},r={nonce}"
         self._server_signature: bytes | None = None
-        self._done = False
 
     def first(self) -> bytes:
         """Return name and nonce."""
@@ -186,8 +187,10 @@ class Scram:
         nonce, iterations = fields["r"], int(fields["i"])
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise AuthenticationFailed("the broker's SCRAM nonce does not continue ours")
-        if not 1 <= iterations <= MAX_ITERATIONS:
-            raise AuthenticationFailed(f"the broker asks for {iterations} SCRAM iterations")
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise AuthenticationFailed(
+                f"the broker asks for {iterations} SCRAM iterations, not {MIN_ITERATIONS} to {MAX_ITERATIONS}"
+            )
         name = self._hash().name
         salted = hashlib.pbkdf2_hmac(name, self._password, base64.b64decode(fields["s"]), iterations)
         client_key = self._mac(salted, b"Client Key")

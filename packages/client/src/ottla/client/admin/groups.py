@@ -116,11 +116,11 @@ class Groups:
         """Return a group and its members. Raises GroupIdNotFound for one that does not exist."""
 
         async def ask() -> GroupDescription:
-            coordinator = await self._cluster.coordinator(name)
             request = DescribeGroupsRequest(groups=[name])
-            answer = await self._cluster.send(coordinator, request, DescribeGroupsResponse)
+            answer = await self._cluster.send_to_coordinator(name, request, DescribeGroupsResponse)
             (group,) = answer.groups
             self._cluster.raise_coordinator_error(name, group.error_code)
+            coordinator = await self._cluster.coordinator(name)  # known by now
             if group.group_state == "Dead":
                 raise GroupIdNotFound(f"group {name!r} does not exist")
             members = tuple(_member(each) for each in group.members)
