@@ -89,7 +89,7 @@ async def _send_lines(
             failed.append(error)
 
     count = 0
-    chunks = _chunks(files or (sys.stdin.buffer,))
+    chunks = _chunks(files or (sys.stdin.buffer,), producer.config.max_request_size)
     # Standard input may be slow: it is read on a thread, and what it gave already is sent meanwhile.
     loop = asyncio.get_running_loop()
     while (lines := await loop.run_in_executor(None, _next, chunks)) is not None and not failed:
@@ -108,14 +108,19 @@ def _next(chunks: Iterator[list[bytes]]) -> list[bytes] | None:
     return next(chunks, None)
 
 
-def _chunks(files: tuple[IO[bytes], ...]) -> Iterator[list[bytes]]:
-    """Give the lines of files as they become available, without their ends."""
+def _chunks(files: tuple[IO[bytes], ...], longest: int) -> Iterator[list[bytes]]:
+    """Give the lines of files as they become available, without their ends.
+
+    Raises ValueError for one that is longer than a record can be, without reading it to its end.
+    """
     for file in files:
         rest = b""
         read: Callable[[int], bytes] = getattr(file, "read1", file.read)
         while data := read(CHUNK_BYTES):
             *lines, rest = (rest + data).split(b"\n")
             yield [line.removesuffix(b"\r") for line in lines]
+            if len(rest) > longest:
+                raise ValueError(f"a line is longer than a record can be, {longest} bytes")
         if rest:
             yield [rest]
 

@@ -169,7 +169,7 @@ class Sender:
     async def _send(
         self, leader: int, batches: Sequence[Batch]
     ) -> dict[TopicPartition, PartitionProduceResponse]:
-        connection = await self._cluster.pool.get(self._cluster.nodes[leader].address)
+        connection = await self._cluster.connection(leader)
         newest = connection.versions.get(ApiKey.PRODUCE, (0, 0))[1]
         request = self._request(batches, _MAGIC_BY_VERSION.get(newest, 2))
         if self._config.acks == 0:
