@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,10 @@ import click
 from ottla.client.commands import cluster_options, load_config, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.consumer.consumer import Consumer
+    from ottla.consumer.progress import Progress
     from ottla.consumer.record import ConsumerRecord
 
 FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
@@ -69,6 +73,7 @@ def consume(
 
     async def call() -> None:
         from ottla.consumer import Consumer, ConsumerConfig
+        from ottla.consumer.progress import Progress
         from ottla.protocol.topics import TopicPartition
 
         config = ConsumerConfig(
@@ -82,17 +87,21 @@ def consume(
                 consumer.assign([TopicPartition(topic, partition) for topic in topics])
             if offset is not None and partition is not None:
                 consumer.seek(TopicPartition(topics[0], partition), offset)
+            progress = Progress(consumer, commits=group is not None)
             try:
-                await _print(consumer, max_messages, exit_at_end, template, as_json)
+                await _print(consumer, progress, max_messages, exit_at_end, partial(_show, template, as_json))
             finally:
-                if group is not None:
-                    await consumer.commit()
+                await progress.end()
 
     run(call)
 
 
 async def _print(
-    consumer: Consumer, limit: int | None, exit_at_end: bool, template: str | None, as_json: bool
+    consumer: Consumer,
+    progress: Progress,
+    limit: int | None,
+    exit_at_end: bool,
+    show: Callable[[ConsumerRecord], object],
 ) -> None:
     ends = await consumer.end_offsets() if exit_at_end else {}
     remaining = limit
@@ -100,8 +109,14 @@ async def _print(
         if exit_at_end and not [p for p, end in ends.items() if await consumer.position(p) < end]:
             return
         for record in await consumer.poll(500, 500 if remaining is None else min(remaining, 500)):
-            click.echo(_line(record, template, as_json))
+            show(record)
+            progress.printed(record)
             remaining = None if remaining is None else remaining - 1
+        await progress.commit_when_due()
+
+
+def _show(template: str | None, as_json: bool, record: ConsumerRecord) -> None:
+    click.echo(_line(record, template, as_json))
 
 
 def _line(record: ConsumerRecord, template: str | None, as_json: bool) -> str | bytes:
