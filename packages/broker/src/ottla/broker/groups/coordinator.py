@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from ottla.broker.groups.deadlines import Deadlines
+from ottla.broker.groups.alarms import GROUPS_BETWEEN_YIELDS, Alarms
 from ottla.broker.groups.descriptions import GroupDescription, ListedGroup, describe
 from ottla.broker.groups.events import (
     Event,
@@ -31,16 +30,18 @@ from ottla.broker.groups.events import (
 )
 from ottla.broker.groups.group import Group
 from ottla.broker.groups.hosted import HostedGroup, HostedPartition, HostedPartitions
-from ottla.broker.groups.loading import LoadedPartition, load_partition
+from ottla.broker.groups.loading import groups_of, load_until_there
+from ottla.broker.groups.measures import GroupMeters
 from ottla.broker.groups.offsets import CommittedOffset, expiry_rule
 from ottla.broker.groups.partitions import partition_for
-from ottla.broker.groups.records import KeyValue, group_record, group_tombstone, offset_record
+from ottla.broker.groups.records import group_record, group_tombstone, offset_record
 from ottla.broker.groups.rules import GroupLimits
 from ottla.broker.groups.store import OffsetsStore, Written
 from ottla.broker.groups.write_errors import after_failed_commit, after_failed_group_write
+from ottla.broker.groups.writing import RecordWriter
 from ottla.broker.tasks import BackgroundTasks
 from ottla.broker.values import replace
-from ottla.protocol.errors import ErrorCode, KafkaError, RequestTimedOut
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -49,11 +50,6 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
 
 log = logging.getLogger(__name__)
-
-LOAD_RETRY_MS: Final = 500
-SHORTEST_SLEEP_MS: Final = 1.0
-_GROUPS_BETWEEN_YIELDS: Final = 50
-_TOMBSTONES_IN_A_BATCH: Final = 1_000
 
 
 class GroupCoordinator:
@@ -76,12 +72,11 @@ class GroupCoordinator:
             max_size=config.group_max_size,
         )
         self._hosted = HostedPartitions()
-        self._wakes: Deadlines[HostedGroup] = Deadlines()
-        self._sleeps_until_ms: float | None = None
-        self._wake = asyncio.Event()
+        self._meters = GroupMeters(metrics, self._hosted)
+        self._alarms = Alarms(environment.clock, lambda hosted: self._step(hosted, TimePassed()))
+        self._writer = RecordWriter(store, environment.clock, config.offsets_commit_timeout_ms)
         self._tasks = BackgroundTasks(metrics, environment.clock)
         self._active = False
-        self._register(metrics)
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -89,7 +84,7 @@ class GroupCoordinator:
         for partition in self._hosted:
             if not partition.loaded:
                 self._spawn_load(partition)
-        self._tasks.lasting(self._keep_time(), "group-time")
+        self._tasks.lasting(self._alarms.run(), "group-time")
         interval_ms = self._config.offsets_retention_check_interval_ms
         self._tasks.every("delete-expired-group-metadata", interval_ms, self.expire_offsets)
         return self
@@ -138,7 +133,7 @@ class GroupCoordinator:
     def _unload(self, partition: HostedPartition) -> None:
         for hosted in list(partition.groups.values()):
             self._step(hosted, Unloaded())
-            self._wakes.cancel(hosted)
+            self._alarms.cancel(hosted)
         partition.groups.clear()
 
     def _is_blank(self, number: int) -> bool:
@@ -152,46 +147,22 @@ class GroupCoordinator:
 
     async def _load(self, partition: HostedPartition) -> None:
         clock = self._environment.clock
-        while self._hosted.get(partition.number) is partition:
-            started_ms = clock.monotonic_ms()
-            try:
-                loaded = await load_partition(self._store, partition.number, clock.monotonic_ms)
-            except Exception:
-                # An empty cache would tell consumers that they never committed: stay in loading instead.
-                log.exception("groups not loaded", extra={"partition": partition.number})
-                await asyncio.sleep(LOAD_RETRY_MS / 1000)
-                continue
-            if self._hosted.get(partition.number) is partition:
-                self._install(partition, loaded)
-                took_ms = clock.monotonic_ms() - started_ms
-                self._load_time.update(took_ms)
-                log.info(
-                    "groups loaded",
-                    extra={
-                        "partition": partition.number,
-                        "groups": len(partition.groups),
-                        "records": loaded.records,
-                        "took_ms": round(took_ms),
-                    },
-                )
-            return
+        started_ms = clock.monotonic_ms()
 
-    def _install(self, partition: HostedPartition, loaded: LoadedPartition) -> None:
-        for group_id in loaded.groups.keys() | loaded.offsets.keys():
-            snapshot = loaded.groups.get(group_id)
-            offsets = loaded.offsets.get(group_id)
-            if snapshot is None and (offsets is None or offsets.is_idle):
-                continue
-            group = (
-                Group(group_id, self._limits) if snapshot is None else Group.restore(snapshot, self._limits)
-            )
-            hosted = HostedGroup(group, partition.number)
-            if offsets is not None:
-                hosted.offsets = offsets
-            partition.groups[group_id] = hosted
+        def is_wanted() -> bool:
+            return self._hosted.get(partition.number) is partition
+
+        loaded = await load_until_there(self._store, partition.number, clock.monotonic_ms, is_wanted)
+        if loaded is None:
+            return
+        partition.groups.update(groups_of(loaded, partition.number, self._limits))
         partition.loaded = True
         for hosted in list(partition.groups.values()):
             self._step(hosted, Loaded())
+        took_ms = clock.monotonic_ms() - started_ms
+        self._meters.load_time.update(took_ms)
+        facts = {"partition": partition.number, "groups": len(partition.groups), "records": loaded.records}
+        log.info("groups loaded", extra={**facts, "took_ms": round(took_ms)})
 
     # ---- finding groups
 
@@ -231,7 +202,7 @@ class GroupCoordinator:
         partition = self._hosted.get(hosted.partition)
         if partition is not None and hosted.is_void:
             partition.groups.pop(hosted.group.group_id, None)
-            self._wakes.cancel(hosted)
+            self._alarms.cancel(hosted)
 
     # ---- membership
 
@@ -294,8 +265,8 @@ class GroupCoordinator:
             if not waiting.done():
                 waiting.set_result(reply.result)
         if outcome.rebalanced:
-            self._rebalances.mark(outcome.rebalanced)
-        self._schedule(hosted)
+            self._meters.rebalances.mark(outcome.rebalanced)
+        self._alarms.follow(hosted)
         for persist in outcome.persist:
             self._write_group(hosted, persist)
 
@@ -303,7 +274,7 @@ class GroupCoordinator:
 
     def _write_group(self, hosted: HostedGroup, persist: Persist) -> None:
         try:
-            written = self._append(hosted.partition, [group_record(persist.snapshot)])
+            written = self._writer.append(hosted.partition, [group_record(persist.snapshot)])
         except KafkaError as error:
             self._step(hosted, Persisted(persist, after_failed_group_write(error.code)))
             return
@@ -313,25 +284,9 @@ class GroupCoordinator:
             self._tasks.spawn(self._group_written(hosted, persist, written), "group-write")
 
     async def _group_written(self, hosted: HostedGroup, persist: Persist, written: Written) -> None:
-        error = await self._outcome_of(written)
+        error = await self._writer.outcome_of(written)
         code = ErrorCode.NONE if error is None else after_failed_group_write(error.code)
         self._step(hosted, Persisted(persist, code))
-
-    def _append(self, partition: int, records: Sequence[KeyValue], *, required_acks: int = -1) -> Written:
-        now_ms = self._environment.clock.now_ms()
-        return self._store.append(partition, records, now_ms, required_acks=required_acks)
-
-    async def _outcome_of(self, written: Written) -> KafkaError | None:
-        """Wait until all replicas have it, as long as `offsets.commit.timeout.ms` allows."""
-        assert written.committed is not None
-        try:
-            async with asyncio.timeout(self._config.offsets_commit_timeout_ms / 1000):
-                await written.committed()
-        except TimeoutError:
-            return RequestTimedOut()
-        except KafkaError as error:
-            return error
-        return None
 
     # ---- offsets
 
@@ -353,7 +308,7 @@ class GroupCoordinator:
         hosted = self._find_or_make(group_id)
         now_ms = self._environment.clock.monotonic_ms()
         error = hosted.group.check_commit(member_id, generation, instance_id, now_ms)
-        self._schedule(hosted)
+        self._alarms.follow(hosted)
         if error is ErrorCode.NONE:
             results = await self._commit(hosted, offsets)
         else:
@@ -375,10 +330,10 @@ class GroupCoordinator:
         group_id = hosted.group.group_id
         records = [offset_record(group_id, partition, one) for partition, one in offsets.items()]
         try:
-            written = self._append(hosted.partition, records)
+            written = self._writer.append(hosted.partition, records)
         except KafkaError as error:
             return after_failed_commit(error.code)
-        self._commits.mark(len(offsets))
+        self._meters.commits.mark(len(offsets))
         hosted.offsets.begin(offsets)
         if written.committed is None:
             hosted.offsets.committed(offsets, written.position)
@@ -397,7 +352,7 @@ class GroupCoordinator:
     ) -> None:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            error = await self._outcome_of(written)
+            error = await self._writer.outcome_of(written)
             if error is None:
                 hosted.offsets.committed(offsets, written.position)
                 code = ErrorCode.NONE
@@ -450,7 +405,7 @@ class GroupCoordinator:
             for one in partitions
             if group.state is not GroupState.EMPTY and group.is_subscribed_to(one.topic)
         }
-        self._forget(hosted, [one for one in partitions if one not in busy], self._deletions)
+        self._forget(hosted, [one for one in partitions if one not in busy], self._meters.deletions)
         return ErrorCode.NONE, {
             one: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if one in busy else ErrorCode.NONE for one in partitions
         }
@@ -460,20 +415,20 @@ class GroupCoordinator:
         gone = set(partitions)
         for hosted in self._hosted.groups():
             if touched := [one for one in hosted.offsets if one in gone]:
-                self._forget(hosted, touched, self._deletions)
+                self._forget(hosted, touched, self._meters.deletions)
 
     def _forget(self, hosted: HostedGroup, partitions: Iterable[TopicPartition], meter: Any) -> None:
         group_id = hosted.group.group_id
         gone = hosted.offsets.forget(partitions)
         meter.mark(len(gone))
-        self._bury(hosted.partition, [offset_record(group_id, partition, None) for partition in gone])
+        self._writer.bury(hosted.partition, [offset_record(group_id, partition, None) for partition in gone])
 
     def _remove(self, hosted: HostedGroup) -> None:
         """Forget an empty group with all its offsets."""
         group = hosted.group
         had_generations = group.generation > 0
         self._step(hosted, Removed())
-        self._wakes.cancel(hosted)
+        self._alarms.cancel(hosted)
         partition = self._hosted.get(hosted.partition)
         if partition is not None and partition.groups.get(group.group_id) is hosted:
             del partition.groups[group.group_id]
@@ -481,16 +436,7 @@ class GroupCoordinator:
         tombstones = [offset_record(group.group_id, one, None) for one in gone]
         if had_generations:  # a group of simple consumers was never written itself
             tombstones.append(group_tombstone(group.group_id))
-        self._bury(hosted.partition, tombstones)
-
-    def _bury(self, partition: int, tombstones: Sequence[KeyValue]) -> None:
-        """Write tombstones without waiting: one that is lost is written again when it expires again."""
-        for start in range(0, len(tombstones), _TOMBSTONES_IN_A_BATCH):
-            try:
-                self._append(partition, tombstones[start : start + _TOMBSTONES_IN_A_BATCH], required_acks=1)
-            except KafkaError as error:
-                log.warning("tombstones not written", extra={"partition": partition, "error": repr(error)})
-                return
+        self._writer.bury(hosted.partition, tombstones)
 
     # ---- administration
 
@@ -529,49 +475,11 @@ class GroupCoordinator:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if hosted.group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        self._deletions.mark(len(hosted.offsets))
+        self._meters.deletions.mark(len(hosted.offsets))
         self._remove(hosted)
         return ErrorCode.NONE
 
     # ---- time
-
-    def _schedule(self, hosted: HostedGroup) -> None:
-        wake_ms = hosted.group.wake_at_ms
-        if wake_ms is None:
-            self._wakes.cancel(hosted)
-            return
-        self._wakes.set(hosted, wake_ms)
-        if self._sleeps_until_ms is None or wake_ms < self._sleeps_until_ms:
-            self._wake.set()
-
-    async def _keep_time(self) -> None:
-        clock = self._environment.clock
-        while True:
-            self._wake.clear()
-            next_ms = self._sleeps_until_ms = self._wakes.next_ms()
-            pause_ms = None if next_ms is None else next_ms - clock.monotonic_ms()
-            if pause_ms is None or pause_ms > 0:
-                await self._sleep(pause_ms)
-            else:
-                await asyncio.sleep(0)
-            await self._wake_groups(self._wakes.due(clock.monotonic_ms()))
-
-    async def _sleep(self, pause_ms: float | None) -> None:
-        try:
-            async with asyncio.timeout(None if pause_ms is None else max(pause_ms, SHORTEST_SLEEP_MS) / 1000):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-
-    async def _wake_groups(self, due: Sequence[HostedGroup]) -> None:
-        for count, hosted in enumerate(due, start=1):
-            try:
-                self._step(hosted, TimePassed())
-            except Exception:
-                # One group that cannot go on must not stop the time of all others.
-                log.exception("group left alone", extra={"group": hosted.group.group_id})
-            if count % _GROUPS_BETWEEN_YIELDS == 0:
-                await asyncio.sleep(0)
 
     async def expire_offsets(self) -> int:
         """Forget offsets that are past their retention, and empty groups without offsets; return how many."""
@@ -579,7 +487,7 @@ class GroupCoordinator:
         forgotten = 0
         for count, hosted in enumerate(list(self._hosted.groups()), start=1):
             forgotten += self._expire_group(hosted, retention_ms)
-            if count % _GROUPS_BETWEEN_YIELDS == 0:
+            if count % GROUPS_BETWEEN_YIELDS == 0:
                 await asyncio.sleep(0)
         if forgotten:
             log.info("offsets expired", extra={"offsets": forgotten})
@@ -590,23 +498,7 @@ class GroupCoordinator:
         rule = expiry_rule(group)
         expired = hosted.offsets.expired(rule, wall_ms, retention_ms) if rule else []
         if expired:
-            self._forget(hosted, expired, self._expirations)
+            self._forget(hosted, expired, self._meters.expirations)
         if group.state is GroupState.EMPTY and not group.pending_members and hosted.offsets.is_idle:
             self._remove(hosted)
         return len(expired)
-
-    # ---- metrics
-
-    def _register(self, metrics: Metrics) -> None:
-        kind = ("kafka.server", "group-coordinator-metrics")
-        self._commits = metrics.meter(*kind, "offset-commit")
-        self._expirations = metrics.meter(*kind, "offset-expiration")
-        self._deletions = metrics.meter(*kind, "offset-deletion")
-        self._rebalances = metrics.meter(*kind, "group-completed-rebalance")
-        self._load_time = metrics.histogram(*kind, "partition-load-time")
-        hosted = self._hosted
-        manager = ("kafka.coordinator.group", "GroupMetadataManager")
-        metrics.gauge(*manager, "NumGroups", lambda: sum(1 for _ in hosted.groups()))
-        metrics.gauge(*manager, "NumOffsets", lambda: sum(len(one.offsets) for one in hosted.groups()))
-        for state in GroupState:
-            metrics.gauge(*manager, f"NumGroups{state.value}", partial(hosted.count, state))

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.broker.groups.events import GroupSnapshot
+from ottla.broker.groups.group import Group
+from ottla.broker.groups.hosted import HostedGroup
 from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.groups.records import GroupRecord, OffsetRecord, read_record
+from ottla.broker.groups.rules import GroupLimits
 from ottla.broker.groups.store import OffsetsStore
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.records import (
@@ -24,6 +27,7 @@ from ottla.protocol.records import (
 
 log = logging.getLogger(__name__)
 
+RETRY_MS: Final = 500
 BUSY_MS: Final = 4.0
 """How long loading keeps the event loop before others get a turn."""
 _RECORDS_BETWEEN_LOOKS: Final = 32
@@ -49,6 +53,36 @@ class _Turns:
         if self._monotonic_ms() >= self._until_ms:
             await asyncio.sleep(0)
             self._until_ms = self._monotonic_ms() + BUSY_MS
+
+
+async def load_until_there(
+    store: OffsetsStore, partition: int, monotonic_ms: Callable[[], float], is_wanted: Callable[[], bool]
+) -> LoadedPartition | None:
+    """Load a partition, again and again if need be; None once it is not wanted any more.
+
+    An empty cache would tell consumers that they never committed: rather they wait.
+    """
+    while is_wanted():
+        try:
+            loaded = await load_partition(store, partition, monotonic_ms)
+        except Exception:
+            log.exception("groups not loaded", extra={"partition": partition})
+            await asyncio.sleep(RETRY_MS / 1000)
+        else:
+            return loaded if is_wanted() else None
+    return None
+
+
+def groups_of(loaded: LoadedPartition, partition: int, limits: GroupLimits) -> dict[str, HostedGroup]:
+    """Make the groups that a partition holds, with their offsets."""
+    groups: dict[str, HostedGroup] = {}
+    for group_id in loaded.groups.keys() | loaded.offsets.keys():
+        snapshot, offsets = loaded.groups.get(group_id), loaded.offsets.get(group_id)
+        if snapshot is None and (offsets is None or offsets.is_idle):
+            continue
+        group = Group(group_id, limits) if snapshot is None else Group.restore(snapshot, limits)
+        groups[group_id] = HostedGroup(group, partition, GroupOffsets() if offsets is None else offsets)
+    return groups
 
 
 async def load_partition(
