@@ -591,8 +591,12 @@ cdef class FrameReader:
         return self.kept_bytes_
 
     @property
-    def rest(self):
-        return self.end - self.position
+    def exhausted(self):
+        cdef Py_ssize_t rest = self.end - self.position, size
+        if rest < SIZE:
+            return True
+        size = ottla_be32(PyByteArray_AS_STRING(self.source) + self.position)
+        return SHORTEST <= size <= self.limit and rest - SIZE < size
 
     cpdef object get_buffer(self):
         cdef Py_ssize_t need

@@ -90,7 +90,7 @@ cdef class Wire:
             count = run.count
             took_ms = (<double> self._now_s() - now_s) * 1000
             self._note(run.version, took_ms, <int64_t> run.size_in_bytes / <double> count, count)
-            if not reader.rest:
+            if reader.exhausted:
                 break
             run = reader.next_produces(self._run_index)
             if run is None:
