@@ -7,11 +7,21 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from ottla.broker.routes import ROUTES
 from ottla.broker.testing import BrokerThread
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -99,3 +109,36 @@ def test_topics_are_created_described_and_deleted_in_every_version(wire: socket.
         gone.topic_names = [name]
     deleted = ask(wire, gone, min(version, 6))
     assert deleted.responses[0].error_code == 0  # type: ignore[attr-defined]
+
+
+UNSERVED = sorted(set(ApiKey) - {route.api_key for route in ROUTES})
+
+
+@pytest.mark.parametrize("key", UNSERVED)
+def test_an_api_that_is_not_offered_closes_the_connection_and_no_other(
+    wire: socket.socket, key: ApiKey
+) -> None:
+    request = request_class(key)()
+    version = request.MIN_VERSION
+    header = RequestHeader(api_key=key, api_version=version, correlation_id=7, client_id="test")
+    frame = encode_request(header, request)
+    with socket.create_connection(wire.getpeername(), timeout=20) as other:
+        other.sendall(struct.pack(">i", len(frame)) + frame)
+        assert other.recv(1) == b""
+
+    answer = ask(wire, ApiVersionsRequest(), 0)
+    assert isinstance(answer, ApiVersionsResponse)
+    assert key not in [one.api_key for one in answer.api_keys]
+
+
+def test_a_client_says_that_the_broker_cannot_do_it(wire: socket.socket) -> None:
+    host, port = wire.getpeername()
+    admin = AdminClient({"bootstrap.servers": f"{host}:{port}"})
+    every = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+
+    with pytest.raises(KafkaException) as caught:
+        admin.describe_acls(every).result(20)
+
+    assert caught.value.args[0].code() == KafkaError._UNSUPPORTED_FEATURE

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -87,3 +88,11 @@ def test_the_environment_stands_between_the_file_and_the_command_line(tmp_path: 
 
     names = ("num.partitions", "log.retention.hours", "message.max.bytes")
     assert [entries[name].value for name in names] == ["2", "3", "4000"]
+
+
+def test_a_broker_in_somebody_elses_process_never_ends_that_process(tmp_path: Path) -> None:
+    with BrokerThread(tmp_path / "data", {"event.loop.watchdog.enable": "true"}):
+        names = [thread.name for thread in threading.enumerate()]
+
+    assert "ottla-broker" in names
+    assert "ottla-loop-watchdog" not in names

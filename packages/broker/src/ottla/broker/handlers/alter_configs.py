@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Protocol, TypeVar
 
 from ottla.broker.handlers.describe_configs import BROKER, TOPIC
 from ottla.broker.handlers.services import RequestContext, Services
@@ -15,31 +16,33 @@ from ottla.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 
-Change = Callable[[dict[str, str]], dict[str, str]]
+Settings = dict[str, str]
+
+
+class Resource(Protocol):
+    """What has settings: a topic or a broker."""
+
+    resource_type: int
+    resource_name: str
+
+
+_R = TypeVar("_R", bound=Resource)
+_A = TypeVar("_A")
 
 
 async def handle(
     services: Services, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
     """Replace the settings of each resource; one that fails leaves the others alone."""
-    responses = []
-    for resource in request.resources:
-        error, message = await alter(
+    return AlterConfigsResponse(
+        responses=await alter_each(
             services,
-            resource.resource_type,
-            resource.resource_name,
-            partial(_replacement, resource),
+            request.resources,
+            _replacement,
+            AlterConfigsResourceResponse,
             validate_only=request.validate_only,
         )
-        responses.append(
-            AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
-    return AlterConfigsResponse(responses=responses)
+    )
 
 
 def _replacement(resource: AlterConfigsResource, _: dict[str, str]) -> dict[str, str]:
@@ -48,19 +51,42 @@ def _replacement(resource: AlterConfigsResource, _: dict[str, str]) -> dict[str,
     return {config.name: config.value or "" for config in resource.configs}
 
 
-async def alter(
-    services: Services, resource_type: int, name: str, change: Change, *, validate_only: bool
+async def alter_each(
+    services: Services,
+    resources: Iterable[_R],
+    change: Callable[[_R, Settings], Settings],
+    answer: Callable[..., _A],
+    *,
+    validate_only: bool,
+) -> list[_A]:
+    """Change the settings of each resource by what it asks for, and make its answer."""
+    answers = []
+    for resource in resources:
+        error, message = await _alter(
+            services, resource, partial(change, resource), validate_only=validate_only
+        )
+        answers.append(
+            answer(
+                error_code=error,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return answers
+
+
+async def _alter(
+    services: Services, resource: Resource, change: Callable[[Settings], Settings], *, validate_only: bool
 ) -> tuple[int, str | None]:
-    """Change one resource's settings; return the error code and its message."""
+    kind, name = resource.resource_type, resource.resource_name
     try:
-        if resource_type == TOPIC:
+        if kind == TOPIC:
             await services.configs.alter_topic(name, change, validate_only=validate_only)
-        elif resource_type == BROKER:
+        elif kind == BROKER:
             await services.configs.alter_broker(name, change, validate_only=validate_only)
         else:
-            raise InvalidRequest(
-                f"AlterConfigs is only supported for topics and brokers, not {resource_type}"
-            )
+            raise InvalidRequest(f"AlterConfigs is only supported for topics and brokers, not {kind}")
     except KafkaError as error:
         return error.code, str(error)
     return ErrorCode.NONE, None

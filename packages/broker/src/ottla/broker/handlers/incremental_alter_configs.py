@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import Final
 
 from ottla.broker.config import BrokerConfig, Key, keys_of, topic_keys
-from ottla.broker.handlers.alter_configs import alter
+from ottla.broker.handlers.alter_configs import alter_each
 from ottla.broker.handlers.describe_configs import TOPIC
 from ottla.broker.handlers.services import RequestContext, Services
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
@@ -29,24 +28,15 @@ async def handle(
     services: Services, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     """Apply the operations to each resource; one that fails leaves the others alone."""
-    responses = []
-    for resource in request.resources:
-        error, message = await alter(
+    return IncrementalAlterConfigsResponse(
+        responses=await alter_each(
             services,
-            resource.resource_type,
-            resource.resource_name,
-            partial(_apply, resource),
+            request.resources,
+            _apply,
+            AlterConfigsResourceResponse,
             validate_only=request.validate_only,
         )
-        responses.append(
-            AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
-    return IncrementalAlterConfigsResponse(responses=responses)
+    )
 
 
 def _apply(resource: AlterConfigsResource, present: dict[str, str]) -> dict[str, str]:
