@@ -11,8 +11,9 @@ import pytest
 from ottla.broker.handlers import produce
 from ottla.broker.handlers.services import CloseConnection, Ordering
 from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.values import replace
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import ErrorCode, InvalidRequiredAcks
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -20,7 +21,14 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from ottla.protocol.records import Codec, ControlType, convert_down, decode_records, end_transaction_marker
+from ottla.protocol.records import (
+    Codec,
+    ControlType,
+    convert_down,
+    decode_records,
+    end_transaction_marker,
+    read_header,
+)
 
 BOUND_S = 10
 
@@ -111,8 +119,47 @@ async def test_without_acks_an_error_closes_the_connection(plane: DataPlane) -> 
 
 
 async def test_other_acks_are_refused(plane: DataPlane) -> None:
-    with pytest.raises(InvalidRequiredAcks):
-        produce.handle(plane.services, request_of(b"", acks=2), plane.context(ApiKey.PRODUCE, 9))
+    await plane.lead()
+
+    refused = await produced(plane, request_of(batch_of(b"a"), batch_of(b"b"), acks=2))
+
+    codes = [one.error_code for one in refused.responses[0].partition_responses]
+    assert codes == [ErrorCode.INVALID_REQUIRED_ACKS] * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"compression_type": "gzip"}, ErrorCode.NONE),
+        ({"cleanup_policy": ("compact",)}, ErrorCode.INVALID_RECORD),
+    ],
+)
+async def test_compressed_records_that_must_be_opened_do_not_hold_up_the_loop(
+    plane: DataPlane, settings: dict[str, Any], error: ErrorCode
+) -> None:
+    partition = await plane.lead()
+    partition.log.config = replace(partition.log.config, **settings)
+    request = request_of(batch_of(b"without a key", codec=Codec.ZSTD))
+
+    answer = produce.handle(plane.services, request, plane.context(ApiKey.PRODUCE, 9))
+
+    assert isinstance(answer, Awaitable)  # not before a thread has had them
+    assert partition.log.log_end_offset == 0
+    answered = await asyncio.wait_for(answer, BOUND_S)
+    assert answered is not None
+    assert answered.responses[0].partition_responses[0].error_code == error
+    if error is ErrorCode.NONE:
+        assert read_header(partition.read(0, 1000, up_to=1).read()).codec == Codec.GZIP
+
+
+async def test_a_damaged_batch_is_not_made_whole_by_compressing_it_anew(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    partition.log.config = replace(partition.log.config, compression_type="gzip")
+
+    answer = await one(plane, request_of(damaged()))
+
+    assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert partition.log.log_end_offset == 0
 
 
 def damaged() -> bytes:

@@ -234,7 +234,7 @@ def _collect_garbage_again() -> None:
 
 
 def _allow_all_descriptors() -> None:
-    """Open as many files and connections as the system lets this process, not only what a shell starts with."""
+    """Open as many files and connections as the system allows, not only as many as a shell starts with."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.broker.handlers.services import CloseConnection, Ordering, RequestContext, Services
-from ottla.broker.log.validation import convert, needs_conversion
+from ottla.broker.log.validation import convert, must_be_opened, needs_conversion, opened
 from ottla.protocol.errors import (
     CorruptMessage,
     ErrorCode,
@@ -45,6 +45,10 @@ _OUTSIDE: Final = frozenset(
     }
 )
 """Errors that say nothing about the records; a topic that does not exist gets no metrics of its own."""
+
+
+Outcomes: TypeAlias = "dict[TopicPartition, KafkaError | None]"
+"""The partitions whose records were opened, with what stood against them."""
 
 
 class Placed:
@@ -88,30 +92,47 @@ class Placed:
 def handle(
     services: Services, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Append at once and in order; awaited are only replicas, the disk, or a rewrite of old formats."""
-    check_acks(request)
-    if context.ordering.behind is not None or _must_convert(request, context.api_version):
+    """Append at once and in order; awaited are only replicas, the disk, or records that must be opened."""
+    if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
+        return refused(request, InvalidRequiredAcks())
+    if context.ordering.behind is not None or _must_open(services, request, context.api_version):
         return _in_line(services, _detached(request), context)
     return _appended(services, request, context)
 
 
-def check_acks(request: ProduceRequest) -> None:
-    """Raise unless acks is one of -1, 0 and 1."""
-    if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
-        raise InvalidRequiredAcks
+def refused(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
+    """Answer every partition with an error."""
+    response = ProduceResponse()
+    for topic in request.topic_data:
+        answers = [Placed(PartitionProduceResponse(index=one.index)) for one in topic.partition_data]
+        for answer in answers:
+            answer.failed(error)
+        response.responses.append(
+            TopicProduceResponse(name=topic.name, partition_responses=[one.response for one in answers])
+        )
+    return response
 
 
-def _must_convert(request: ProduceRequest, version: int) -> bool:
-    return version < _FIRST_WITH_V2_ONLY and any(
-        partition.records and _is_old_format(partition.records)
+def _must_open(services: Services, request: ProduceRequest, version: int) -> bool:
+    return any(
+        partition.records
+        and _is_to_be_opened(
+            services, TopicPartition(topic.name, partition.index), partition.records, version
+        )
         for topic in request.topic_data
         for partition in topic.partition_data
     )
 
 
-def _is_old_format(records: bytes | memoryview) -> bool:
+def _is_to_be_opened(
+    services: Services, topic_partition: TopicPartition, records: bytes | memoryview, version: int
+) -> bool:
+    """Whether this is work for a thread: old formats, another codec than the topic's, keys to look at."""
+    partition = services.replicas.hosted(topic_partition)
     try:
-        return needs_conversion(records)
+        if needs_conversion(records):
+            return version < _FIRST_WITH_V2_ONLY
+        return partition is not None and must_be_opened(records, partition.log.config)
     except CorruptMessage:
         return False  # the append says so
 
@@ -128,15 +149,15 @@ def _detached(request: ProduceRequest) -> ProduceRequest:
 def _in_line(
     services: Services, request: ProduceRequest, context: RequestContext
 ) -> Awaitable[ProduceResponse | None]:
-    """Append behind what this connection has not placed yet, rewriting old formats on a thread."""
+    """Append behind what this connection has not placed yet, opening records on a thread."""
     ordering = context.ordering
     before = ordering.behind
     placed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ordering.behind = placed
-    return _convert_then_append(services, request, context, ordering, before, placed)
+    return _open_then_append(services, request, context, ordering, before, placed)
 
 
-async def _convert_then_append(
+async def _open_then_append(
     services: Services,
     request: ProduceRequest,
     context: RequestContext,
@@ -145,12 +166,10 @@ async def _convert_then_append(
     placed: asyncio.Future[None],
 ) -> ProduceResponse | None:
     try:
-        failures = (
-            await _convert_all(services, request) if _must_convert(request, context.api_version) else {}
-        )
+        outcomes = await _open_all(services, request, context.api_version)
         if before is not None:
             await before
-        answer = _appended(services, request, context, failures)
+        answer = _appended(services, request, context, outcomes)
     finally:
         if ordering.behind is placed:
             ordering.behind = None
@@ -158,31 +177,42 @@ async def _convert_then_append(
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-async def _convert_all(services: Services, request: ProduceRequest) -> dict[TopicPartition, KafkaError]:
-    failures: dict[TopicPartition, KafkaError] = {}
-    now_ms = services.environment.clock.now_ms()
+async def _open_all(services: Services, request: ProduceRequest, version: int) -> Outcomes:
+    """Open what has to be; gives what stood against it, or None where it went well, by partition."""
+    outcomes: Outcomes = {}
     for topic in request.topic_data:
         for one in topic.partition_data:
-            if not one.records or not _is_old_format(one.records):
-                continue
             topic_partition = TopicPartition(topic.name, one.index)
+            if not one.records or not _is_to_be_opened(services, topic_partition, one.records, version):
+                continue
             try:
-                config = services.replicas.leader(topic_partition).log.config
-                one.records = await asyncio.to_thread(convert, one.records, now_ms, config)
-                services.topic_metrics.of(topic.name).produce_conversions.mark()
-                services.topic_metrics.all_topics.produce_conversions.mark()
+                one.records = await _open_one(services, topic_partition, one.records)
+                outcomes[topic_partition] = None
             except KafkaError as error:
-                failures[topic_partition] = error
-    return failures
+                outcomes[topic_partition] = error
+    return outcomes
+
+
+async def _open_one(
+    services: Services, topic_partition: TopicPartition, records: bytes | memoryview
+) -> bytes:
+    config = services.replicas.leader(topic_partition).log.config
+    if not needs_conversion(records):
+        return await asyncio.to_thread(opened, records, config)
+    now_ms = services.environment.clock.now_ms()
+    converted = await asyncio.to_thread(convert, records, now_ms, config)
+    services.topic_metrics.of(topic_partition.topic).produce_conversions.mark()
+    services.topic_metrics.all_topics.produce_conversions.mark()
+    return await asyncio.to_thread(opened, converted, config)
 
 
 def _appended(
     services: Services,
     request: ProduceRequest,
     context: RequestContext,
-    failures: dict[TopicPartition, KafkaError] | None = None,
+    outcomes: Outcomes | None = None,
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    response, placed = append_all(services, request, context, failures or {})
+    response, placed = append_all(services, request, context, outcomes or {})
     if request.acks == NO_ACKS:
         if any(one.response.error_code for one in placed):
             raise CloseConnection  # the only way to tell a producer that wants no answer
@@ -196,7 +226,7 @@ def append_all(
     services: Services,
     request: ProduceRequest,
     context: RequestContext,
-    failures: dict[TopicPartition, KafkaError],
+    outcomes: Outcomes,
 ) -> tuple[ProduceResponse, list[Placed]]:
     """Append everything that can be; each partition's answer says what became of it."""
     response, placed = ProduceResponse(), []
@@ -207,9 +237,10 @@ def append_all(
             result = Placed(PartitionProduceResponse(index=one.index))
             topic_partition = TopicPartition(topic.name, one.index)
             try:
-                if topic_partition in failures:
-                    raise failures[topic_partition]
-                _append_one(services, request, context, topic_partition, one.records, result, now_ms)
+                if (failure := outcomes.get(topic_partition)) is not None:
+                    raise failure
+                opened = topic_partition in outcomes
+                _append_one(services, request, context, topic_partition, one.records, result, now_ms, opened)
             except KafkaError as error:
                 result.failed(error)
             except OSError as error:
@@ -229,13 +260,16 @@ def _append_one(
     records: bytes | memoryview | None,
     result: Placed,
     now_ms: int,
+    opened: bool,
 ) -> None:
     if topic_partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         raise InvalidTopicException(f"{topic_partition.topic} is written by brokers only")
     partition = services.replicas.leader(topic_partition)
     check_records(records, request, context.api_version)
     assert records is not None
-    result.placed(partition, partition.append(records, required_acks=request.acks, now_ms=now_ms))
+    result.placed(
+        partition, partition.append(records, required_acks=request.acks, now_ms=now_ms, opened=opened)
+    )
     services.produce_runs.learn(topic_partition)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.handlers._produce_run import Target
 from ottla.broker.log.log import Appended
+from ottla.broker.log.validation import may_have_to_be_opened
 from ottla.protocol.errors import KafkaError, RequestTimedOut
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
@@ -83,7 +84,10 @@ class ProduceRuns:
         """A produce to this partition went well; its next ones may go the short way."""
         topic = topic_partition.topic
         partition = self._services.replicas.hosted(topic_partition)
-        if partition is None or topic in INTERNAL_TOPICS or partition.log.config.flush_before_acknowledge:
+        if partition is None or topic in INTERNAL_TOPICS:
+            return
+        config = partition.log.config
+        if config.flush_before_acknowledge or may_have_to_be_opened(config):
             return
         key = topic.encode() + topic_partition.partition.to_bytes(4)
         self._drop(key)

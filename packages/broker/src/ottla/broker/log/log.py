@@ -252,9 +252,11 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        opened: bool = False,
     ) -> Appended:
         """Append v2 batches, giving them offsets; a writable buffer is changed on the way.
 
+        Records that need a look are looked at here, unless they were `opened` (`validation.opened`) before.
         Raises `CorruptMessage`, `MessageTooLarge`, `RecordListTooLarge`, `InvalidRecord`, `InvalidTimestamp`,
         the errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
         """
@@ -265,7 +267,7 @@ class Log:
                 return Appended(base_offset, last_offset, -1, self.log_start_offset, False, size)
         headers = validate_batches(batches, dense=True)
         if not self._plain or len(headers) != 1:
-            return self._append_several(batches, headers, leader_epoch, now_ms, origin)
+            return self._append_several(batches, headers, leader_epoch, now_ms, origin, opened)
         header, size = headers[0], len(batches)
         idempotent = header.producer_id >= 0
         if size > self._max_bytes or header.attributes & _CONTROL:
@@ -309,11 +311,12 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         origin: AppendOrigin,
+        opened: bool,
     ) -> Appended:
         """The same for any number of batches, and for topics that ask for more."""
         idempotent = self._check(batches, headers, origin)
         if not self._plain:
-            batches, headers = self._adapted(batches, headers, now_ms, origin)
+            batches, headers = self._adapted(batches, headers, now_ms, origin, opened)
         if idempotent and origin is AppendOrigin.CLIENT:
             kept = self.producers.check(headers)
             if kept is not None:
@@ -354,12 +357,12 @@ class Log:
         return idempotent
 
     def _adapted(
-        self, batches: Buffer, headers: list[BatchHeader], now_ms: int, origin: AppendOrigin
+        self, batches: Buffer, headers: list[BatchHeader], now_ms: int, origin: AppendOrigin, opened: bool
     ) -> tuple[Buffer, list[BatchHeader]]:
         """Do what some topics ask for: times checked or stamped, keys, another codec."""
         if self._limits and not self._stamps and origin is AppendOrigin.CLIENT:
             check_timestamps(memoryview(batches), headers, self._limits, now_ms)
-        if self._config.compact and origin is AppendOrigin.CLIENT:
+        if self._config.compact and origin is AppendOrigin.CLIENT and not opened:
             check_keys(memoryview(batches), headers)
         if self._codec is not None and needs_preparation(batches, self._config):
             batches = prepare(batches, self._config)

@@ -1,7 +1,7 @@
 """What a log takes from clients, and the rewriting that some of it needs first.
 
-The functions are pure and may run on any thread. `convert` and `prepare` may take milliseconds and belong on
-one.
+The functions are pure and may run on any thread. `convert`, `prepare` and `opened` may take milliseconds and
+belong on one: what they decompress can be a thousand times what was sent.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ottla.protocol.records import (
     read_header,
     scan_records,
     split_batches,
+    validate_batches,
 )
 
 if TYPE_CHECKING:
@@ -76,6 +77,34 @@ def prepare(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes
     codec = target_codec(config)
     assert codec is not None
     return b"".join(_recompressed(one, codec) for one in split_batches(batches))
+
+
+def may_have_to_be_opened(config: LogConfig) -> bool:
+    """Whether a topic's settings ask to look into some batches."""
+    return config.compact or target_codec(config) is not None
+
+
+def must_be_opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bool:
+    """Whether v2 batches have to be decompressed before they are appended. Raises CorruptMessage for torn
+    ones.
+    """
+    if not may_have_to_be_opened(config):
+        return False
+    target = target_codec(config)
+    codecs = {read_header(one).attributes & _CODEC for one in split_batches(batches)}
+    return bool((config.compact and codecs - {Codec.NONE}) or (target is not None and codecs - {target}))
+
+
+def opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
+    """Do with v2 batches whatever needs their records: in the topic's codec, with keys where it has to have
+    them.
+
+    Raises `CorruptMessage` and `InvalidRecord`.
+    """
+    headers = validate_batches(batches, dense=True)
+    if config.compact:
+        check_keys(memoryview(batches), headers)
+    return prepare(batches, config) if target_codec(config) is not None else bytes(batches)
 
 
 def _recompressed(batch: memoryview, codec: Codec) -> bytes:

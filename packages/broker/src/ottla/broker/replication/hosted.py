@@ -79,6 +79,7 @@ class LeaderPartition:
         required_acks: int = -1,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        opened: bool = False,
     ) -> Appended:
         """Append v2 batches and advance what can be advanced at once.
 
@@ -92,7 +93,9 @@ class LeaderPartition:
             raise NotEnoughReplicas(
                 f"{len(core.isr)} in-sync replicas, {core.effective_min_isr} are required"
             )
-        appended = self.log.append(batches, leader_epoch=core.leader_epoch, now_ms=now_ms, origin=origin)
+        appended = self.log.append(
+            batches, leader_epoch=core.leader_epoch, now_ms=now_ms, origin=origin, opened=opened
+        )
         self.grown(now_ms)
         return appended
 
