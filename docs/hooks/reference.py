@@ -82,7 +82,13 @@ def topic_configuration() -> Iterator[str]:
     )
     yield ""
     rows = (
-        (code(key.name), key.type, code(key.show(key.default)), code(TOPIC_SYNONYMS.get(key.name)), key.doc)
+        (
+            code(key.name),
+            key.type,
+            code(key.show(key.default)),
+            ", ".join(map(code, TOPIC_SYNONYMS.get(key.name, ()))) or code(None),
+            key.doc,
+        )
         for key in topic_keys().values()
     )
     yield from table(("Key", "Type", "Default", "Broker's key", "What it does"), rows)

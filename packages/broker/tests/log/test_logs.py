@@ -170,7 +170,9 @@ async def test_retention_checkpoints_the_new_start_before_files_go(
 
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\ntopic 0 5\n"
     assert len(deleted(log)) == 5
-    assert "topic-0 dropped 5 segments" in [one.message for one in caplog.records if one.name == "log-cleaner"]
+    assert "topic-0 dropped 5 segments" in [
+        one.message for one in caplog.records if one.name == "log-cleaner"
+    ]
     await logs.delete_due(10**9 + 60_000)
     assert not deleted(log)
     await stopped(logs)
