@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from ottla.zookeeper.embedded import DirectoryInUse, EmbeddedCoordinator, Fsync, Limits
 from ottla.zookeeper.embedded.service import Client, Service
 from ottla.zookeeper.embedded.tree import Tree
-from ottla.zookeeper.errors import Unavailable
+from ottla.zookeeper.errors import ConnectionLoss, Unavailable
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.session import SessionState
 from ottla.zookeeper.testing import States
@@ -176,6 +177,51 @@ async def test_a_long_journal_is_replaced_by_a_snapshot(tmp_path: Path) -> None:
 
     async with EmbeddedCoordinator(tmp_path) as again:
         assert again.service.tree.node("/a").version == 30
+
+
+async def test_a_journal_that_never_rests_is_replaced_all_the_same(tmp_path: Path) -> None:
+    set_root = struct.pack("!iii1si", 1, 5, 1, b"/", 2_000) + bytes(2_000) + struct.pack("!i", -1)
+    asked = 0
+    async with EmbeddedCoordinator(tmp_path, compact_above_bytes=20_000) as coordinator, asyncio.timeout(20):
+        client, _, _ = joined(coordinator.service)
+        while not (tmp_path / "snapshot").exists():
+            # In every turn of the loop: when a write to the disk ends, more has come already.
+            coordinator.service.frame_came(client, set_root)
+            coordinator.flush_soon()
+            asked += 1
+            await asyncio.sleep(0)
+
+    async with EmbeddedCoordinator(tmp_path) as again:
+        assert again.service.tree.node("/").version >= asked - 1  # nobody waited for the last
+
+
+async def test_after_a_write_that_failed_nothing_is_written(tmp_path: Path) -> None:
+    limits = Limits(min_session_timeout_ms=200)
+    async with EmbeddedCoordinator(tmp_path, limits=limits, tick_ms=10) as coordinator:
+        session = KazooSession(coordinator.connect_string, session_timeout_ms=200)
+        await session.__aenter__()
+        assert coordinator._journal is not None
+        journal_fd = coordinator._journal._file
+        whole, full = os.dup(journal_fd), os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, journal_fd)
+        refused = asyncio.ensure_future(session.create("/never"))
+        with pytest.raises(OSError, match="No space"):
+            await coordinator.serve_forever()
+        with pytest.raises(ConnectionLoss):
+            await refused
+
+        # The disk has room again, and the session runs out, which would be written.
+        os.dup2(whole, journal_fd)
+        size = os.fstat(whole).st_size
+        coordinator.expire(session.session_id)
+        await asyncio.sleep(0)
+        while coordinator._flusher is not None:
+            await asyncio.wait([coordinator._flusher])
+
+        assert os.fstat(whole).st_size == size
+        for descriptor in (whole, full):
+            os.close(descriptor)
+        await session.close()
 
 
 async def test_a_loop_that_stands_still_expires_nobody() -> None:

@@ -281,7 +281,10 @@ class Journal:
         return self._size > self._compact_above_bytes
 
     def compact(self, zxid: int, snapshot: bytes) -> None:
-        """Replace snapshot and journal. `snapshot` holds every transaction written so far, up to `zxid`."""
+        """Replace snapshot and journal by `snapshot`, which holds all transactions up to `zxid`.
+
+        Those that were written are among them. Those written only afterwards, replay skips.
+        """
         self._replace(self._directory / "snapshot", snapshot)
         # Between the two renames the old journal repeats what the snapshot has; replay skips that.
         path = self._directory / "journal"

@@ -56,7 +56,7 @@ class EmbeddedCoordinator:
         self._tick_ms = tick_ms
         self._compact_above_bytes = compact_above_bytes
         self._journal: Journal | None = None
-        self._disk: ThreadPoolExecutor | None = None
+        self._disk = ThreadPoolExecutor(1, "ottla-zookeeper-disk")
         self._connections: dict[Client, _Connection] = {}
         self._flushing = False
         self._failed: asyncio.Future[None] | None = None
@@ -68,6 +68,8 @@ class EmbeddedCoordinator:
         self._loop = asyncio.get_running_loop()
         self._failed = self._loop.create_future()
         async with self._stack as stack:
+            # Not the loop's own threads: a sync would wait there behind whatever else blocks.
+            stack.callback(self._disk.shutdown, wait=False)
             tree = self._recover(stack)
             self.service = Service(tree, self._remember, _wall_ms, self._limits)
             self._server = await self._listen()
@@ -179,6 +181,9 @@ class EmbeddedCoordinator:
         self._flushing = False
         if self._flusher is not None:
             return  # what came meanwhile goes with its next round
+        if self._failed is not None and self._failed.done():
+            self._take_outbox()  # nothing may be written or promised after a failed write
+            return
         if self._journal is None or not self._journal.dirty:
             self._send(self._take_outbox())
             return
@@ -191,7 +196,7 @@ class EmbeddedCoordinator:
                 if journal.dirty:
                     await self._loop.run_in_executor(self._disk, journal.write, journal.take())
                 self._send(outbox)
-                if journal.wants_compaction and not journal.dirty:
+                if journal.wants_compaction:
                     tree = self.service.tree
                     snapshot = encode_snapshot(tree)
                     await self._loop.run_in_executor(self._disk, journal.compact, tree.zxid, snapshot)
@@ -207,6 +212,8 @@ class EmbeddedCoordinator:
         if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
             self._failed.exception()
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()  # nor does anybody's session end here any more
         self._server.close()
         self.drop_connections()
 
