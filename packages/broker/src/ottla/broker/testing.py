@@ -110,7 +110,6 @@ class BrokerThread:
 
     async def _serve(self) -> None:
         from ottla.broker.broker import Broker
-
         from ottla.broker.config import load_broker_config
 
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
