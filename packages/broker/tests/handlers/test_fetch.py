@@ -307,3 +307,16 @@ async def test_topics_are_measured(plane: DataPlane) -> None:
     meters = plane.services.topic_metrics.of("t")
     assert meters.bytes_out.count == answer.size
     assert meters.failed_fetch_requests.count == 1
+
+
+async def test_a_damaged_segment_is_an_error_of_its_partition(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    append(plane, b"a")
+    append(plane, b"b")
+    segment = partition.log.segments[0]
+    partition.log.roll(0)
+    segment.file.pwrite(bytes(segment.size), 0)
+
+    answer = await one(plane, request_of(1))
+
+    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -22,7 +22,7 @@ from ottla.broker.network import connection as connection_module
 from ottla.broker.network.listener import AddressLimits, Server, parse_overrides
 from ottla.broker.network.routes import Route, Routes
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import GroupIdNotFound
+from ottla.protocol.errors import GroupIdNotFound, KafkaError
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
@@ -52,6 +52,10 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     return both
 
 
+class Impossible(KafkaError):
+    code = 70_000  # type: ignore[assignment]  # no answer can carry it
+
+
 class Answering:
     """Handlers that behave as the group's name says; the generation comes back as error code."""
 
@@ -75,6 +79,8 @@ class Answering:
                 raise RuntimeError("a handler that is broken")
             case "kafka":
                 raise GroupIdNotFound
+            case "impossible":
+                raise Impossible
             case "close":
                 raise CloseConnection
             case "silent":
@@ -312,6 +318,18 @@ async def test_a_broken_handler_is_answered_with_unknown_server_error(
 
 
 @on_both_loops
+async def test_a_request_that_cannot_even_be_answered_costs_its_connection_only() -> None:
+    async with network() as net:
+        unlucky, other = await net.client(), await net.client()
+        unlucky.send(heartbeat(1, "impossible"))
+        assert await unlucky.is_closed()
+
+        other.send(heartbeat(2))
+
+        assert await other.answers(1) == [(2, 2)]
+
+
+@on_both_loops
 async def test_a_handler_may_close_the_connection() -> None:
     async with network() as made:
         client = await made.client()
@@ -342,6 +360,23 @@ async def test_a_client_that_is_gone_takes_its_waits_with_it() -> None:
         await made.until(lambda: made.answering.cancelled == [1])
 
         assert made.server.connection_count == 0
+
+
+@on_both_loops
+async def test_a_client_that_is_gone_before_its_request_begins_leaves_nothing_queued() -> None:
+    async with network() as net:
+        await net.client()
+        await net.until(lambda: bool(net.server.connections))
+        connection, request = net.server.connections[0], heartbeat(1, "wait")
+        frame = struct.pack(">i", len(request)) + request
+        connection.get_buffer(-1)[: len(frame)] = frame
+        connection.buffer_updated(len(frame))
+
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        assert net.server.unstarted == 0
 
 
 @on_both_loops

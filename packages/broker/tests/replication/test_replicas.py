@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from ottla.broker.config import BrokerConfig, LogConfig
+from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.log.logs import Logs
+from ottla.broker.metrics import Metrics
 from ottla.broker.replication.checkpoints import read_high_watermarks
+from ottla.broker.replication.replicas import Replicas
 from ottla.protocol.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -196,3 +205,64 @@ async def test_a_damaged_checkpoint_is_ignored(plane: DataPlane) -> None:
     (plane.logs.root / "replication-offset-checkpoint").write_bytes(b"0\n1\nnonsense\n")
 
     assert read_high_watermarks([plane.logs.root]) == {}
+
+
+async def again(logs: Logs, request: LeaderAndIsrRequest) -> tuple[ErrorCode, Replicas]:
+    """What a controller hears when this broker has been started again on its logs."""
+    config = BrokerConfig()
+    replicas = Replicas(
+        broker_id=1,
+        config=config,
+        environment=Environment(),
+        logs=logs,
+        log_config=lambda _: LogConfig.from_broker(config),
+        metrics=Metrics(),
+    )
+    response = await replicas.become_leader_or_follower(request)
+    return ErrorCode(response.topics[0].partition_errors[0].error_code), replicas
+
+
+async def test_data_of_a_deleted_topic_does_not_come_back_in_a_new_one_of_its_name(tmp_path: Path) -> None:
+    async with Logs(BrokerConfig(log_dirs=(str(tmp_path),)), Environment()) as logs:
+        _, replicas = await again(logs, lead_request())
+        replicas.leader(T0).append(batch_of(b"of the deleted topic"), required_acks=1, now_ms=0)
+        other = lead_request(topic_id=UUID(int=8))
+        other.topic_states[0].partition_states[0].is_new = False
+
+        error, _ = await again(logs, other)
+        assert error is ErrorCode.INCONSISTENT_TOPIC_ID
+        error, replicas = await again(logs, lead_request(topic_id=UUID(int=8)))
+
+        assert error is ErrorCode.NONE
+        assert replicas.leader(T0).log.log_end_offset == 0
+        assert any(name.endswith("-stray") for name in os.listdir(tmp_path))
+
+
+def numbered(state: Any, number: int) -> Any:
+    made = copy(state)
+    made.partition_index = number
+    return made
+
+
+async def test_the_event_loop_goes_on_while_many_roles_are_taken_and_given_up(tmp_path: Path) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    request, stop = lead_request(), stop_request(delete=True)
+    states = request.topic_states[0].partition_states
+    request.topic_states[0].partition_states = [numbered(states[0], n) for n in range(100)]
+    deletions = stop.topic_states[0].partition_states
+    stop.topic_states[0].partition_states = [numbered(deletions[0], n) for n in range(100)]
+    async with Logs(BrokerConfig(log_dirs=(str(tmp_path),)), Environment()) as logs:
+        counting = asyncio.get_running_loop().create_task(count())
+        _, replicas = await again(logs, request)
+        while_taking, turns = turns, 0
+        await replicas.stop_replicas(stop)
+        counting.cancel()
+
+    assert while_taking >= 3

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ottla.broker.testing import BrokerProcess
+from ottla.broker.testing import BrokerProcess, BrokerThread
 
 TIMEOUT_S = 20.0
 
@@ -52,3 +52,10 @@ def test_a_broker_whose_last_directory_fails_says_so_in_one_line(tmp_path: Path)
     assert returncode == 1
     assert broker.last_words(1).startswith("error: every log directory has failed")
     assert "Traceback" not in broker.log_file.read_text()
+
+
+def test_a_session_that_cannot_be_remembered_does_not_keep_a_broker_from_its_work(tmp_path: Path) -> None:
+    (tmp_path / "data" / "coordination.session").mkdir(parents=True)
+
+    with BrokerThread(tmp_path / "data") as broker:
+        assert broker.port

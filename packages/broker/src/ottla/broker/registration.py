@@ -188,7 +188,11 @@ class Registration:
     def _remember(self, session_id: int) -> None:
         if session_id != self._earlier_session:
             self._earlier_session = session_id
-            self._session_file.write_text(f"{session_id}\n")
+            try:
+                self._session_file.write_text(f"{session_id}\n")
+            except OSError as error:
+                # A start after a kill waits then until this session is over.
+                _log.warning("the session is not remembered: %s", error)
 
 
 async def _delete_quietly(bound: Operations, path: str, version: int) -> None:

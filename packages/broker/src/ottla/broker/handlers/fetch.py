@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
@@ -20,12 +21,15 @@ from ottla.protocol.errors import (
     UnsupportedVersion,
 )
 from ottla.protocol.records import convert_down
+from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.log.log import Slice
     from ottla.broker.replication.replicas import LeaderPartition
     from ottla.protocol.messages.fetch import FetchRequest
+
+_log = logging.getLogger(__name__)
 
 READ_COMMITTED: Final = 1
 NO_REPLICA: Final = -1
@@ -128,7 +132,8 @@ def _read_or_fail(reading: Reading, wanted: Wanted, max_bytes: int, at_least_one
     except KafkaError as error:
         _count_failure(reading.services, topic_partition, error)
         return FetchedPartition(topic_partition.partition, error_code=int(error.code))
-    except OSError as error:
+    except (OSError, CorruptStorage) as error:
+        _log.warning("%s cannot be read at %d: %s", topic_partition, wanted.fetch_offset, error)
         _count_failure(reading.services, topic_partition, KafkaStorageError(str(error)))
         return FetchedPartition(topic_partition.partition, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
 

@@ -18,6 +18,7 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _answer(
             response.leader_epoch = -1
     except KafkaError as error:
         response.error_code = int(error.code)
-    except OSError:
+    except (OSError, CorruptStorage):
         response.error_code = int(KafkaStorageError.code)
     return response
 

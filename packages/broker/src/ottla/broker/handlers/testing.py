@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -45,6 +46,9 @@ class OneDirectory:
 
     def delete(self, topic_partition: TopicPartition) -> None:
         self._logs.pop(topic_partition).close()
+
+    async def make_way(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        pass
 
     def directories(self) -> list[Path]:
         return [self.root]

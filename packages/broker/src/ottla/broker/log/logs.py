@@ -444,6 +444,29 @@ class Logs:
         made.flushed_ms = self._environment.clock.now_ms()
         return made
 
+    async def make_way(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Have nothing of deleted partitions in the way of new ones of these names: `create` waits for the
+        disk otherwise.
+        """
+        names = [one for one in topic_partitions if one not in self._logs]
+        if any(self._is_in_the_way(directory, one) for directory in self._online() for one in names):
+            await asyncio.to_thread(self._make_way, names)
+
+    def _is_in_the_way(self, directory: LogDirectory, topic_partition: TopicPartition) -> bool:
+        return (
+            directory.aside
+            or topic_partition in directory.recovery_points
+            or topic_partition in directory.log_starts
+        )
+
+    def _make_way(self, topic_partitions: list[TopicPartition]) -> None:
+        for directory in self._online():
+            try:
+                for one in topic_partitions:
+                    self._forget_predecessor(directory, one)
+            except OSError as error:
+                log.warning("%s still knows deleted partitions: %s", directory.path, error)
+
     def _forget_predecessor(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
         """A deleted partition of the same name must not come back, nor lend its offsets to the new one."""
         if directory.aside:

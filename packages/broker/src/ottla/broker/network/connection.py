@@ -110,7 +110,8 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._outbox.close()
         for pending in self._pending:
             if pending.task is not None and pending.only_waits:
-                pending.task.cancel()
+                # Soon, not now: cancelled before its first step, a task would leave its request queued for ever.
+                asyncio.get_running_loop().call_soon(pending.task.cancel)
         self._server.forget(self)
 
     def pause_writing(self) -> None:
@@ -219,6 +220,9 @@ class Connection(Wire, asyncio.BufferedProtocol):
     ) -> None:
         try:
             pending.parts = [await answers]
+        except Exception:
+            log.exception("closing %s: a request was not answered", self.connection_id)
+            self.abort()
         finally:
             pending.done = True
         self._server.measure_waited_run(run, received_ms, appended_ms)
@@ -276,6 +280,9 @@ class Connection(Wire, asyncio.BufferedProtocol):
             pending.parts = await self._dispatcher.answer(call, begun)
         except CloseConnection:
             self.close()
+        except Exception:
+            log.exception("closing %s: a request was not answered", self.connection_id)
+            self.abort()
         finally:
             pending.done = True
             self._pending_bytes -= call.size

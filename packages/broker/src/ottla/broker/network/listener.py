@@ -149,6 +149,7 @@ class Server:
         await self._drained(drain_s)
         for connection in list(self._connections):
             connection.close()
+        await asyncio.sleep(0)  # every task takes its first step, and with it what it is to await
         tasks = list(self._running)
         for task in tasks:
             task.cancel()

@@ -49,6 +49,8 @@ log = logging.getLogger("state-change")
 DELETE_EPOCH: Final = -2
 """The leader epoch of a StopReplica that comes from a topic's deletion: newer than any."""
 NO_EPOCH: Final = -1
+BUSY_MS: Final = 4.0
+"""How long taking or giving up roles keeps the event loop before others get a turn."""
 
 
 class LeadershipListener(Protocol):
@@ -238,7 +240,10 @@ class Replicas:
             answers: dict[TopicPartition, ErrorCode] = {}
             elected: list[tuple[TopicPartition, int]] = []
             resigned: list[tuple[TopicPartition, int]] = []
+            await self._logs.make_way(one[0] for one in assignments)
+            turn = Turn(self._clock.monotonic_ms)
             for topic_partition, topic_id, assignment in assignments:
+                await turn.maybe_yield()
                 try:
                     self._apply_one(topic_partition, topic_id, assignment, elected, resigned)
                     answers[topic_partition] = ErrorCode.NONE
@@ -290,6 +295,12 @@ class Replicas:
 
     def _host(self, topic_partition: TopicPartition, topic_id: UUID | None, is_new: bool) -> LeaderPartition:
         found = self._logs.get(topic_partition)
+        if found is not None and topic_id and found.topic_id and topic_id != found.topic_id:
+            if not is_new:
+                raise InconsistentTopicId
+            # A topic of this name was deleted, and this broker did not hear of it.
+            self._logs.mark_stray(topic_partition)
+            found = None
         if found is None:
             found = self._logs.create(
                 topic_partition, topic_id, self._log_config(topic_partition.topic), is_new=is_new
@@ -330,8 +341,14 @@ class Replicas:
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
             resigned: list[tuple[TopicPartition, int]] = []
+            turn = Turn(self._clock.monotonic_ms)
             for topic_partition, leader_epoch, delete in partitions:
-                answers[topic_partition] = self._stop_one(topic_partition, leader_epoch, delete, resigned)
+                await turn.maybe_yield()
+                try:
+                    answers[topic_partition] = self._stop_one(topic_partition, leader_epoch, delete, resigned)
+                except KafkaError as error:
+                    log.warning("%s is not deleted: %s", topic_partition, error)
+                    answers[topic_partition] = error.code
             self._tell([], resigned)
             return answers
 
@@ -414,7 +431,25 @@ class Replicas:
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write every directory's `replication-offset-checkpoint`, on a thread."""
-        await asyncio.to_thread(write_high_watermarks, self.high_watermarks())
+        try:
+            await asyncio.to_thread(write_high_watermarks, self.high_watermarks())
+        except OSError as error:
+            # Those that are on the disk are lower, which is safe.
+            log.warning("the high watermarks are not written: %s", error)
+
+
+class Turn:
+    """A turn on the event loop, given up for a moment when it has lasted long enough."""
+
+    def __init__(self, monotonic_ms: Callable[[], float]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._until_ms = monotonic_ms() + BUSY_MS
+
+    async def maybe_yield(self) -> None:
+        """Let others have a turn if this one is over."""
+        if self._monotonic_ms() >= self._until_ms:
+            await asyncio.sleep(0)
+            self._until_ms = self._monotonic_ms() + BUSY_MS
 
 
 def check_epoch(current_leader_epoch: int, leader_epoch: int) -> None:
