@@ -66,6 +66,11 @@ def test_unknown_and_ignored_keys_warn_by_name() -> None:
             {"advertised.listeners": "SSL://h:1"},
             "advertised.listeners must name listeners of `listeners`, not SSL",
         ),
+        (
+            {"listeners": "SASL_PLAINTEXT://:9093", "inter.broker.listener.name": "SASL_PLAINTEXT"},
+            "listeners must be PLAINTEXT: there is no TLS or login here yet, for SASL_PLAINTEXT://:9093",
+        ),
+        ({"listeners": "PLAINTEXT://:9092,SSL://:9093"}, "listeners must be PLAINTEXT"),
         ({"replica.fetch.wait.max.ms": "40000"}, "replica.fetch.wait.max.ms must be at most"),
     ],
 )
@@ -87,7 +92,12 @@ def test_the_old_names_of_the_address_still_work() -> None:
 
 
 def test_ipv6_addresses_are_understood() -> None:
-    config = load_broker_config({"listeners": "PLAINTEXT://[::1]:9092,SSL://[::]:9093"}).config
+    settings = {
+        "listeners": "PLAINTEXT://[::1]:9092,INSIDE://[::]:9093",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+    }
+
+    config = load_broker_config(settings).config
 
     assert [(one.host, one.port) for one in config.parsed_listeners] == [("::1", 9092), ("::", 9093)]
     assert str(config.parsed_listeners[0]) == "PLAINTEXT://[::1]:9092"

@@ -7,6 +7,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def topic(broker: BrokerThread, request: pytest.FixtureRequest) -> str:
         producer.produce(name, str(number).encode(), partition=number % 4)
     assert producer.flush(TIMEOUT_S) == 0
     return name
+
+
+@pytest.fixture
+def members() -> Iterator[ExitStack]:
+    """Closes members whatever happens: kafka-python's go on in threads, and would disturb all later tests."""
+    with ExitStack() as stack:
+        yield stack
 
 
 def until(condition: Callable[[], bool], meanwhile: Callable[[], object]) -> None:
@@ -98,6 +106,7 @@ class PythonMember:
             enable_auto_commit=False,
             heartbeat_interval_ms=100,
             session_timeout_ms=6_000,
+            metadata_max_age_ms=1_000,  # who joined before it knew the topic looks again soon
         )
         self.values: list[bytes] = []
 
@@ -117,11 +126,13 @@ class PythonMember:
     [(ConfluentMember, ConfluentMember), (PythonMember, PythonMember), (ConfluentMember, PythonMember)],
 )
 def test_members_share_the_partitions_and_take_over_from_each_other(
-    broker: BrokerThread, topic: str, first_kind: type, second_kind: type
+    broker: BrokerThread, topic: str, first_kind: type, second_kind: type, members: ExitStack
 ) -> None:
     first = first_kind(broker, topic, topic)
+    members.callback(first.close)
     until(lambda: first.partitions() == {0, 1, 2, 3}, first.poll)
     second = second_kind(broker, topic, topic)
+    members.callback(second.close)
 
     def both() -> None:
         first.poll()
@@ -132,7 +143,6 @@ def test_members_share_the_partitions_and_take_over_from_each_other(
     first.close()
     until(lambda: second.partitions() == {0, 1, 2, 3}, second.poll)
     until(lambda: len(set(first.values + second.values)) == 40, second.poll)
-    second.close()
 
 
 async def test_asyncio_members_share_the_partitions_and_commit(broker: BrokerThread, topic: str) -> None:

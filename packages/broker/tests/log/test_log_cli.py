@@ -73,3 +73,23 @@ def test_faults_are_shown_and_end_with_status_one(partition: Path) -> None:
 
 def test_help_has_examples() -> None:
     assert "ottla log dump --records" in run("--help").output
+
+
+def test_room_that_an_index_has_not_used_yet_is_no_fault(tmp_path: Path) -> None:
+    log = log_in(tmp_path, DiskFiles())  # open, as a running broker has it: its indexes are full of zeros
+
+    result = run("--verify", log.directory)
+    log.close()
+
+    assert result.exit_code == 0, result.output
+    assert "number" not in result.output
+
+
+def test_a_file_that_has_nothing_to_show_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "broker.pid"
+    other.write_text("1")
+
+    result = run(other)
+
+    assert result.exit_code == 2
+    assert "broker.pid is none of the files" in result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,19 @@ def test_a_session_that_cannot_be_remembered_does_not_keep_a_broker_from_its_wor
 
     with BrokerThread(tmp_path / "data") as broker:
         assert broker.port
+
+
+def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = ["-m", "ottla.broker", "start", "--listen", address, "--data-dir", str(tmp_path / "data")]
+
+        ended = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"error: cannot listen on {address}: Address already in use; ")
+    assert ended.returncode == 1

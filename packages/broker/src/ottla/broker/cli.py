@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import os
@@ -54,6 +55,7 @@ def broker() -> None:
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     show_default=True,
+    help="How much to log.",
 )
 @click.option("--ready-fd", type=int, hidden=True)
 def start(
@@ -111,7 +113,7 @@ def stop(*, data_dir: Path | None, properties: Path | None, timeout: float) -> N
     directory = data_dir or Path(_load(properties, {}).data_dirs[0])
     pid = _running_pid(directory)
     if pid is None:
-        _fail(f"no broker runs on {directory}")
+        _fail(f"no broker runs on {directory}; name its directory with --data-dir")
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
     while _running_pid(directory) == pid:
@@ -267,7 +269,15 @@ def _one_line_errors() -> Iterator[None]:
         cause = _first(error)
         if not isinstance(cause, _expected()):
             raise
-        _fail(str(cause))
+        _fail(_words(cause))
+
+
+def _words(error: Exception) -> str:
+    """Say an error of the system as a person would: which file, what is wrong, what helps."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{text}; stop who has it, or choose another port" if error.errno == errno.EADDRINUSE else text
 
 
 def _expected() -> tuple[type[Exception], ...]:
@@ -347,8 +357,9 @@ def _start_daemon(config: BrokerConfig) -> None:
     with os.fdopen(read_end, "rb") as pipe:
         line = _read_within(pipe.fileno(), _DAEMON_START_S)
     if not line:
-        words = log_path.read_text(errors="replace").strip().splitlines()[-1:]
-        _fail(f"the broker did not start: {words[0] if words else 'see ' + str(log_path)}")
+        words = log_path.read_text(errors="replace").strip().splitlines()
+        reason = words[-1].removeprefix("error: ") if words else f"see {log_path}"
+        _fail(f"the broker did not start: {reason}")
     click.echo(line)
 
 

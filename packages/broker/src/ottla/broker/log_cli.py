@@ -72,7 +72,7 @@ def dump(paths: tuple[Path, ...], *, records: bool, verify: bool, as_json: bool)
     for section in _sections(paths, Options(records, verify)):
         faults += _print_json(section) if as_json else _print_table(section)
     if faults:
-        click.echo(f"{faults} faults", err=True)
+        click.echo("1 fault" if faults == 1 else f"{faults} faults", err=True)
         sys.exit(1)
 
 
@@ -83,6 +83,8 @@ def _sections(paths: Iterable[Path], options: Options) -> Iterator[Section]:
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             reader = _reader_for(file)
+            if reader is None and file == path:
+                raise click.UsageError(f"{path} is none of the files that a data directory has to show")
             if reader is not None and file.is_file():
                 yield Section(file, reader[0], reader[1](file, options))
 
@@ -243,8 +245,8 @@ def _offset_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
     last = -1
     for number in range(len(data) // 8):
         entry = offset_entry_at(data, number, base)
-        if number and entry.offset == base:
-            break  # room that is not used yet
+        if entry.offset == base and entry.position == 0:
+            break  # room that is not used yet: the first batch of a segment is never in its index
         row: dict[str, Any] = {"number": number, "offset": entry.offset, "position": entry.position}
         if entry.offset <= last:
             row["fault"] = "offsets do not rise"
@@ -265,8 +267,8 @@ def _time_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
     last = -1
     for number in range(len(data) // 12):
         entry = time_entry_at(data, number, base)
-        if number and entry.timestamp_ms == 0 and entry.offset == base:
-            break
+        if entry.timestamp_ms == 0 and entry.offset == base:
+            break  # room that is not used yet
         row: dict[str, Any] = {"number": number, "timestamp": entry.timestamp_ms, "offset": entry.offset}
         if entry.timestamp_ms <= last:
             row["fault"] = "timestamps do not rise"

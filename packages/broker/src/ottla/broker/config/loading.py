@@ -83,6 +83,12 @@ def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
 
 def check_broker_config(config: BrokerConfig) -> None:
     """Check what concerns several keys at once; raise `ConfigError` for the first that is wrong."""
+    for listener in config.parsed_listeners:
+        # Served in plain text, such a listener would show to everybody what is meant to be guarded.
+        if listener.security_protocol != "PLAINTEXT":
+            raise ConfigError(
+                "listeners", f"must be PLAINTEXT: there is no TLS or login here yet, for {listener}"
+            )
     listeners = {listener.name for listener in config.parsed_listeners}
     for listener in config.parsed_advertised_listeners:
         if listener.name not in listeners:

@@ -119,6 +119,13 @@ class Server:
             await server.start_serving()
 
     def _bind(self, host: str, port: int) -> socket.socket:
+        try:
+            return self._bound(host, port)
+        except OSError as error:
+            reason = f"cannot listen on {host or '*'}:{port}: {error.strerror or error}"
+            raise OSError(error.errno, reason) from error
+
+    def _bound(self, host: str, port: int) -> socket.socket:
         info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = info[0]
         plug = socket.socket(family, kind, protocol)
