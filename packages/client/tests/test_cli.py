@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ottla.client.cli import main
+from ottla.client.commands import show
 from ottla.client.properties import config_from
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.messages.create_topics import (
@@ -121,7 +122,14 @@ def test_nobody_listening_is_said_soon_and_with_advice(broker: ScriptedBroker) -
     done = ottla("topic", "list", "-b", "127.0.0.1:1")
 
     assert done.exit_code == 1
+    assert "cannot connect to 127.0.0.1:1: Connection refused. " in done.output
     assert "--bootstrap-server" in done.output
+
+
+def test_numbers_stand_right_also_where_one_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    show(("topic", "offset", "read only"), [("t", 100, True), ("t", None, False)], as_json=False)
+
+    assert capsys.readouterr().out.splitlines()[1:] == ["t         100  yes", "t           -  no"]
 
 
 def test_properties_of_kafka_are_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from ottla.client.config import ClientConfig
 from ottla.client.testing import ScriptedBroker
 from ottla.producer import DeliveryTimeout, Producer, ProducerClosed, ProducerConfig, RecordTooLarge
+from ottla.producer.cli import _send_lines
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, MessageTooLarge
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -153,3 +155,14 @@ async def test_what_cannot_be_sent_is_refused_at_once() -> None:
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Producer("127.0.0.1:9092", **wrong)
+
+
+async def test_lines_for_a_partition_that_is_not_there_are_refused_at_once() -> None:
+    async with (
+        ScriptedBroker() as broker,
+        Producer(bootstrap_servers=serving(broker, partitions=2).bootstrap_servers) as producer,
+    ):
+        with pytest.raises(ValueError, match="topic 't' has no partition 7, only 0 to 1"):
+            await _send_lines(producer, "t", (io.BytesIO(b"line"),), None, 7, [])
+
+    assert not broker.seen(ProduceRequest)

@@ -127,7 +127,8 @@ class Cluster:
         """Return a connection to one broker. Raises BrokerNotAvailable for an id that nobody has."""
         node = self.nodes.get(node_id)
         if node is None:
-            raise BrokerNotAvailable(f"broker {node_id} is not in the cluster's metadata")
+            known = ", ".join(map(str, sorted(self.nodes))) or "none"
+            raise BrokerNotAvailable(f"broker {node_id} is not in the cluster: there are {known}")
         return await self.pool.get(node.address)
 
     async def send(self, node_id: int, request: Message, response: type[R], **options: float | None) -> R:

@@ -7,6 +7,8 @@ request awaits a future in a queue.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
@@ -127,7 +129,7 @@ class Connection:
         except OSError as error:
             # asyncio gives no reason at all when the other side hangs up on a TLS greeting.
             hung_up = "it hung up" + (" on our TLS greeting; does that port speak TLS?" if tls else "")
-            raise ConnectFailed(*self.address, error.strerror or str(error) or hung_up) from error
+            raise ConnectFailed(*self.address, _reason(error) or hung_up) from error
 
     async def _agree_on_versions(self) -> None:
         try:
@@ -200,6 +202,12 @@ class Connection:
             return response_type.decode(frame[position:], version)
         except MalformedMessage as error:
             raise BadResponse(f"{self.address}: {error}") from error
+
+
+def _reason(error: OSError) -> str:
+    """Say why a connection failed; asyncio tells of refused ones by addresses, several in one text."""
+    numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))}
+    return os.strerror(numbers.pop()) if len(numbers) == 1 else error.strerror or str(error)
 
 
 class _Wire(asyncio.BufferedProtocol):

@@ -33,6 +33,7 @@ FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "heade
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_uncommitted",
     show_default=True,
+    help="Whether records of transactions count before they are committed.",
 )
 @click.option(
     "--format",

@@ -23,7 +23,13 @@ CHUNK_BYTES = 64 * 1024
 @click.option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value in a line.")
 @click.option("--partition", type=click.IntRange(0), help="Write to this partition, whatever the keys.")
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="A header for each record.")
-@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
+@click.option(
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    default="all",
+    show_default=True,
+    help="Who must have a record: nobody, its leader, or every in-sync replica.",
+)
 @click.option(
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
@@ -82,6 +88,9 @@ async def _send_lines(
 ) -> int:
     import asyncio
 
+    # A partition that nobody has could still come to be: only the producer's own deadline would end the wait.
+    if partition is not None and partition not in (there := await producer.partitions_for(topic)):
+        raise ValueError(f"topic {topic!r} has no partition {partition}, only 0 to {there[-1]}")
     failed: list[BaseException] = []
 
     def finished(done: asyncio.Future[RecordMetadata]) -> None:

@@ -217,6 +217,8 @@ class Groups:
             request = DeleteGroupsRequest(groups_names=[name])
             answer = await self._cluster.send_to_coordinator(name, request, DeleteGroupsResponse)
             for result in answer.results:
+                if result.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise GroupIdNotFound(f"group {name!r} does not exist")
                 self._cluster.raise_coordinator_error(name, result.error_code)
 
         await self._cluster.retry(f"deleting group {name!r}", ask)

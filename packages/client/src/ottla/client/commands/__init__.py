@@ -110,7 +110,7 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: b
         show_json(records(columns, rows))
         return
     cells = [[column.upper() for column in columns], *([_cell(value) for value in row] for row in rows)]
-    numeric = [all(isinstance(row[i], int) for row in rows) for i in range(len(columns))]
+    numeric = [all(_is_number(row[i]) or row[i] is None for row in rows) for i in range(len(columns))]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     for row in cells:
         aligned = (
@@ -131,9 +131,15 @@ def show_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, default=str))
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _cell(value: object) -> str:
     if value is None or value == "":
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return ",".join(str(item) for item in value) or "-"
     return str(value)
