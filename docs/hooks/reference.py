@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import click
@@ -41,8 +43,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[
 
 
 def code(text: str | None) -> str:
-    """Show a value as code, or that there is none."""
-    return "(none)" if text is None or text == "" else f"`{text}`"
+    """Show a value as code that breaks behind dots and commas only, or that there is none."""
+    if text is None or text == "":
+        return "(none)"
+    plain = re.sub(r"[_*]", lambda found: f"&#{ord(found[0])};", html.escape(text))
+    breaking = re.sub("([.,])", r"\1<wbr>", plain)
+    return f"<code>{breaking}</code>"
 
 
 def broker_configuration() -> Iterator[str]:
