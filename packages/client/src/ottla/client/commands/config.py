@@ -57,7 +57,7 @@ def describe(
     \b
     Examples:
       ottla config describe --topic orders
-      ottla config describe --broker 1 --changed
+      ottla config describe --broker 1001 --changed
     """
     kind, name = _resource(topic, broker, all_brokers)
     entries = with_admin(bootstrap_server, properties, lambda admin: admin.configs.describe(kind, name))
