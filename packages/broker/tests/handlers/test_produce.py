@@ -152,6 +152,15 @@ async def test_compressed_records_that_must_be_opened_do_not_hold_up_the_loop(
         assert read_header(partition.read(0, 1000, up_to=1).read()).codec == Codec.GZIP
 
 
+async def test_a_batch_is_too_large_as_it_was_sent_however_small_it_would_become(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    partition.log.config = replace(partition.log.config, compression_type="gzip", max_message_bytes=1000)
+
+    answer = await one(plane, request_of(batch_of(bytes(2000))))
+
+    assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
 async def test_a_damaged_batch_is_not_made_whole_by_compressing_it_anew(plane: DataPlane) -> None:
     partition = await plane.lead()
     partition.log.config = replace(partition.log.config, compression_type="gzip")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
+from weakref import ref
 
 import pytest
 
@@ -127,6 +128,19 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(tmp_path:
     assert await logs.delete_due(now_ms + 61_000) == 1
     assert names(tmp_path) == ["topic-0"]
     assert kept.read()
+    await stopped(logs)
+
+
+async def test_a_deleted_partition_holds_no_file_open_and_so_no_room_on_the_disk(tmp_path: Path) -> None:
+    logs = await started([tmp_path])
+    deleted = logs.create(PARTITION)
+    append(deleted, b"value")
+    active = ref(deleted.segments[-1].file)
+
+    logs.delete(PARTITION)
+
+    assert active() is None
+    assert deleted.offline is not None  # somebody may still have the log
     await stopped(logs)
 
 

@@ -144,7 +144,7 @@ class Files(Protocol):
 class DiskFile:
     """A file of the operating system."""
 
-    __slots__ = ("_descriptor", "path")
+    __slots__ = ("__weakref__", "_descriptor", "path")
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path

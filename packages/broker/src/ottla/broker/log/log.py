@@ -901,6 +901,8 @@ class Log:
 
     def abandon(self) -> None:
         """Let go of all files, without writing anything."""
+        self.tail.max_common_bytes = 0
+        self.tail.write = _no_write  # it would keep the file open, and a deleted one its room on the disk
         for segment in self._segments:
             segment.close()
         self.offline = self.offline or OSError(errno.EBADF, "the log was closed")
@@ -943,6 +945,10 @@ class Log:
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that wrote nothing for long; says how many."""
         return self.producers.expire(now_ms, expiration_ms)
+
+
+def _no_write(data: Buffer, position: int) -> None:
+    raise OSError(errno.EBADF, "the log was closed")
 
 
 def _first_offset(one: AbortedTransaction) -> int:

@@ -99,9 +99,10 @@ def opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
     """Do with v2 batches whatever needs their records: in the topic's codec, with keys where it has to have
     them.
 
-    Raises `CorruptMessage` and `InvalidRecord`.
+    Raises `CorruptMessage`, `MessageTooLarge` and `InvalidRecord`.
     """
     headers = validate_batches(batches, dense=True)
+    check_size(headers, config.max_message_bytes)  # as they were sent; what they become is looked at later
     if config.compact:
         check_keys(memoryview(batches), headers)
     return prepare(batches, config) if target_codec(config) is not None else bytes(batches)
