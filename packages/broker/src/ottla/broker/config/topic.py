@@ -31,8 +31,8 @@ class LogConfig:
 
     cleanup_policy: tuple[str, ...] = key(
         ("delete",),
-        "What happens to old segments: `delete` drops them; `compact` keeps the last of each key in Kafka, and "
-        "everything here: compaction is not there yet.",
+        "What happens to old segments: `delete` drops them; `compact` is to keep the last of each key, and "
+        "keeps everything so far, as compaction is not there yet.",
         each_of("delete", "compact"),
     )
     compression_type: str = key(
