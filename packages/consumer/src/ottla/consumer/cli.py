@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ottla.consumer.consumer import Consumer
     from ottla.consumer.progress import Progress
     from ottla.consumer.record import ConsumerRecord
+    from ottla.protocol.topics import TopicPartition
 
 FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
 
@@ -85,7 +86,7 @@ def consume(
         )
         async with Consumer(*topics, bootstrap_servers=bootstrap_server, config=config) as consumer:
             if partition is not None:
-                consumer.assign([TopicPartition(topic, partition) for topic in topics])
+                consumer.assign(_only(partition, topics, consumer.assignment()))
             if offset is not None and partition is not None:
                 consumer.seek(TopicPartition(topics[0], partition), offset)
             progress = Progress(consumer, commits=group is not None)
@@ -95,6 +96,18 @@ def consume(
                 await progress.end()
 
     run(call)
+
+
+def _only(partition: int, topics: tuple[str, ...], known: list[TopicPartition]) -> list[TopicPartition]:
+    """Name one partition of every topic. Raises ValueError where there is none, for which one would wait."""
+    from ottla.protocol.topics import TopicPartition
+
+    wanted = [TopicPartition(topic, partition) for topic in topics]
+    for each in wanted:
+        if each not in known:
+            last = max(one.partition for one in known if one.topic == each.topic)
+            raise ValueError(f"topic {each.topic!r} has no partition {partition}, only 0 to {last}")
+    return wanted
 
 
 async def _print(
