@@ -6,6 +6,8 @@ crash, so the commit waits at the frontier, and what is finished beyond it is re
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 
 class Frontier:
     """Offsets of one partition between started and committed.
@@ -15,7 +17,8 @@ class Frontier:
 
     def __init__(self, position: int = 0) -> None:
         self._next = position
-        self._open: dict[int, None] = {}
+        # Not a dict: to find its first key it walks over all that were deleted in front.
+        self._open: OrderedDict[int, None] = OrderedDict()
 
     @property
     def position(self) -> int:
@@ -36,7 +39,7 @@ class Frontier:
         """Take note of a record that is given out. Raises ValueError for one below those before."""
         if offset < self._next:
             raise ValueError(f"offset {offset} was passed already; the next is {self._next} or above")
-        self._open[offset] = None  # a dict keeps the order, and its first key is the frontier
+        self._open[offset] = None  # its first key is the frontier
         self._next = offset + 1
 
     def finish(self, offset: int) -> bool:
