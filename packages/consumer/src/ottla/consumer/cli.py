@@ -86,7 +86,7 @@ def consume(
         )
         async with Consumer(*topics, bootstrap_servers=bootstrap_server, config=config) as consumer:
             if partition is not None:
-                consumer.assign(_only(partition, topics, consumer.assignment()))
+                consumer.assign(_only(partition, topics, consumer.assignment))
             if offset is not None and partition is not None:
                 consumer.seek(TopicPartition(topics[0], partition), offset)
             progress = Progress(consumer, commits=group is not None)
