@@ -221,7 +221,8 @@ def test_the_command_starts_a_daemon_and_stops_it(tmp_path: Path) -> None:
     finally:
         stopped = ottla("stop")
     assert "stopped" in stopped.stdout
-    assert ottla("stop").stderr == f"error: no broker runs on {tmp_path}\n"
+    advice = "name its directory with --data-dir"
+    assert ottla("stop").stderr == f"error: no broker runs on {tmp_path}; {advice}\n"
 
 
 @pytest.mark.parametrize(

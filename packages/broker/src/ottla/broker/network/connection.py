@@ -110,7 +110,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._outbox.close()
         for pending in self._pending:
             if pending.task is not None and pending.only_waits:
-                # Soon, not now: cancelled before its first step, a task would leave its request queued for ever.
+                # Soon, not now: cancelled before its first step, a task would leave its request queued.
                 asyncio.get_running_loop().call_soon(pending.task.cancel)
         self._server.forget(self)
 
