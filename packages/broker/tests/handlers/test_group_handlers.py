@@ -421,6 +421,14 @@ async def test_a_group_that_is_not_ours_is_said_where_the_version_has_room(
     assert commit_errors(commit) == [ErrorCode.NOT_COORDINATOR]
 
 
+async def test_a_retention_without_end_is_no_error(services: Services) -> None:
+    commit = a_commit({0: 5}, retention_time_ms=2**63 - 1)
+
+    answer = await ask(services, offset_commit.handle, commit, 3)
+
+    assert commit_errors(answer) == [ErrorCode.NONE]
+
+
 async def test_offsets_of_unknown_partitions_are_refused(services: Services) -> None:
     answer = await ask(services, offset_commit.handle, a_commit({0: 5, 2: 6}), 8)
 

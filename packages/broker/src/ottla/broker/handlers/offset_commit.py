@@ -19,6 +19,9 @@ from ottla.protocol.topics import TopicPartition
 
 DEFAULT = -1
 
+LATEST_MS = 2**63 - 1
+"""What a retention that is meant to last for ever is cut to, so that its end can be written down."""
+
 
 async def handle(
     services: Services, request: OffsetCommitRequest, context: RequestContext
@@ -46,7 +49,7 @@ async def _commit(
 ) -> dict[TopicPartition, ErrorCode]:
     now_ms = services.environment.clock.now_ms()
     retention_ms = request.retention_time_ms
-    expires_ms = None if retention_ms == DEFAULT else now_ms + retention_ms
+    expires_ms = None if retention_ms == DEFAULT else min(now_ms + retention_ms, LATEST_MS)
     offsets = {
         one: CommittedOffset(
             offset=partition.committed_offset,
