@@ -115,7 +115,8 @@ def docs(session: nox.Session) -> None:
 def interop(session: nox.Session) -> None:
     """Hold the broker against unmodified clients and Apache Kafka; Java and Maven for what says so."""
     _install(session, *TESTING, *PEERS)
-    session.run("pytest", *(session.posargs or ["tests/interop", "tests/sdk", "tests/clients", *_java_tests()]))
+    wanted = session.posargs or ["tests/interop", "tests/sdk", "tests/clients", *_java_tests()]
+    session.run("pytest", *wanted)
 
 
 def _java_tests() -> list[str]:
