@@ -1,0 +1,83 @@
+"""The sticky assignor: as balanced as can be, and with as few partitions moved as that permits (KIP-54)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ottla.consumer.assignors.constrained import ConstrainedAssignment
+from ottla.consumer.assignors.contract import Assigned, MemberSubscription, RebalanceProtocol, TopicRacks
+from ottla.consumer.assignors.general import GeneralAssignment, previous_owners
+from ottla.consumer.assignors.java_order import hash_order, string_hash
+from ottla.consumer.assignors.racks import Racks
+from ottla.consumer.assignors.user_data import decode_sticky, encode_sticky
+from ottla.protocol.topics import TopicPartition
+
+Given = dict[str, list[TopicPartition]]
+
+
+class StickyAssignor:
+    """Sticky, with the eager protocol: members give up everything, and mostly get it back.
+
+    Each tells the leader in its user data what it was assigned last.
+    """
+
+    name = "sticky"
+    protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.EAGER,)
+
+    def user_data(self, topics: frozenset[str], last: Assigned | None) -> bytes | None:
+        """Return what the member was assigned last, and when."""
+        return None if last is None else encode_sticky(last)
+
+    def assign(self, topics: TopicRacks, members: Mapping[str, MemberSubscription]) -> Given:
+        """Return each member's partitions."""
+        claims = {member_id: decode_sticky(member.user_data) for member_id, member in members.items()}
+        given, _ = assign_sticky(topics, members, claims)
+        return given
+
+
+def assign_sticky(
+    topics: TopicRacks,
+    members: Mapping[str, MemberSubscription],
+    claims: Mapping[str, Assigned],
+) -> tuple[Given, dict[TopicPartition, str] | None]:
+    """Return each member's partitions, given what each claims to have had.
+
+    Where all read the same topics, it also returns the partitions that others must give up first, and to whom
+    they go; None where that has still to be found out.
+    """
+    ordered = {member_id: members[member_id] for member_id in hash_order(members, string_hash)}
+    owned, disputed = _settle(topics, ordered, claims)
+    racks = Racks(topics, ordered)
+    if len({frozenset(member.topics) for member in ordered.values()}) <= 1:
+        constrained = ConstrainedAssignment(topics, racks, owned, disputed)
+        return constrained.build(), constrained.transferred
+    previous = previous_owners({member_id: claims[member_id] for member_id in ordered})
+    return GeneralAssignment(topics, racks, owned, ordered, previous).build(), None
+
+
+def _settle(
+    topics: TopicRacks, members: Mapping[str, MemberSubscription], claims: Mapping[str, Assigned]
+) -> tuple[Given, set[TopicPartition]]:
+    """Decide who had what: the newer generation is believed, and nobody where two claim it in one."""
+    owner: dict[TopicPartition, str] = {}
+    disputed: set[TopicPartition] = set()
+    owned: Given = {}
+    for member_id in members:
+        owned[member_id] = []
+        for partition in claims[member_id].partitions:
+            if partition.partition >= len(topics.get(partition.topic, ())):
+                continue
+            other = owner.get(partition)
+            # Java compares with the generation in the other's subscription, not with that of its claim.
+            theirs = members[other].generation if other is not None else -2
+            if other is not None and theirs > claims[member_id].generation:
+                continue
+            if other is not None:
+                if partition in owned[other]:
+                    owned[other].remove(partition)
+                if theirs == claims[member_id].generation:
+                    disputed.add(partition)
+            if other is None or theirs < claims[member_id].generation:
+                owned[member_id].append(partition)
+            owner[partition] = member_id
+    return owned, disputed
