@@ -1,0 +1,541 @@
+"""A member of a group: when it joins, what it gives up and takes on, when it leaves. Pure.
+
+A member goes through these phases:
+
+    OUT -> PREPARING -> JOINING (-> LOOKING_UP) -> SYNCING (-> SHEDDING) -> ADOPTING -> STABLE
+             ^ ^                                                               |          |
+             | +------------------------- REBALANCE_IN_PROGRESS --------------------------+
+             +-------------- it had to give up partitions: they are free in the next round
+
+The leader looks up the topics of all members between joining and syncing. WAITING follows what is to be
+tried again. With the eager protocol a member gives up everything as it prepares; with the cooperative one
+(KIP-429) it keeps what it has until its assignment shows what goes to others, sheds that, and joins again.
+Whoever finds that the group went on without it has lost what it had: others may read it already.
+
+Two rules for whoever edits this. A partition is taken from the application before anything is sent that lets
+the group give it away. An answer counts only for the request that is out: each has a token, each heartbeat
+the generation it was for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import assert_never
+
+from ottla.client.retry import Backoff
+from ottla.consumer.assignors import (
+    Assigned,
+    Assignor,
+    MemberSubscription,
+    RebalanceProtocol,
+    TopicRacks,
+    shared_protocol,
+)
+from ottla.consumer.group_errors import Fenced, GroupFailed, refusal
+from ottla.consumer.group_payloads import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from ottla.consumer.rebalance_events import (
+    Adopt,
+    Adopted,
+    Asked,
+    Beaten,
+    Closing,
+    Effect,
+    Event,
+    Fail,
+    ForgetCoordinator,
+    GivenUp,
+    GiveUp,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    LookUp,
+    Partitions,
+    Refused,
+    Subscribed,
+    Sync,
+    Synced,
+    TimePassed,
+    TopicsFound,
+    TopicsSeen,
+)
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.primitives import MalformedMessage
+
+NO_GENERATION = -1
+UNKNOWN_MEMBER = ""
+NOBODY: Partitions = frozenset()
+
+_ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+_LATER = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS, *_ELSEWHERE)
+
+
+class Phase(Enum):
+    """What a member is doing."""
+
+    OUT = "out"
+    PREPARING = "preparing"
+    JOINING = "joining"
+    LOOKING_UP = "looking up"
+    SYNCING = "syncing"
+    SHEDDING = "shedding"
+    ADOPTING = "adopting"
+    STABLE = "stable"
+    WAITING = "waiting"
+    LEAVING = "leaving"
+
+
+_BEATING = frozenset(Phase) - {Phase.OUT, Phase.JOINING, Phase.WAITING, Phase.LEAVING}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRules:
+    """What does not change while a member lives."""
+
+    group_id: str
+    assignors: tuple[Assignor, ...]
+    instance_id: str | None = None
+    rack: str | None = None
+    heartbeat_interval_ms: float = 3_000
+    max_poll_interval_ms: float = 300_000
+    backoff: Backoff = field(default_factory=lambda: Backoff(jitter=0))
+
+
+class Member:
+    """One member: events go into `step`, and what comes out is to be done in that order.
+
+    `wake_at_ms` says when it wants `TimePassed`.
+    """
+
+    def __init__(self, rules: MemberRules, now_ms: float) -> None:
+        self.rules = rules
+        self.protocol = shared_protocol(rules.assignors)
+        self.phase = Phase.OUT
+        self.member_id = UNKNOWN_MEMBER
+        self.generation = NO_GENERATION
+        self.owned: Partitions = NOBODY
+        self.wanted: frozenset[str] | None = None
+        self.leads = False
+        self.watched: TopicRacks = {}
+        """What the leader's assignment was made from; other members watch nothing."""
+        self._joined_topics: frozenset[str] = frozenset()
+        self._protocol_name = ""
+        self._assigned: Partitions = NOBODY
+        self._last: Assigned | None = None
+        self._subscriptions: dict[str, MemberSubscription] = {}
+        self._skip_assignment = False
+        self._rejoin: str | None = None
+        self._reason = "the consumer starts"
+        self._closing = False
+        self._fenced = False
+        self._idle = False
+        self._giving_up: Partitions = NOBODY
+        self._asked_ms = now_ms
+        self._beat_at_ms = 0.0
+        self._beat_out = False
+        self._retry_at_ms = 0.0
+        self._attempt = 0
+        self._token = 0
+        self._now_ms = now_ms
+        self._effects: list[Effect] = []
+
+    def step(self, event: Event, now_ms: float) -> list[Effect]:
+        """Take an event; return what is to be done."""
+        self._now_ms = now_ms
+        self._take(event)
+        effects, self._effects = self._effects, []
+        return effects
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `Closing` has been done with."""
+        return self._closing and self.phase is Phase.OUT
+
+    @property
+    def wake_at_ms(self) -> float | None:
+        """When to say `TimePassed`; None when only an answer can change something."""
+        due = []
+        if self.phase in _BEATING and self.generation != NO_GENERATION and not self._beat_out:
+            due.append(self._beat_at_ms)
+        if self.phase is Phase.WAITING:
+            due.append(self._retry_at_ms)
+        if self.phase is Phase.STABLE:
+            due.append(self._idle_at_ms)
+        return min(due, default=None)
+
+    @property
+    def _idle_at_ms(self) -> float:
+        return self._asked_ms + self.rules.max_poll_interval_ms
+
+    @property
+    def _is_staying(self) -> bool:
+        """Whether this member is to be in the group."""
+        return self.wanted is not None and not (self._closing or self._idle or self._fenced)
+
+    @property
+    def _is_eager(self) -> bool:
+        return self.protocol is RebalanceProtocol.EAGER
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Subscribed():
+                self._subscribed(event.topics)
+            case Asked():
+                self._asked()
+            case TimePassed():
+                self._time_passed()
+            case Closing():
+                self._closing = True
+                self._may_leave()
+            case TopicsSeen():
+                self._topics_seen(event.topics)
+            case TopicsFound():
+                self._topics_found(event)
+            case GivenUp():
+                self._given_up()
+            case Adopted():
+                self._adopted()
+            case Joined():
+                self._joined(event)
+            case Synced():
+                self._synced(event)
+            case Refused():
+                self._refused(event)
+            case Beaten():
+                self._beaten(event)
+            case _:
+                assert_never(event)
+
+    # --- what the application wants
+
+    def _subscribed(self, topics: frozenset[str] | None) -> None:
+        self.wanted = topics
+        if topics is None:
+            self._may_leave()
+        elif self.phase is Phase.OUT and not (self._closing or self._fenced):
+            self._idle = False
+            self._asked_ms = self._now_ms
+            self._prepare("the consumer starts")
+        elif self.phase is Phase.STABLE and topics != self._joined_topics:
+            self._prepare("the subscription changed")
+
+    def _asked(self) -> None:
+        self._asked_ms = self._now_ms
+        if self._idle and self.phase is Phase.OUT and self.wanted is not None and not self._closing:
+            self._idle = False
+            self._prepare("the application asks again")
+
+    def _time_passed(self) -> None:
+        if self.phase is Phase.WAITING and self._now_ms >= self._retry_at_ms:
+            self._prepare(self._reason)
+        if self.phase is Phase.STABLE and self._now_ms >= self._idle_at_ms:
+            self._leave_idle()
+        beating = self.phase in _BEATING and self.generation != NO_GENERATION
+        if beating and not self._beat_out and self._now_ms >= self._beat_at_ms:
+            self._beat_out = True
+            self._effects.append(Heartbeat(self.member_id, self.generation))
+
+    def _leave_idle(self) -> None:
+        """Let others have the partitions: the application does not seem to get on."""
+        self._idle = True
+        self._leave("the application did not ask for records within max_poll_interval_ms")
+        self._forget_membership()
+        self._stop()
+
+    def _may_leave(self) -> None:
+        """Begin to leave, unless the application is busy with what it was told before."""
+        if self.phase not in (Phase.PREPARING, Phase.SHEDDING, Phase.ADOPTING, Phase.LEAVING, Phase.OUT):
+            self._stop()
+
+    def _stop(self) -> None:
+        """Take everything from the application; leave after that, so that it can commit before."""
+        self._token += 1
+        self.phase = Phase.LEAVING
+        if self.owned:
+            self._give_up(self.owned)
+        else:
+            self._left()
+
+    def _left(self) -> None:
+        self._leave("the consumer is closed" if self._closing else "the consumer unsubscribed")
+        self.phase = Phase.OUT
+        self._forget_membership()
+        if self._is_staying:  # it subscribed again meanwhile
+            self._prepare("the subscription changed")
+
+    def _leave(self, reason: str) -> None:
+        # A static member stays one: it is expected back within the session timeout.
+        if self.member_id != UNKNOWN_MEMBER and self.rules.instance_id is None:
+            self._effects.append(Leave(self.member_id, reason))
+
+    def _forget_membership(self) -> None:
+        self.member_id, self.generation = UNKNOWN_MEMBER, NO_GENERATION
+        self.leads, self.watched = False, {}
+        self._beat_out = False
+
+    # --- giving up and joining
+
+    def _prepare(self, reason: str) -> None:
+        if not self._is_staying:
+            self._stop()
+            return
+        self.phase = Phase.PREPARING
+        self._reason = reason
+        self._rejoin = None
+        leaving = self._to_give_up()
+        if leaving:
+            self._give_up(leaving)
+        else:
+            self._join()
+
+    def _to_give_up(self) -> Partitions:
+        if self.generation == NO_GENERATION or self._is_eager:
+            return self.owned
+        wanted = self.wanted or ()
+        return frozenset(each for each in self.owned if each.topic not in wanted)
+
+    def _give_up(self, partitions: Partitions) -> None:
+        self._giving_up = partitions
+        self._effects.append(GiveUp(partitions, lost=self.generation == NO_GENERATION))
+
+    def _given_up(self) -> None:
+        self.owned -= self._giving_up
+        self._giving_up = NOBODY
+        match self.phase:
+            case Phase.PREPARING:
+                # Meanwhile it may have turned out that the rest is lost, or not wanted any more.
+                self._prepare(self._reason)
+            case Phase.SHEDDING if self._is_staying and self.generation != NO_GENERATION:
+                self._adopt()
+            case Phase.SHEDDING:
+                self._prepare("the group went on without this member")
+            case Phase.LEAVING:
+                self._stop()
+            case _:
+                raise AssertionError(f"nothing is given up while {self.phase.value}")
+
+    def _join(self) -> None:
+        self._token += 1
+        self.phase = Phase.JOINING
+        self._joined_topics = self.wanted or frozenset()
+        self._beat_out = False
+        protocols = tuple((each.name, self._metadata(each)) for each in self.rules.assignors)
+        self._effects.append(Join(self._token, self.member_id, protocols, self._reason))
+
+    def _metadata(self, assignor: Assignor) -> bytes:
+        return encode_subscription(
+            MemberSubscription(
+                topics=tuple(self._joined_topics),
+                user_data=assignor.user_data(self._joined_topics, self._last),
+                owned=tuple(self.owned),
+                generation=self.generation,
+                rack=self.rules.rack,
+            )
+        )
+
+    def _joined(self, answer: Joined) -> None:
+        if answer.token != self._token or self.phase is not Phase.JOINING:
+            return
+        self.member_id, self.generation = answer.member_id, answer.generation
+        self.leads = answer.leader_id == answer.member_id
+        self._protocol_name = answer.protocol_name
+        self._beat_at_ms = self._now_ms + self.rules.heartbeat_interval_ms
+        self._subscriptions = {}
+        self.watched = {}
+        if not self.leads:
+            self._sync({})
+            return
+        try:
+            self._subscriptions = {
+                each.member_id: decode_subscription(each.metadata, each.instance_id)
+                for each in answer.members
+            }
+        except MalformedMessage as error:
+            self._fail(GroupFailed(f"a member of group {self.rules.group_id!r} is no consumer: {error}"))
+            return
+        self._look_up(skip_assignment=answer.skip_assignment)
+
+    def _look_up(self, *, skip_assignment: bool) -> None:
+        self.phase = Phase.LOOKING_UP
+        self._skip_assignment = skip_assignment
+        topics = frozenset(topic for each in self._subscriptions.values() for topic in each.topics)
+        self._effects.append(LookUp(self._token, topics))
+
+    def _topics_found(self, found: TopicsFound) -> None:
+        if found.token != self._token or self.phase is not Phase.LOOKING_UP:
+            return
+        self.watched = dict(found.topics)
+        if self._skip_assignment:
+            self._sync({})
+            return
+        try:
+            given = self._assign(found.topics)
+        except Exception as error:  # an assignor of the application's own may raise anything
+            self._fail(error)
+            return
+        self._sync(
+            {member_id: encode_assignment(given.get(member_id, ())) for member_id in self._subscriptions}
+        )
+
+    def _assign(self, topics: TopicRacks) -> Mapping[str, Partitions]:
+        known = {each.name: each for each in self.rules.assignors}
+        if self._protocol_name not in known:
+            raise GroupFailed(f"the group chose the assignor {self._protocol_name!r}, which we do not have")
+        there = {topic: racks for topic, racks in topics.items() if racks}
+        given = known[self._protocol_name].assign(there, self._subscriptions)
+        return {member_id: frozenset(partitions) for member_id, partitions in given.items()}
+
+    def _sync(self, assignments: Mapping[str, bytes]) -> None:
+        self.phase = Phase.SYNCING
+        self._effects.append(
+            Sync(self._token, self.member_id, self.generation, self._protocol_name, assignments)
+        )
+
+    # --- taking on
+
+    def _synced(self, answer: Synced) -> None:
+        if answer.token != self._token or self.phase is not Phase.SYNCING:
+            return
+        try:
+            assigned = decode_assignment(answer.assignment)
+        except MalformedMessage as error:
+            self._fail(
+                GroupFailed(f"the leader of group {self.rules.group_id!r} sent no assignment: {error}")
+            )
+            return
+        self._attempt = 0
+        self._last = Assigned(assigned, self.generation)
+        wanted = self.wanted or frozenset()
+        self._assigned = frozenset(each for each in assigned if each.topic in wanted)
+        if any(each.topic not in self._joined_topics for each in assigned):
+            self._rejoin = "the assignment has topics that we did not subscribe to"
+        self._shed()
+
+    def _shed(self) -> None:
+        """Give up what others get; they get it when everybody has joined again (KIP-429)."""
+        gone = self.owned - self._assigned
+        if not gone:
+            self._adopt()
+            return
+        self.phase = Phase.SHEDDING
+        self._rejoin = "partitions were given up for others"
+        self._give_up(gone)
+
+    def _adopt(self) -> None:
+        self.phase = Phase.ADOPTING
+        added = self._assigned - self.owned
+        self.owned = self._assigned
+        self._effects.append(Adopt(self.owned, added))
+
+    def _adopted(self) -> None:
+        assert self.phase is Phase.ADOPTING, f"nothing is adopted while {self.phase.value}"
+        self.phase = Phase.STABLE
+        if not self._is_staying:
+            self._stop()
+        elif self.generation == NO_GENERATION:
+            self._prepare("the group went on without this member")
+        elif self._rejoin is not None:
+            self._prepare(self._rejoin)
+        elif self.wanted != self._joined_topics:
+            self._prepare("the subscription changed")
+
+    # --- watching
+
+    def _topics_seen(self, topics: TopicRacks) -> None:
+        """Rebalance if the assignment was made from something else; only the leader is told of topics."""
+        seen = {topic: tuple(racks) for topic, racks in topics.items() if racks}
+        made_from = {topic: tuple(racks) for topic, racks in self.watched.items() if racks}
+        if not self.leads or seen == made_from:
+            return
+        if self.phase is Phase.STABLE:
+            self._prepare("topics or partitions are new or gone")
+        elif self.phase in (Phase.SHEDDING, Phase.ADOPTING):
+            self._rejoin = self._rejoin or "topics or partitions are new or gone"
+
+    def _beaten(self, answer: Beaten) -> None:
+        if (answer.member_id, answer.generation) != (self.member_id, self.generation):
+            return
+        self._beat_out = False
+        self._beat_at_ms = self._now_ms + self.rules.heartbeat_interval_ms
+        match answer.code:
+            case ErrorCode.NONE:
+                return
+            case ErrorCode.REBALANCE_IN_PROGRESS:
+                self._must_rejoin("the group is rebalancing")
+            case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.ILLEGAL_GENERATION:
+                self._lose(answer.code)
+                self._must_rejoin("the group went on without this member")
+            case code if code in _ELSEWHERE:
+                self._effects.append(ForgetCoordinator())
+                self._beat_at_ms = self._now_ms + self._backoff_ms()
+            case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                self._beat_at_ms = self._now_ms + self._backoff_ms()
+            case code:
+                self._fail(self._refusal(code))
+
+    def _must_rejoin(self, reason: str) -> None:
+        if self.phase is Phase.STABLE:
+            self._prepare(reason)
+        elif self.phase in (Phase.SHEDDING, Phase.ADOPTING):
+            self._rejoin = self._rejoin or reason
+
+    def _lose(self, code: int) -> None:
+        """Stop being the member one was. What is owned is lost then: see `_to_give_up`."""
+        self.generation = NO_GENERATION
+        self._beat_out = False
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = UNKNOWN_MEMBER
+
+    # --- what goes wrong
+
+    def _refused(self, answer: Refused) -> None:
+        asking = self.phase in (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
+        if answer.token != self._token or not asking:
+            return
+        if answer.failure is not None:
+            self._fail(answer.failure)
+            return
+        match answer.code:
+            case ErrorCode.MEMBER_ID_REQUIRED:
+                self.member_id = answer.member_id
+                self._join()
+            case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.ILLEGAL_GENERATION:
+                self._lose(answer.code)
+                self._wait()
+            case ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.SYNCING:
+                self._prepare("the group is rebalancing")
+            case code if code in _LATER:
+                if code in _ELSEWHERE:
+                    self._effects.append(ForgetCoordinator())
+                self._wait()
+            case code:
+                self._fail(self._refusal(code))
+
+    def _refusal(self, code: int | None) -> Exception:
+        names = [each.name for each in self.rules.assignors]
+        return refusal(self.rules.group_id, code or 0, names, self.rules.instance_id)
+
+    def _wait(self) -> None:
+        self._token += 1
+        self.phase = Phase.WAITING
+        self._retry_at_ms = self._now_ms + self._backoff_ms()
+        self._attempt += 1
+
+    def _backoff_ms(self) -> float:
+        return self.rules.backoff.delay_ms(self._attempt, 0.5)
+
+    def _fail(self, error: Exception) -> None:
+        """Tell the application, and be out of the group until it asks again; a fenced member for good."""
+        self._effects.append(Fail(error))
+        self._fenced = self._fenced or isinstance(error, Fenced)
+        self._idle = not self._fenced
+        self.generation = NO_GENERATION
+        # While the application is busy, what it says in the end leads out.
+        self._may_leave()
