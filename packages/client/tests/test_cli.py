@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from ottla.client.cli import main
 from ottla.client.commands import show
-from ottla.client.properties import config_from
+from ottla.client.config import ClientConfig
+from ottla.client.settings import from_properties
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.messages.create_topics import (
     CreatableTopicResult,
@@ -133,13 +134,14 @@ def test_numbers_stand_right_also_where_one_is_missing(capsys: pytest.CaptureFix
 
 
 def test_properties_of_kafka_are_read(tmp_path: Path) -> None:
-    config = config_from(
+    config = from_properties(
+        ClientConfig,
         {
             "client.id": "me",
             "request.timeout.ms": "5",
             "security.protocol": "SSL",
             "ssl.check.hostname": "false",
-        }
+        },
     )
 
     assert (config.client_id, config.request_timeout_ms) == ("me", 5)
@@ -153,4 +155,4 @@ def test_properties_of_kafka_are_read(tmp_path: Path) -> None:
 )
 def test_properties_that_cannot_be_are_named(key: str, value: str) -> None:
     with pytest.raises(ValueError, match=key):
-        config_from({key: value})
+        from_properties(ClientConfig, {key: value})

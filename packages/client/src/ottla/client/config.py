@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
-from ottla.client.security import SecurityConfig
+from ottla.client.aliases import CLIENT_ALIASES
+from ottla.client.security import SecurityConfig, SecurityProtocol, TokenProvider
+from ottla.client.settings import Alias, setting, validate
+
+if TYPE_CHECKING:
+    import ssl
 
 DEFAULT_PORT = 9092
 
@@ -26,28 +31,63 @@ class Address(NamedTuple):
 class ClientConfig:
     """How connections are made and requests sent. Names are Kafka's, in snake case."""
 
+    bootstrap_servers: str | Iterable[str] = "127.0.0.1:9092"
+    """Brokers to ask for all others: `host:port,host:port`, or a list of such."""
     client_id: str = "ottla"
     """The name the broker's logs and quotas know this client by."""
-    request_timeout_ms: int = 30_000
+    request_timeout_ms: int = setting(30_000, at_least=1)
     """How long to wait for one answer; the connection is closed after it."""
-    socket_connection_setup_timeout_ms: int = 10_000
+    socket_connection_setup_timeout_ms: int = setting(10_000, at_least=1)
     """How long connecting, TLS and authentication may take together."""
-    max_in_flight_requests_per_connection: int = 5
+    max_in_flight_requests_per_connection: int = setting(5, at_least=1)
     """Requests on their way at once; a further one waits."""
-    max_response_bytes: int = 128 * 1024 * 1024
+    max_response_bytes: int = setting(128 * 1024 * 1024, at_least=1)
     """A larger answer closes the connection before memory is taken for it."""
-    retry_backoff_ms: int = 100
+    retry_backoff_ms: int = setting(100, at_least=0)
     """The first wait before a retry; it doubles each time, with jitter."""
-    retry_backoff_max_ms: int = 1_000
+    retry_backoff_max_ms: int = setting(1_000, at_least=0)
     """The longest wait before a retry."""
-    bootstrap_timeout_ms: int = 15_000
+    bootstrap_timeout_ms: int = setting(15_000, at_least=1)
     """How long to try to reach any broker at first."""
-    default_api_timeout_ms: int = 60_000
+    default_api_timeout_ms: int = setting(60_000, at_least=1)
     """How long a call may go on retrying in all."""
     metadata_max_age_ms: int = 300_000
     """After this time metadata is asked for anew, whether or not something failed."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     """Encryption and authentication."""
+
+    aliases: ClassVar[Mapping[str, Alias]] = CLIENT_ALIASES
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+class ClientSettings(TypedDict, total=False):
+    """The fields of ClientConfig and SecurityConfig as keywords; `ClientConfig` says what they mean."""
+
+    client: ClientConfig
+    client_id: str
+    request_timeout_ms: int
+    socket_connection_setup_timeout_ms: int
+    max_in_flight_requests_per_connection: int
+    max_response_bytes: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    bootstrap_timeout_ms: int
+    default_api_timeout_ms: int
+    metadata_max_age_ms: int
+    security: SecurityConfig
+    security_protocol: SecurityProtocol
+    ssl_context: ssl.SSLContext | None
+    ssl_cafile: str | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    ssl_check_hostname: bool
+    sasl_mechanism: str
+    sasl_username: str | None
+    sasl_password: str | None
+    sasl_oauth_token_provider: TokenProvider | None
+    sasl_oauth_extensions: Mapping[str, str]
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:

@@ -12,9 +12,12 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from inspect import isawaitable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from ottla.client.aliases import SECURITY_ALIASES
 from ottla.client.errors import AuthenticationFailed
+from ottla.client.settings import Alias, validate
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from ottla.client.connection import Connection
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-TokenProvider = Callable[[], Awaitable[str]]
+TokenProvider = Callable[[], Awaitable[str] | str]
 
 MAX_STEPS = 8
 
@@ -53,16 +56,17 @@ class SecurityConfig:
     sasl_password: str | None = field(default=None, repr=False)
     """The password, for PLAIN and SCRAM."""
     sasl_oauth_token_provider: TokenProvider | None = None
-    """Gives a token for OAUTHBEARER whenever a connection is made."""
+    """Gives a token for OAUTHBEARER when a connection is made: a callable, or what has a method `token`."""
     sasl_oauth_extensions: Mapping[str, str] = field(default_factory=dict)
     """Further keys and values for OAUTHBEARER (KIP-342)."""
 
+    aliases: ClassVar[Mapping[str, Alias]] = SECURITY_ALIASES
+
     def __post_init__(self) -> None:
-        if self.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            raise ValueError(
-                f"security_protocol must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, "
-                f"not {self.security_protocol!r}"
-            )
+        validate(self)
+        method = getattr(self.sasl_oauth_token_provider, "token", None)
+        if method is not None:
+            object.__setattr__(self, "sasl_oauth_token_provider", method)
         if self.uses_sasl:
             _check_credentials(self)
 
@@ -219,7 +223,10 @@ async def mechanism_for(config: SecurityConfig) -> Mechanism:
     """Make the mechanism a configuration asks for, with a fresh nonce or token."""
     if config.sasl_mechanism == "OAUTHBEARER":
         assert config.sasl_oauth_token_provider is not None
-        return OAuthBearer(await config.sasl_oauth_token_provider(), config.sasl_oauth_extensions)
+        token = config.sasl_oauth_token_provider()
+        if isawaitable(token):
+            token = await token
+        return OAuthBearer(token, config.sasl_oauth_extensions)
     username, password = config.sasl_username or "", config.sasl_password or ""
     if config.sasl_mechanism == "PLAIN":
         return Plain(username, password)

@@ -52,11 +52,13 @@ def load_config(properties: str | None) -> ClientConfig:
     """Read a properties file with Kafka's dotted names; what is unknown in it is a usage error."""
     from dataclasses import replace
 
-    from ottla.client.properties import read_config
+    from ottla.client.config import ClientConfig
+    from ottla.client.settings import from_properties
 
     try:
+        config = ClientConfig() if properties is None else from_properties(ClientConfig, properties)
         # Somebody is waiting at a terminal: that no broker is there they want to know soon.
-        return replace(read_config(properties), bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS)
+        return replace(config, bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS)
     except (ValueError, OSError) as error:
         raise click.UsageError(f"{properties}: {error}") from None
 

@@ -1,0 +1,108 @@
+"""Other names of what all clients take: those of older Kafkas, Java, librdkafka and Python's clients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ottla.client.settings import Alias
+
+_JAAS = re.compile(r'(\w+)\s*=\s*(?:"((?:\\.|[^"])*)"|(\S+?))[\s;]')
+
+
+def gone(source: str, advice: str) -> Alias:
+    """Make the alias of a setting that means nothing any more."""
+    return Alias(None, source, advice=advice)
+
+
+def renamed(source: str, names: Mapping[str, str]) -> dict[str, Alias]:
+    """Make aliases of settings that only have another name."""
+    return {name: Alias(field, source) for name, field in names.items()}
+
+
+def _login(jaas: Any) -> dict[str, Any]:
+    """Read user and password of Java's `sasl.jaas.config`."""
+    found = {key: quoted or bare for key, quoted, bare in _JAAS.findall(f"{jaas};")}
+    if "username" not in found or "password" not in found:
+        raise ValueError("a login module with username and password is wanted")
+    return {"sasl_username": found["username"], "sasl_password": found["password"]}
+
+
+def _pem(kind: Any) -> dict[str, Any]:
+    if str(kind).upper() != "PEM":
+        raise ValueError("only PEM files can be read; convert it with `keytool -exportcert -rfc` or openssl")
+    return {}
+
+
+def _check_hostname(algorithm: Any) -> bool:
+    return str(algorithm).lower() not in ("", "none")
+
+
+def _as_list(servers: Any) -> str:
+    return servers if isinstance(servers, str) or not isinstance(servers, Iterable) else ",".join(servers)
+
+
+CLIENT_ALIASES: Mapping[str, Alias] = {
+    "metadata_broker_list": Alias("bootstrap_servers", "Kafka 0.8, librdkafka", _as_list),
+    "broker_list": Alias("bootstrap_servers", "Kafka 0.7", _as_list),
+    **renamed("Kafka 0.8", {"topic_metadata_refresh_interval_ms": "metadata_max_age_ms"}),
+    **renamed(
+        "librdkafka",
+        {
+            "socket_timeout_ms": "request_timeout_ms",
+            "socket_connection_timeout_ms": "socket_connection_setup_timeout_ms",
+            "max_in_flight": "max_in_flight_requests_per_connection",
+            "max_in_flight_requests": "max_in_flight_requests_per_connection",
+            "receive_message_max_bytes": "max_response_bytes",
+        },
+    ),
+    "send_buffer_bytes": gone("Kafka", "the system chooses the sizes of socket buffers"),
+    "receive_buffer_bytes": gone("Kafka", "the system chooses the sizes of socket buffers"),
+    "socket_send_buffer_bytes": gone("Kafka 0.8", "the system chooses the sizes of socket buffers"),
+    "socket_receive_buffer_bytes": gone("Kafka 0.8", "the system chooses the sizes of socket buffers"),
+    "connections_max_idle_ms": gone(
+        "Kafka", "brokers close idle connections, and they are opened when needed"
+    ),
+    "reconnect_backoff_ms": gone("Kafka", "retry_backoff_ms is waited before connecting again too"),
+    "reconnect_backoff_max_ms": gone(
+        "Kafka", "retry_backoff_max_ms bounds the wait before connecting again too"
+    ),
+    "client_dns_lookup": gone("Kafka", "all addresses of a name are tried, always"),
+    "metric_reporters": gone("Kafka", "see `metrics` and ottla.client.metrics.prometheus or .opentelemetry"),
+    "metrics_num_samples": gone("Kafka", "metrics are counters; rates are made where they are shown"),
+    "metrics_sample_window_ms": gone("Kafka", "metrics are counters; rates are made where they are shown"),
+    "metrics_recording_level": gone("Kafka", "all metrics are always there"),
+    "api_version": gone("aiokafka, kafka-python", "versions are agreed upon with each broker"),
+    "api_version_auto_timeout_ms": gone(
+        "kafka-python", "socket_connection_setup_timeout_ms bounds connecting"
+    ),
+    "api_version_request": gone("librdkafka", "versions are agreed upon with each broker"),
+    "broker_version_fallback": gone("librdkafka", "versions are agreed upon with each broker"),
+    "loop": gone("aiokafka", "the running event loop is used"),
+    "selector": gone("kafka-python", "asyncio's event loop is used"),
+    "statistics_interval_ms": gone("librdkafka", "see `metrics`"),
+    "log_level": gone("librdkafka", "set the level of the logger `ottla`"),
+    "debug": gone("librdkafka", "set the level of the logger `ottla` to DEBUG"),
+}
+
+SECURITY_ALIASES: Mapping[str, Alias] = {
+    **renamed(
+        "aiokafka, kafka-python",
+        {"sasl_plain_username": "sasl_username", "sasl_plain_password": "sasl_password"},
+    ),
+    **renamed(
+        "librdkafka",
+        {
+            "sasl_mechanisms": "sasl_mechanism",
+            "ssl_ca_location": "ssl_cafile",
+            "ssl_certificate_location": "ssl_certfile",
+            "ssl_key_location": "ssl_keyfile",
+        },
+    ),
+    **renamed("Kafka", {"ssl_truststore_location": "ssl_cafile", "ssl_keystore_location": "ssl_certfile"}),
+    "ssl_truststore_type": Alias(None, "Kafka", expand=_pem),
+    "ssl_keystore_type": Alias(None, "Kafka", expand=_pem),
+    "ssl_endpoint_identification_algorithm": Alias("ssl_check_hostname", "Kafka", _check_hostname),
+    "sasl_jaas_config": Alias(None, "Kafka", expand=_login),
+}
