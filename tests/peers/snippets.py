@@ -1,0 +1,128 @@
+"""The code on README and docs pages, and how to run it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *ROOT.glob("packages/*/README.md"),
+        *ROOT.glob("docs/**/*.md"),
+    ]
+)
+PRINTED_PORT = "9092"
+TIMEOUT_S = 60
+_BLOCK = re.compile(
+    r"(?:<!-- (?P<mark>not run|needs \w+): .+? -->\n)?^```(?P<language>python|console)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    code: str
+    line: int
+
+
+def blocks(page: Path, mark: str | None = None) -> list[Block]:
+    """Return the blocks of a page with a mark in front of them; without one, those that run anywhere."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found["language"], found["code"], text.count("\n", 0, found.start("code")))
+        for found in _BLOCK.finditer(text)
+        if found["mark"] == mark
+    ]
+
+
+def run_page(page: Path, bootstrap_servers: str, folder: Path, mark: str | None = None) -> None:
+    """Run the blocks of a page in their order, against a broker; names live on from block to block."""
+    names: dict[str, object] = {"__name__": "snippet"}
+    for block in blocks(page, mark):
+        code = block.code.replace(f"127.0.0.1:{PRINTED_PORT}", bootstrap_servers)
+        if block.language == "console":
+            run_console(code, bootstrap_servers, folder)
+        elif re.search(r"^def test_", code, re.MULTILINE):
+            run_as_tests(code, folder)
+        else:
+            run_python(code, names, page, block.line)
+
+
+def run_python(code: str, names: dict[str, object], page: Path, line: int) -> None:
+    """Run a block as if it stood in its page, so that tracebacks name its line; `await` is allowed."""
+    compiled = compile("\n" * line + code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if compiled.co_flags & inspect.CO_COROUTINE:
+        asyncio.run(asyncio.wait_for(eval(compiled, names), TIMEOUT_S))
+    else:
+        exec(compiled, names)
+
+
+def run_as_tests(code: str, folder: Path) -> None:
+    """Run a block that holds tests with pytest, in a process and a project of its own."""
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_snippet.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_snippet.py"],
+        capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_console(code: str, bootstrap_servers: str, folder: Path) -> None:
+    """Run the commands of a block; compare what they print, `...` standing for anything."""
+    scripts = Path(sys.executable).parent
+    environment = os.environ | {
+        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "OTTLA_BOOTSTRAP_SERVER": bootstrap_servers,
+    }
+    for command, expected in commands(code):
+        printed = run_command(command, environment, folder)
+        assert matches(printed, expected), f"$ {command}\n{printed}\nwas expected to be\n{expected}"
+
+
+def run_command(command: str, environment: dict[str, str], folder: Path) -> str:
+    """Run a command line in a shell and return all it printed; what hangs is ended with all it started."""
+    with subprocess.Popen(
+        command, shell=True, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            return process.communicate(timeout=TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+def commands(code: str) -> Iterator[tuple[str, str]]:
+    """Split a block into commands and what they should print."""
+    for part in re.split(r"^\$ ", code, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        while command.endswith("\\"):
+            more, _, expected = expected.partition("\n")
+            command = command[:-1] + more
+        yield command, expected
+
+
+def matches(printed: str, expected: str) -> bool:
+    """Compare without regard to how wide the columns are."""
+    pattern = ".*?".join(re.escape(part) for part in _trimmed(expected).split("..."))
+    return re.fullmatch(pattern, _trimmed(printed), re.DOTALL) is not None
+
+
+def _trimmed(text: str) -> str:
+    return "\n".join(" ".join(line.split()) for line in text.strip().splitlines())
