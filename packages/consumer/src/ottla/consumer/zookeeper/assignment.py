@@ -1,0 +1,104 @@
+"""Who owns which partition: every member computes the same from what the group's registry says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import NamedTuple
+
+from ottla.consumer.zookeeper.filters import FILTERS
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.znodes import ConsumerRegistration
+
+Ownership = dict[TopicPartition, "ThreadId"]
+
+
+class ThreadId(NamedTuple):
+    """One stream of one member; as text it is what the znode of an owner holds."""
+
+    consumer_id: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.consumer_id}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """What a rebalance is decided on: the members, and the partitions of all topics they want.
+
+    `topics` are the names of all topics there are, which only wildcard subscriptions need.
+    """
+
+    members: Sequence[ConsumerRegistration]
+    partitions: Mapping[str, Sequence[int]]
+    topics: Sequence[str] = ()
+    exclude_internal_topics: bool = True
+
+    def threads(self) -> dict[str, list[ThreadId]]:
+        """Return who wants each topic, in the order of their names as texts."""
+        found: dict[str, list[ThreadId]] = {}
+        for member in self.members:
+            for topic, threads in streams_of(member, self.topics, self.exclude_internal_topics).items():
+                found.setdefault(topic, []).extend(threads)
+        return {topic: sorted(threads, key=str) for topic, threads in found.items()}
+
+
+def streams_of(
+    member: ConsumerRegistration, topics: Iterable[str], exclude_internal: bool = True
+) -> dict[str, list[ThreadId]]:
+    """Return a member's threads for each topic; a wildcard is applied to the `topics` there are."""
+    kind = FILTERS.get(member.pattern)
+    counts: Mapping[str, int] = member.subscription
+    if kind is not None and counts:
+        expression, count = next(iter(counts.items()))
+        chosen = kind(expression)
+        counts = {topic: count for topic in topics if chosen.allows(topic, exclude_internal=exclude_internal)}
+    return {
+        topic: [ThreadId(member.consumer_id, number) for number in range(count)]
+        for topic, count in counts.items()
+    }
+
+
+def range_assignment(view: GroupView) -> Ownership:
+    """Give each thread a range of every topic's partitions; the first ones get one more where it is uneven.
+
+    Five partitions over two members with two threads each are 2, 1, 1, 1.
+    """
+    owners: Ownership = {}
+    for topic, threads in view.threads().items():
+        partitions = sorted(view.partitions.get(topic, ()))
+        each, longer = divmod(len(partitions), len(threads))
+        for position, thread in enumerate(threads):
+            start = each * position + min(position, longer)
+            count = each + (position < longer)
+            for partition in partitions[start : start + count]:
+                owners[TopicPartition(topic, partition)] = thread
+    return owners
+
+
+def round_robin_assignment(view: GroupView) -> Ownership:
+    """Deal all partitions of all topics out to all threads in turn, in the order of Java's hash codes."""
+    threads = view.threads()
+    partitions = [
+        TopicPartition(topic, partition)
+        for topic in sorted(threads)
+        for partition in sorted(view.partitions.get(topic, ()))
+    ]
+    turn = cycle(sorted({thread for each in threads.values() for thread in each}, key=str))
+    owners: Ownership = {}
+    for partition in sorted(partitions, key=lambda each: java_hash(str(each))):
+        owners[partition] = next(thread for thread in turn if thread in threads[partition.topic])
+    return owners
+
+
+ASSIGNMENTS = {"range": range_assignment, "roundrobin": round_robin_assignment}
+
+
+def java_hash(text: str) -> int:
+    """Return what Java's `String.hashCode` gives, on which all members have to agree."""
+    value = 0
+    for character in text.encode():  # topic names are ASCII
+        value = (31 * value + character) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value

@@ -1,0 +1,133 @@
+"""The brokers as a group in ZooKeeper needs them: readers, bounds of partitions, offsets kept in Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Protocol, Self
+
+from ottla.client.admin import EARLIEST, LATEST, Groups, Offsets
+from ottla.client.admin.offsets import by_topic
+from ottla.client.cluster import Cluster
+from ottla.client.config import Address
+from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.consumer import Consumer
+from ottla.consumer.record import ConsumerRecord
+from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
+from ottla.consumer.zookeeper.streams import Reader
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from ottla.protocol.topics import TopicPartition
+
+POLL_MS = 1_000
+RECORDS_AT_ONCE = 500
+
+
+class Brokers(Protocol):
+    """What the connector asks of the brokers of one cluster."""
+
+    async def reader(self) -> Reader:
+        """Return a new reader; it ends with these brokers."""
+
+    async def bounds(
+        self, partitions: Iterable[TopicPartition], *, smallest: bool
+    ) -> Mapping[TopicPartition, int]:
+        """Return where partitions begin or end."""
+
+    async def committed(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the offsets kept in Kafka; partitions without one are left out."""
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Keep offsets in Kafka."""
+
+
+class ConsumerReader:
+    """Reads with a `Consumer` that has no group."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def assign(self, partitions: Mapping[TopicPartition, int | None]) -> None:
+        """Read these partitions: from an offset where one is given, on from where it is otherwise."""
+        self._consumer.assign(partitions)
+        for partition, offset in partitions.items():
+            if offset is not None:
+                self._consumer.seek(partition, offset)
+
+    async def next_records(self) -> Sequence[ConsumerRecord]:
+        """Return records as soon as there are some, or none after a while."""
+        return await self._consumer.poll(POLL_MS, RECORDS_AT_ONCE)
+
+
+class ClusterBrokers:
+    """`Brokers` of a real cluster; use it as an async context manager."""
+
+    def __init__(self, addresses: Iterable[Address], config: ZookeeperConsumerConfig) -> None:
+        self._addresses = [str(each) for each in addresses]
+        self._config = config
+        self._cluster = Cluster(self._addresses, config.client())
+        self._offsets = Offsets(self._cluster)
+        self._groups = Groups(self._cluster, self._offsets)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._cluster)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def reader(self) -> ConsumerReader:
+        """Return a new reader; it ends with these brokers."""
+        consumer = Consumer(bootstrap_servers=self._addresses, config=self._consumer_config())
+        return ConsumerReader(await self._stack.enter_async_context(consumer))
+
+    def _consumer_config(self) -> ConsumerConfig:
+        smallest = self._config.smallest
+        return ConsumerConfig(
+            auto_offset_reset="none" if smallest is None else "earliest" if smallest else "latest",
+            fetch_min_bytes=self._config.fetch_min_bytes,
+            fetch_max_wait_ms=self._config.fetch_wait_max_ms,
+            fetch_max_bytes=self._config.fetch_max_bytes,
+            max_partition_fetch_bytes=self._config.fetch_message_max_bytes,
+            client=self._config.client(),
+        )
+
+    async def bounds(
+        self, partitions: Iterable[TopicPartition], *, smallest: bool
+    ) -> dict[TopicPartition, int]:
+        """Return where partitions begin or end."""
+        return await self._offsets.find(dict.fromkeys(partitions, EARLIEST if smallest else LATEST))
+
+    async def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offsets kept in Kafka; partitions without one are left out."""
+        topics = [
+            OffsetFetchRequestTopic(name=topic, partition_indexes=[each.partition for each in found])
+            for topic, found in by_topic(partitions).items()
+        ]
+        request = OffsetFetchRequest(group_id=group, topics=topics)
+
+        async def ask() -> dict[TopicPartition, int]:
+            answer = await self._cluster.send_to_coordinator(group, request, OffsetFetchResponse)
+            self._cluster.raise_coordinator_error(group, answer.error_code)
+            found: dict[TopicPartition, int] = {}
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    self._cluster.raise_coordinator_error(group, each.error_code)
+                    if each.committed_offset >= 0:
+                        found[TopicPartition(topic.name, each.partition_index)] = each.committed_offset
+            return found
+
+        return await self._cluster.retry(f"reading the offsets of group {group!r}", ask)
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Keep offsets in Kafka, as somebody who is no member of the group there."""
+        await self._groups.commit(group, offsets)

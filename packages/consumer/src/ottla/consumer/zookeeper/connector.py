@@ -1,0 +1,241 @@
+"""The high-level consumer of Kafka 0.8: a group that shares its partitions through ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from ottla.consumer.errors import ConsumerClosed
+from ottla.consumer.zookeeper.brokers import ClusterBrokers
+from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
+from ottla.consumer.zookeeper.errors import MessageStreamsExist
+from ottla.consumer.zookeeper.filters import TopicFilter
+from ottla.consumer.zookeeper.member import Member, OpenBrokers, Streams
+from ottla.consumer.zookeeper.places import Places
+from ottla.consumer.zookeeper.streams import MessageStream
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.session import Session
+from ottla.zookeeper.znodes import ConsumerRegistration
+
+OpenSession = Callable[[ZookeeperConsumerConfig], AbstractAsyncContextManager[Session]]
+
+RECORDS_PER_CHUNK = 500
+
+
+def new_consumer_id(group: str, name: str | None = None) -> str:
+    """Return what a member calls itself: `group_host-milliseconds-random`, or `group_name`."""
+    if name is None:
+        name = f"{socket.gethostname()}-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+    return f"{group}_{name}"
+
+
+@asynccontextmanager
+async def kazoo_session(config: ZookeeperConsumerConfig) -> AsyncIterator[Session]:
+    """Connect to ZooKeeper; kazoo is not imported before."""
+    from ottla.zookeeper.kazoo_session import KazooSession
+
+    async with KazooSession(
+        config.zookeeper_connect,
+        session_timeout_ms=config.zookeeper_session_timeout_ms,
+        connection_timeout_ms=config.zookeeper_connection_timeout_ms,
+    ) as session:
+        yield session
+
+
+class ZookeeperConsumerConnector:
+    """A member of a group that shares partitions through ZooKeeper, as Kafka 0.8 to 1.1 did it.
+
+        config = ZookeeperConsumerConfig(group_id="g", zookeeper_connect="127.0.0.1:2181")
+        async with ZookeeperConsumerConnector(config) as connector:
+            streams = await connector.create_message_streams({"orders": 1})
+            async for record in streams["orders"][0]:
+                print(record.partition, record.offset, record.value)
+
+    Each partition is owned by one stream of one member, and moves as members come and go; members may be
+    written in Java. What is finished is committed before a partition is given up, a record being finished
+    when the next one of its stream is asked for. Around failures records may be given out twice, never not at
+    all. Instead of `async with`, `start` and `shutdown` may be called.
+    """
+
+    def __init__(
+        self,
+        config: ZookeeperConsumerConfig | None = None,
+        *,
+        open_session: OpenSession = kazoo_session,
+        open_brokers: OpenBrokers = ClusterBrokers,
+        **settings: Any,
+    ) -> None:
+        if config is not None and settings:
+            raise TypeError("give a config or single settings, not both")
+        self.config = config or ZookeeperConsumerConfig(**settings)
+        self.consumer_id = new_consumer_id(self.config.group_id, self.config.consumer_id)
+        self._open_session = open_session
+        self._open_brokers = open_brokers
+        self._places = Places()
+        self._session: Session | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._member: Member | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._members_done: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def create(
+        cls, config: ZookeeperConsumerConfig | None = None, **settings: Any
+    ) -> ZookeeperConsumerConnector:
+        """Return a connector that is connected to ZooKeeper; end it with `shutdown`."""
+        connector = cls(config, **settings)
+        await connector.start()
+        return connector
+
+    async def start(self) -> None:
+        """Connect to ZooKeeper. Raises ottla.zookeeper.errors.Unavailable when it cannot be reached."""
+        if self._main is not None:
+            raise ConsumerClosed("a connector starts once")
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The one task of this object: it opens and closes everything, in whatever task start and shutdown are
+        # called.
+        self._main = asyncio.create_task(self._run(ready), name=self.consumer_id)
+        try:
+            await asyncio.wait([self._main, ready], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._main.cancel()
+            raise
+        if self._main.done():
+            await self._main
+
+    async def shutdown(self) -> None:
+        """End the streams, commit what is finished, and leave the group."""
+        self._stop.set()
+        if self._main is not None:
+            await asyncio.wait([self._main])
+            if not self._main.cancelled():
+                self._main.result()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    # --- streams
+
+    async def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
+        """Join the group with so many streams per topic; return them, once they own their partitions.
+
+        Raises ConsumerRebalanceFailed when the group could not be shared out, MessageStreamsExist the second
+        time: a connector makes its streams once.
+        """
+        _check_counts(topics)
+        streams: dict[tuple[str | None, int], MessageStream] = {
+            (topic, number): self._new_stream(f"{topic}-{number}")
+            for topic, count in topics.items()
+            for number in range(count)
+        }
+        await self._join(topics, "static", streams)
+        return {topic: [streams[topic, number] for number in range(topics[topic])] for topic in topics}
+
+    async def create_message_streams_by_filter(
+        self, topics: TopicFilter, streams: int = 1
+    ) -> list[MessageStream]:
+        """Join the group for all topics a Whitelist or Blacklist takes, those that are made later too."""
+        counts = {topics.regex: streams}
+        _check_counts(counts)
+        made: dict[tuple[str | None, int], MessageStream] = {
+            (None, number): self._new_stream(f"{topics.regex}-{number}") for number in range(streams)
+        }
+        await self._join(counts, topics.pattern, made)
+        return list(made.values())
+
+    async def commit_offsets(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit `offsets`, or behind every record that was given out, finished or not.
+
+        Raises what ZooKeeper or the brokers refused.
+        """
+        if self._member is not None:
+            await self._member.commit_now(offsets)
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions this member's streams own now."""
+        return frozenset() if self._member is None else self._member.partitions
+
+    def _new_stream(self, name: str) -> MessageStream:
+        return MessageStream(
+            name,
+            self._places,
+            self._spawn,
+            capacity=self.config.queued_max_message_chunks * RECORDS_PER_CHUNK,
+            timeout_ms=self.config.consumer_timeout_ms,
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        if self._tasks is None:
+            work.close()
+            raise ConsumerClosed("the connector is not open")
+        return self._tasks.create_task(work)
+
+    async def _join(self, counts: Mapping[str, int], pattern: str, streams: Streams) -> None:
+        if self._member is not None:
+            raise MessageStreamsExist("a connector makes its streams once")
+        if self._session is None or self._tasks is None:
+            raise ConsumerClosed("the connector is not open; use it inside `async with`")
+        registration = ConsumerRegistration(self.config.group_id, self.consumer_id, dict(counts), pattern, -1)
+        member = Member(self.config, self._session, self._open_brokers, self._places, registration, streams)
+        self._member = member
+        running = self._tasks.create_task(self._take_part(member))
+        try:
+            await asyncio.wait([running, member.balanced], return_when=asyncio.FIRST_COMPLETED)
+            if not member.balanced.done():
+                raise ConsumerClosed("the connector was shut down")
+            member.balanced.result()
+        except BaseException:
+            member.stop()
+            self._member = None
+            await asyncio.wait([running])
+            raise
+
+    # --- the task behind it all
+
+    async def _run(self, ready: asyncio.Future[None]) -> None:
+        async with self._open_session(self.config) as self._session:
+            try:
+                async with asyncio.TaskGroup() as self._tasks:
+                    ready.set_result(None)
+                    await self._stop.wait()
+                    if self._member is not None:
+                        self._member.stop()
+            except BaseExceptionGroup as group:
+                raise group.exceptions[0] from None
+            finally:
+                self._session = self._tasks = None
+
+    async def _take_part(self, member: Member) -> None:
+        """Run a member with its regular commits; what breaks it is raised by its streams too."""
+        regular = self.config.auto_commit_enable
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                committing = [tasks.create_task(member.commit_regularly())] if regular else []
+                try:
+                    await member.run()
+                finally:
+                    for each in committing:
+                        each.cancel()
+        except BaseExceptionGroup as group:
+            for stream in member.streams:
+                stream.fail(ConsumerClosed(f"the connector broke: {group.exceptions[0]!r}"))
+            raise group.exceptions[0] from None
+
+
+def _check_counts(counts: Mapping[str, int]) -> None:
+    if not counts or any(count < 1 for count in counts.values()):
+        raise ValueError("name topics, each with at least one stream")

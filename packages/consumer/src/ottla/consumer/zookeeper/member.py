@@ -1,0 +1,350 @@
+"""One member of a group: registered, its share of the partitions claimed and read, offsets committed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+
+from ottla.client.config import Address
+from ottla.client.errors import ClientError
+from ottla.consumer.zookeeper.assignment import ASSIGNMENTS, Ownership, ThreadId
+from ottla.consumer.zookeeper.brokers import Brokers
+from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
+from ottla.consumer.zookeeper.errors import ConsumerRebalanceFailed, NoBrokers, PartitionsOwned
+from ottla.consumer.zookeeper.filters import FILTERS
+from ottla.consumer.zookeeper.offsets import OffsetStorage
+from ottla.consumer.zookeeper.places import UNKNOWN, Offsets, Places
+from ottla.consumer.zookeeper.registry import Registry
+from ottla.consumer.zookeeper.streams import MessageStream, Reader
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.errors import SessionExpired, ZooKeeperError
+from ottla.zookeeper.session import Session, SessionState, StateChange, WatchEvent
+from ottla.zookeeper.znodes import ConsumerRegistration
+
+log = logging.getLogger(__name__)
+
+OpenBrokers = Callable[[Iterable[Address], ZookeeperConsumerConfig], AbstractAsyncContextManager[Brokers]]
+Streams = Mapping[tuple[str | None, int], MessageStream]
+"""By topic and number; a wildcard's streams serve all topics, under None."""
+
+FAILURES = (ZooKeeperError, ClientError, KafkaError, OSError)
+GOODBYE_S = 10.0
+
+
+class Member:
+    """Does what the group's registry demands, in the task that awaits `run`.
+
+    A rebalance leaves alone what stays with its thread; the rest is given up (no more records, the last one
+    finished, offsets committed, claims deleted) before anything new is claimed. `balanced` is done after the
+    first rebalance.
+    """
+
+    def __init__(
+        self,
+        config: ZookeeperConsumerConfig,
+        session: Session,
+        open_brokers: OpenBrokers,
+        places: Places,
+        registration: ConsumerRegistration,
+        streams: Streams,
+    ) -> None:
+        self.config = config
+        self.registration = registration
+        self.balanced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._session = session
+        self._open_brokers = open_brokers
+        self._places = places
+        self._streams = streams
+        self._brokers: Brokers | None = None
+        self._readers: dict[MessageStream, Reader] = {}
+        self._stack = AsyncExitStack()
+        self._registered_in: int | None = None
+        self._held: dict[TopicPartition, str] = {}
+        self._doubtful: set[TopicPartition] = set()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._committing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Take part in the group until `stop`, then leave it in good order."""
+        stop_listening = self._session.listen(self._session_changed)
+        async with self._stack:
+            try:
+                while not self._stopping:
+                    await self._rebalance()
+                    await self._wake.wait()
+                    self._wake.clear()
+            finally:
+                stop_listening()
+                await self._leave()
+
+    @property
+    def streams(self) -> Collection[MessageStream]:
+        """The streams of this member."""
+        return self._streams.values()
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that are owned and read."""
+        return frozenset(each for stream in self._streams.values() for each in stream.partitions)
+
+    def stop(self) -> None:
+        """Let `run` come to its end."""
+        self._stopping = True
+        self._wake.set()
+
+    # --- when to rebalance
+
+    def _changed(self, _: WatchEvent) -> None:
+        self._wake.set()
+
+    def _session_changed(self, change: StateChange) -> None:
+        if change.state is SessionState.LOST:
+            self._lost()
+        elif change.state is SessionState.CONNECTED and self._registered_in != change.session_number:
+            self._wake.set()
+
+    def _lost(self) -> None:
+        """Own nothing any more: the ephemeral claims ended with the session, and others may have them."""
+        for stream in self._streams.values():
+            stream.release(self._held)
+        self._places.end(self._held)
+        self._held.clear()
+        self._doubtful.clear()
+
+    async def _rebalance(self) -> None:
+        """Try until it succeeds. After all tries fail whoever waits or iterates hears of it; it goes on."""
+        tries = 0
+        while not self._stopping:
+            try:
+                await self._attempt()
+                self._succeeded()
+                return
+            except FAILURES as error:
+                last: Exception = error
+                log.info("a rebalance failed: %s", error, extra={"consumer": self.registration.consumer_id})
+            # A wait that a change cut short is no try: what failed may be possible now.
+            if await self._pause():
+                continue
+            tries += 1
+            if tries == self.config.rebalance_max_retries:
+                tries = 0
+                await self._failed(last)
+
+    async def _pause(self) -> bool:
+        """Wait for the backoff; say whether something changed meanwhile."""
+        try:
+            async with asyncio.timeout(self.config.backoff_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        if not self._stopping:
+            self._wake.clear()
+        return True
+
+    def _succeeded(self) -> None:
+        if not self.balanced.done():
+            self.balanced.set_result(None)
+
+    async def _failed(self, last: Exception) -> None:
+        error = ConsumerRebalanceFailed(
+            self.registration.consumer_id, self.config.rebalance_max_retries, last
+        )
+        error.__cause__ = last
+        log.error("%s", error)
+        if not self.balanced.done():
+            self.balanced.set_exception(error)
+            return
+        for stream in self._streams.values():
+            stream.fail(error)
+        await self._release_unread()
+
+    async def _release_unread(self) -> None:
+        """Let others have what we own and cannot read."""
+        self._doubt([each for each in self._held if each not in self.partitions])
+        try:
+            await self._registry().release(self._doubtful)
+        except ZooKeeperError as error:
+            log.info("claims could not be given up: %s", error)
+        else:
+            self._doubtful.clear()
+
+    # --- one rebalance
+
+    async def _attempt(self) -> None:
+        await self._session.wait_connected()
+        number, registry = self._session.session_number, self._registry()
+        if self._registered_in != number:
+            await registry.register(replace(self.registration, timestamp_ms=time.time_ns() // 1_000_000))
+            self._registered_in = number
+        if not await self._reach_brokers(registry):
+            return
+        view = await registry.view(self._changed, exclude_internal=self.config.exclude_internal_topics)
+        owners = ASSIGNMENTS[self.config.partition_assignment_strategy](view)
+        mine = {
+            each: thread
+            for each, thread in owners.items()
+            if thread.consumer_id == self.registration.consumer_id
+        }
+        await self._give_up(registry, [p for p, owner in self._held.items() if str(mine.get(p)) != owner])
+        await self._claim(registry, mine)
+        await self._read(registry, mine, number)
+
+    def _registry(self) -> Registry:
+        return Registry(self._session.bound(), self._session.session_id, self.config.group_id)
+
+    async def _reach_brokers(self, registry: Registry) -> bool:
+        """Connect to the cluster; say no while there is no broker: that one comes will be heard."""
+        protocol = self.config.security.security_protocol
+        addresses = await registry.brokers(protocol, self._changed)
+        if self._brokers is None and addresses:
+            brokers = self._open_brokers(addresses, self.config)
+            self._brokers = await self._stack.enter_async_context(brokers)
+        if self._brokers is None:
+            log.warning("there is no broker with a %s listener to rebalance for", protocol)
+        return self._brokers is not None
+
+    async def _give_up(self, registry: Registry, going: Collection[TopicPartition]) -> None:
+        for stream in self._streams.values():
+            stream.release(going)
+        await self._until_done_with(going)
+        # Commit before deleting our claim: once the znode is gone another member may start from the old
+        # offset and deliver everything since then again.
+        if self.config.auto_commit_enable:
+            await self.commit(registry, only=going)
+        self._places.end(going)
+        self._doubt(going)
+        await registry.release(self._doubtful)
+        self._doubtful.clear()
+
+    async def _until_done_with(self, going: Collection[TopicPartition]) -> None:
+        """Let the application finish its last records; not for long, as others are waiting."""
+        try:
+            async with asyncio.timeout(self.config.backoff_s / 2):
+                for stream in self._streams.values():
+                    await stream.done_with(going)
+        except TimeoutError:
+            log.info("records of partitions that move are still being handled")
+
+    def _doubt(self, partitions: Collection[TopicPartition]) -> None:
+        """Count claims as perhaps there: until their deletion was answered, nobody knows."""
+        self._doubtful.update(partitions)
+        for each in partitions:
+            self._held.pop(each, None)
+
+    async def _claim(self, registry: Registry, mine: Ownership) -> None:
+        claims = {each: str(thread) for each, thread in mine.items() if each not in self._held}
+        self._doubtful.update(claims)
+        try:
+            await registry.claim(claims, self._changed)
+        except PartitionsOwned:
+            self._doubtful.difference_update(claims)
+            raise
+        self._doubtful.difference_update(claims)
+        self._held.update(claims)
+
+    async def _read(self, registry: Registry, mine: Ownership, number: int) -> None:
+        """Read what is owned and not read yet, from where the group is."""
+        wanted: dict[MessageStream, list[TopicPartition]] = {}
+        for each, thread in mine.items():
+            stream = self._stream(each, thread)
+            if each not in stream.partitions:
+                wanted.setdefault(stream, []).append(each)
+        # Not before the claims: who owned them before committed before giving them up.
+        stored, starts = await self._starts(registry, [each for some in wanted.values() for each in some])
+        readers = {stream: await self._reader(stream) for stream in wanted}
+        if self._session.session_number != number:
+            raise SessionExpired("", "the claims ended while offsets were looked up")
+        for stream, partitions in wanted.items():
+            begins = {p: self._places.begin(p, starts.get(p, UNKNOWN), stored.get(p)) for p in partitions}
+            stream.own(readers[stream], {p: None if at == UNKNOWN else at for p, at in begins.items()})
+        if wanted:
+            owned = ", ".join(sorted(str(each) for each in mine))
+            log.info("%s owns %s", self.registration.consumer_id, owned)
+
+    def _stream(self, partition: TopicPartition, thread: ThreadId) -> MessageStream:
+        topic = None if self.registration.pattern in FILTERS else partition.topic
+        return self._streams[topic, thread.number]
+
+    async def _reader(self, stream: MessageStream) -> Reader:
+        if stream not in self._readers:
+            self._readers[stream] = await self._known_brokers().reader()
+        return self._readers[stream]
+
+    async def _starts(
+        self, registry: Registry, partitions: Collection[TopicPartition]
+    ) -> tuple[Offsets, Offsets]:
+        """Return what is committed, and where to start: what is committed, else as configured."""
+        stored = await self._storage(registry).read(partitions)
+        missing = [each for each in partitions if each not in stored]
+        if not missing or self.config.smallest is None:
+            return stored, stored
+        try:
+            # Now, not when the first record is asked for: what is written in between belongs to the group.
+            bounds = await self._known_brokers().bounds(missing, smallest=self.config.smallest)
+        except (ClientError, KafkaError) as error:
+            log.warning("where to start is left to the readers: %s", error)
+            return stored, stored
+        return stored, {**bounds, **stored}
+
+    # --- offsets
+
+    async def commit_now(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit `offsets`, or everything that was given out."""
+        await self._write(self._registry(), lambda: offsets or self._places.uncommitted(given=True))
+
+    async def commit_regularly(self) -> None:
+        """Commit what is finished, for ever; what fails is tried again the next time."""
+        while True:
+            await asyncio.sleep(self.config.auto_commit_interval_ms / 1_000)
+            try:
+                await self.commit(self._registry())
+            except FAILURES as error:
+                log.warning("an automatic commit failed: %s", error)
+
+    async def commit(self, registry: Registry, only: Collection[TopicPartition] | None = None) -> None:
+        """Commit what is finished and was not committed yet."""
+
+        def due() -> Offsets:
+            finished = self._places.uncommitted()
+            return finished if only is None else {each: finished[each] for each in only if each in finished}
+
+        await self._write(registry, due)
+
+    async def _write(self, registry: Registry, due: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        async with self._committing:  # an older commit must not overtake a newer one
+            offsets = due()
+            if offsets:
+                await self._storage(registry).write(offsets)
+                self._places.committed(offsets)
+
+    def _storage(self, registry: Registry) -> OffsetStorage:
+        return OffsetStorage(self.config, registry, self._known_brokers())
+
+    def _known_brokers(self) -> Brokers:
+        if self._brokers is None:
+            raise NoBrokers("ZooKeeper knows no broker")
+        return self._brokers
+
+    # --- leaving
+
+    async def _leave(self) -> None:
+        """Give out nothing more, commit, and let the others know; bounded, and nothing is raised."""
+        for stream in self._streams.values():
+            await stream.close()
+        if self._registered_in != self._session.session_number or not self._session.connected:
+            return
+        registry = self._registry()
+        try:
+            async with asyncio.timeout(GOODBYE_S):
+                if self.config.auto_commit_enable and self._held:
+                    await self.commit(registry)
+                await registry.release(self._doubtful.union(self._held))
+                await registry.unregister(self.registration.consumer_id)
+        except (*FAILURES, TimeoutError) as error:
+            log.warning("leaving the group did not end well: %s", error)

@@ -1,0 +1,235 @@
+"""A group's znodes: who is in it, who owns what, how far it has read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from ottla.client.config import Address
+from ottla.consumer.zookeeper.assignment import GroupView, streams_of
+from ottla.consumer.zookeeper.errors import ConsumerIdInUse, PartitionsOwned
+from ottla.consumer.zookeeper.filters import FILTERS
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.session import Create, NodeExists, NoNode, Operations, Watch
+from ottla.zookeeper.znodes import (
+    BrokerRegistration,
+    ConsumerOffset,
+    ConsumerOwner,
+    ConsumerRegistration,
+    TopicAssignment,
+)
+
+T = TypeVar("T")
+
+CLAIMS_AT_ONCE = 500
+
+
+class Registry:
+    """A group in ZooKeeper, seen from one session: `operations` fail once that session is over."""
+
+    def __init__(self, operations: Operations, session_id: int, group: str) -> None:
+        self._operations = operations
+        self._session_id = session_id
+        self.group = group
+
+    # --- members
+
+    async def register(self, registration: ConsumerRegistration) -> None:
+        """Enter the group. Raises ConsumerIdInUse while another session has that name."""
+        try:
+            await self._operations.create(
+                registration.path, registration.encode(), ephemeral=True, make_parents=True
+            )
+        except NodeExists:  # perhaps by us, and the answer was lost
+            if await self._owner_of(registration.path) != self._session_id:
+                raise ConsumerIdInUse(registration.consumer_id) from None
+
+    async def unregister(self, consumer_id: str) -> None:
+        """Leave the group."""
+        await self._delete_own(paths.consumer_id(self.group, consumer_id))
+
+    async def members(self, watch: Watch | None = None) -> list[ConsumerRegistration]:
+        """Return who is in the group; `watch` hears when somebody comes or goes."""
+        try:
+            names = await self._operations.children(paths.consumer_ids(self.group), watch)
+        except NoNode:
+            return []
+        found = await asyncio.gather(*(self._member(name) for name in names))
+        return [each for each in found if each is not None]
+
+    async def _member(self, name: str) -> ConsumerRegistration | None:
+        data = await self._data(paths.consumer_id(self.group, name))
+        return None if data is None else ConsumerRegistration.decode(self.group, name, data)
+
+    async def view(self, watch: Watch | None = None, *, exclude_internal: bool = True) -> GroupView:
+        """Return what a rebalance is decided on; `watch` hears of every change of it."""
+        members = await self.members(watch)
+        names: list[str] = []
+        if any(member.pattern in FILTERS for member in members):
+            names = await self._operations.children(paths.BROKER_TOPICS, watch)
+        wanted = sorted({topic for each in members for topic in streams_of(each, names, exclude_internal)})
+        partitions = await asyncio.gather(*(self._partitions(topic, watch) for topic in wanted))
+        return GroupView(members, dict(zip(wanted, partitions, strict=True)), names, exclude_internal)
+
+    async def _partitions(self, topic: str, watch: Watch | None) -> Sequence[int]:
+        # By exists first: it arms the watch also where there is no topic yet.
+        if await self._operations.exists(paths.topic(topic), watch) is None:
+            return ()
+        data = await self._data(paths.topic(topic))
+        return () if data is None else sorted(TopicAssignment.decode(topic, data).partitions)
+
+    async def brokers(self, security_protocol: str, watch: Watch | None = None) -> list[Address]:
+        """Return where the brokers of the cluster listen for a security protocol."""
+        try:
+            names = await self._operations.children(paths.BROKER_IDS, watch)
+        except NoNode:
+            return []
+        found = await asyncio.gather(*(self._broker(int(name)) for name in names if name.isdigit()))
+        return [
+            Address(endpoint.host, endpoint.port)
+            for broker in found
+            if broker is not None
+            for endpoint in broker.endpoints
+            if broker.security_protocol(endpoint.listener_name) == security_protocol
+        ]
+
+    async def _broker(self, broker_id: int) -> BrokerRegistration | None:
+        data = await self._data(paths.broker(broker_id))
+        return None if data is None else BrokerRegistration.decode(broker_id, data)
+
+    # --- owners
+
+    async def claim(self, owners: Mapping[TopicPartition, str], watch: Watch | None = None) -> None:
+        """Own some partitions, all or none of them.
+
+        Raises PartitionsOwned while others have some; `watch` hears when those are given up.
+        """
+        await self._make_parents(owners)
+        claimed: list[TopicPartition] = []
+        try:
+            for some in _batches(list(owners), CLAIMS_AT_ONCE):
+                await self._claim_some({each: owners[each] for each in some}, watch)
+                claimed += some
+        except BaseException:
+            await self.release(claimed)
+            raise
+
+    async def _claim_some(self, owners: Mapping[TopicPartition, str], watch: Watch | None) -> None:
+        try:
+            await self._operations.multi([self._claim(each, owner) for each, owner in owners.items()])
+            return
+        except NodeExists:
+            held = await self._held(owners, watch)
+        missing = [each for each in owners if each not in held]
+        await self._operations.multi([self._claim(each, owners[each]) for each in missing])
+
+    def _claim(self, partition: TopicPartition, owner: str) -> Create:
+        claim = ConsumerOwner(self.group, partition.topic, partition.partition, owner)
+        return Create(claim.path, claim.encode(), ephemeral=True)
+
+    async def _held(self, owners: Mapping[TopicPartition, str], watch: Watch | None) -> set[TopicPartition]:
+        """Return what this session owns already: an answer was lost. Raises PartitionsOwned for the rest."""
+        others: list[tuple[TopicPartition, str]] = []
+        held: set[TopicPartition] = set()
+        for partition, owner in owners.items():
+            path = self._owner_path(partition)
+            try:
+                data, stat = await self._operations.get(path, watch)
+            except NoNode:
+                continue
+            if stat.ephemeral_owner != self._session_id:
+                others.append((partition, data.decode(errors="replace")))
+            elif data == owner.encode():
+                held.add(partition)
+            else:  # ours, for another thread
+                await self._delete(path)
+        if others:
+            raise PartitionsOwned(others)
+        return held
+
+    async def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Own some partitions no more. What others own meanwhile is left alone."""
+        await asyncio.gather(*(self._delete_own(self._owner_path(each)) for each in partitions))
+
+    async def owners(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Return who owns each of some partitions; those that nobody owns are left out."""
+        asked = list(partitions)
+        found = await asyncio.gather(*(self._data(self._owner_path(each)) for each in asked))
+        return {
+            each: data.decode(errors="replace")
+            for each, data in zip(asked, found, strict=True)
+            if data is not None
+        }
+
+    def _owner_path(self, partition: TopicPartition) -> str:
+        return paths.consumer_owner(self.group, partition.topic, partition.partition)
+
+    # --- offsets
+
+    async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return what is committed; partitions without an offset are left out."""
+        asked = list(partitions)
+        found = await asyncio.gather(*(self._offset(each) for each in asked))
+        return {each: offset for each, offset in zip(asked, found, strict=True) if offset is not None}
+
+    async def _offset(self, partition: TopicPartition) -> int | None:
+        data = await self._data(paths.consumer_offset(self.group, *partition))
+        # Members of Kafka 0.8 to 1.1 commit -1 for what they own and have not read yet.
+        offset = -1 if data is None else ConsumerOffset.decode(self.group, *partition, data).offset
+        return None if offset < 0 else offset
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write offsets."""
+        await asyncio.gather(*(self._commit(each, offset) for each, offset in offsets.items()))
+
+    async def _commit(self, partition: TopicPartition, offset: int) -> None:
+        znode = ConsumerOffset(self.group, partition.topic, partition.partition, offset)
+        try:
+            await self._operations.set(znode.path, znode.encode())
+            return
+        except NoNode:
+            pass
+        try:
+            await self._operations.create(znode.path, znode.encode(), make_parents=True)
+        except NodeExists:
+            await self._operations.set(znode.path, znode.encode())
+
+    # --- znodes
+
+    async def _data(self, path: str) -> bytes | None:
+        try:
+            return (await self._operations.get(path))[0]
+        except NoNode:
+            return None
+
+    async def _owner_of(self, path: str) -> int | None:
+        stat = await self._operations.exists(path)
+        return None if stat is None else stat.ephemeral_owner
+
+    async def _delete_own(self, path: str) -> None:
+        if await self._owner_of(path) == self._session_id:
+            await self._delete(path)
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._operations.delete(path)
+        except NoNode:
+            return
+
+    async def _make_parents(self, partitions: Iterable[TopicPartition]) -> None:
+        for topic in sorted({each.topic for each in partitions}):
+            path = paths.parent_of(paths.consumer_owner(self.group, topic, 0))
+            if await self._operations.exists(path) is None:
+                await self._make(path)
+
+    async def _make(self, path: str) -> None:
+        try:
+            await self._operations.create(path, make_parents=True)
+        except NodeExists:
+            return
+
+
+def _batches(items: list[T], size: int) -> list[list[T]]:
+    return [items[at : at + size] for at in range(0, len(items), size)]

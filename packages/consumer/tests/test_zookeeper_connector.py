@@ -1,0 +1,516 @@
+"""Members of a group over ZooKeeper and brokers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ottla.client.config import Address
+from ottla.consumer.record import ConsumerRecord
+from ottla.consumer.zookeeper import (
+    ConsumerRebalanceFailed,
+    ConsumerTimeout,
+    MessageStream,
+    MessageStreamsExist,
+    Whitelist,
+    ZookeeperConsumerConfig,
+    ZookeeperConsumerConnector,
+)
+from ottla.protocol.errors import LeaderNotAvailable
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.session import Session
+from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
+from ottla.zookeeper.znodes import BrokerRegistration, ConsumerOwner, Endpoint, TopicAssignment
+
+BOUND_S = 5.0
+
+
+class Logs:
+    """The brokers' side: partitions in memory, and offsets kept in Kafka."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        self.kept: dict[TopicPartition, int] = {}
+        self.grown = asyncio.Event()
+        self.refuses = False
+
+    def append(self, topic: str, partition: int, *values: bytes) -> None:
+        self.logs[TopicPartition(topic, partition)] += values
+        self.grown.set()
+
+    @asynccontextmanager
+    async def open(
+        self, addresses: Iterable[Address], config: ZookeeperConsumerConfig
+    ) -> AsyncIterator[Logs]:
+        assert list(addresses)
+        yield self
+
+    async def reader(self) -> LogReader:
+        return LogReader(self)
+
+    async def bounds(
+        self, partitions: Iterable[TopicPartition], *, smallest: bool
+    ) -> Mapping[TopicPartition, int]:
+        return {each: 0 if smallest else len(self.logs[each]) for each in partitions}
+
+    async def committed(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        return {each: self.kept[each] for each in partitions if each in self.kept}
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.refuses:
+            raise LeaderNotAvailable("refused")
+        self.kept.update(offsets)
+
+
+class LogReader:
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self._positions: dict[TopicPartition, int] = {}
+
+    def assign(self, partitions: Mapping[TopicPartition, int | None]) -> None:
+        self._positions = {
+            each: self._positions.get(each, 0) if start is None else start
+            for each, start in partitions.items()
+        }
+        self._logs.grown.set()
+
+    async def next_records(self) -> list[ConsumerRecord]:
+        while True:
+            for each, position in self._positions.items():
+                values = self._logs.logs[each][position : position + 3]
+                if values:
+                    self._positions[each] = position + len(values)
+                    return [record(each, position + n, value) for n, value in enumerate(values)]
+            self._logs.grown.clear()
+            await self._logs.grown.wait()
+
+
+def record(partition: TopicPartition, offset: int, value: bytes) -> ConsumerRecord:
+    return ConsumerRecord(partition.topic, partition.partition, offset, -1, None, value, ())
+
+
+class World:
+    """An ensemble with a broker and topics, and connectors into it."""
+
+    def __init__(self) -> None:
+        self.ensemble = MemoryEnsemble()
+        self.logs = Logs()
+        self.sessions: dict[str, MemorySession] = {}
+        self.admin = self.ensemble.session()
+
+    async def prepare(self, **topics: int) -> None:
+        await self.admin.wait_connected()
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
+        broker = BrokerRegistration(1, (endpoint,), {"PLAINTEXT": "PLAINTEXT"}, 0)
+        await self.admin.create(broker.path, broker.encode(), make_parents=True)
+        for name, partitions in topics.items():
+            await self.make_topic(name, partitions)
+
+    async def make_topic(self, name: str, partitions: int) -> None:
+        topic = TopicAssignment(name, dict.fromkeys(range(partitions), (1,)))
+        await self.admin.create(topic.path, topic.encode(), make_parents=True)
+
+    def connector(self, name: str, **settings: Any) -> ZookeeperConsumerConnector:
+        @asynccontextmanager
+        async def open_session(config: ZookeeperConsumerConfig) -> AsyncIterator[Session]:
+            async with self.ensemble.session() as session:
+                self.sessions[name] = session
+                yield session
+
+        config = ZookeeperConsumerConfig(
+            **{
+                "group_id": "g",
+                "zookeeper_connect": "memory",
+                "consumer_id": name,
+                "auto_offset_reset": "smallest",
+                "rebalance_backoff_ms": 100,
+                **settings,
+            }
+        )
+        return ZookeeperConsumerConnector(config, open_session=open_session, open_brokers=self.logs.open)
+
+    async def owners(self, topic: str, partitions: int) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for number in range(partitions):
+            if await self.admin.exists(paths.consumer_owner("g", topic, number)):
+                found[number] = (await self.admin.get(paths.consumer_owner("g", topic, number)))[0].decode()
+        return found
+
+    async def offset(self, topic: str, partition: int) -> int:
+        return int((await self.admin.get(paths.consumer_offset("g", topic, partition)))[0])
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    made.admin.close()
+
+
+@pytest.fixture(autouse=True)
+async def bound() -> AsyncIterator[None]:
+    async with asyncio.timeout(30):
+        yield
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Let the loop turn until something holds."""
+    async with asyncio.timeout(BOUND_S):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.002)
+
+
+async def take(stream: MessageStream, count: int) -> list[bytes]:
+    async with asyncio.timeout(BOUND_S):
+        return [(await anext(stream)).value or b"" for _ in range(count)]
+
+
+async def test_one_member_owns_and_reads_everything(world: World) -> None:
+    await world.prepare(t=3)
+    for partition in range(3):
+        world.logs.append("t", partition, *(b"%d-%d" % (partition, n) for n in range(5)))
+
+    async with world.connector("a") as connector:
+        streams = await connector.create_message_streams({"t": 1})
+        values = await take(streams["t"][0], 15)
+        owners = await world.owners("t", 3)
+        await connector.commit_offsets()
+        offset = await world.offset("t", 2)
+
+    assert sorted(values) == sorted(b"%d-%d" % (p, n) for p in range(3) for n in range(5))
+    assert owners == dict.fromkeys(range(3), "g_a-0")
+    assert offset == 5
+    assert await world.owners("t", 3) == {}
+    assert await world.admin.children(paths.consumer_ids("g")) == []
+
+
+async def test_the_registration_is_what_java_writes(world: World) -> None:
+    await world.prepare(t=1)
+
+    async with world.connector("a") as connector:
+        await connector.create_message_streams({"t": 2})
+        data, _ = await world.admin.get(paths.consumer_id("g", "g_a"))
+
+    text = data.decode()
+    assert text.startswith('{"version":1,"subscription":{"t":2},"pattern":"static","timestamp":"1')
+    assert text.endswith('"}')
+
+
+async def test_members_share_and_hand_offsets_over(world: World) -> None:
+    await world.prepare(t=5)
+    for partition in range(5):
+        world.logs.append("t", partition, b"x", b"y")
+
+    async with world.connector("a") as first:
+        one = (await first.create_message_streams({"t": 2}))["t"]
+        await take(one[0], 6)
+        asking = asyncio.create_task(anext(one[0]))  # which finishes the sixth
+        async with world.connector("b") as second:
+            two = (await second.create_message_streams({"t": 2}))["t"]
+            await until(lambda: len(first.assignment) == 3)
+
+            assert await world.owners("t", 5) == {0: "g_a-0", 1: "g_a-0", 2: "g_a-1", 3: "g_b-0", 4: "g_b-1"}
+            assert await world.offset("t", 2) == 2
+            assert await take(two[0], 2) == [b"x", b"y"]
+        await until(lambda: len(first.assignment) == 5)
+        asking.cancel()
+
+
+async def test_what_stays_is_read_on_without_a_break(world: World) -> None:
+    await world.prepare(t=2)
+    world.logs.append("t", 0, *(b"%d" % n for n in range(8)))
+
+    async with world.connector("a") as first:
+        (stream,) = (await first.create_message_streams({"t": 1}))["t"]
+        values = await take(stream, 4)
+        async with world.connector("b") as second:
+            await second.create_message_streams({"t": 1})
+            await until(lambda: len(first.assignment) == 1)
+            values += await take(stream, 4)
+
+    assert values == [b"%d" % n for n in range(8)]
+
+
+async def test_a_record_is_finished_when_the_next_one_is_asked_for(world: World) -> None:
+    await world.prepare(t=1)
+    world.logs.append("t", 0, b"a", b"b", b"c")
+
+    async with world.connector("a") as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        await take(stream, 2)
+
+    assert await world.offset("t", 0) == 1
+    async with world.connector("b") as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        assert await take(stream, 2) == [b"b", b"c"]
+
+
+async def test_without_auto_commit_only_what_was_told_is_committed(world: World) -> None:
+    await world.prepare(t=1)
+    world.logs.append("t", 0, b"a", b"b", b"c")
+
+    async with world.connector("a", auto_commit_enable=False) as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        await take(stream, 2)
+        await connector.commit_offsets()
+        await take(stream, 1)
+
+    assert await world.offset("t", 0) == 2
+
+
+async def test_a_handler_that_is_still_at_work_is_waited_for_and_not_repeated(world: World) -> None:
+    await world.prepare(t=2)
+    world.logs.append("t", 1, b"a", b"b", b"c")
+
+    async with world.connector("a", rebalance_backoff_ms=2_000) as first, world.connector("b") as second:
+        (stream,) = (await first.create_message_streams({"t": 1}))["t"]
+        await take(stream, 1)
+        joining = asyncio.create_task(second.create_message_streams({"t": 1}))
+        await until(lambda: len(first.assignment) == 1)
+        asking = asyncio.create_task(anext(stream))
+        (other,) = (await joining)["t"]
+
+        assert await take(other, 2) == [b"b", b"c"]
+        asking.cancel()
+
+
+async def test_the_place_where_nothing_was_read_yet_moves_too(world: World) -> None:
+    await world.prepare(t=1)
+    world.logs.append("t", 0, b"old")
+
+    async with world.connector("b", auto_offset_reset="largest") as first:
+        await first.create_message_streams({"t": 1})
+        world.logs.append("t", 0, b"new")
+    async with world.connector("a", auto_offset_reset="largest") as second:
+        (stream,) = (await second.create_message_streams({"t": 1}))["t"]
+        assert await take(stream, 1) == [b"new"]
+
+
+async def test_an_expired_session_registers_and_claims_again_and_repeats_nothing(world: World) -> None:
+    await world.prepare(t=2)
+    world.logs.append("t", 0, *(b"%d" % n for n in range(6)))
+
+    async with world.connector("a") as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        values = await take(stream, 2)
+        session = world.sessions["a"]
+        world.ensemble.expire(session)
+        assert connector.assignment == frozenset()
+        values += await take(stream, 4)
+
+        assert values == [b"%d" % n for n in range(6)]
+        assert await world.owners("t", 2) == {0: "g_a-0", 1: "g_a-0"}
+        _, stat = await world.admin.get(paths.consumer_owner("g", "t", 0))
+        assert stat.ephemeral_owner == session.session_id
+
+
+async def test_others_take_over_from_a_member_that_expired(world: World) -> None:
+    await world.prepare(t=4)
+
+    async with world.connector("a") as first, world.connector("b") as second:
+        await first.create_message_streams({"t": 1})
+        await second.create_message_streams({"t": 1})
+        await until(lambda: len(first.assignment) == 2)
+        world.ensemble.expire(world.sessions["a"], reconnect=False)
+        await until(lambda: len(second.assignment) == 4)
+
+        assert first.assignment == frozenset()
+        world.ensemble.reconnect(world.sessions["a"])
+        await until(lambda: len(first.assignment) == 2 and len(second.assignment) == 2)
+
+
+async def test_a_lost_reply_to_a_claim_is_no_conflict(world: World) -> None:
+    await world.prepare(t=2)
+    topic = TopicAssignment("t", dict.fromkeys(range(4), (1,)))
+
+    async with world.connector("a") as connector:
+        await connector.create_message_streams({"t": 1})
+        await world.admin.set(topic.path, topic.encode())
+        for _ in range(40):
+            await asyncio.sleep(0)
+            if world.sessions["a"].fault is None:
+                world.ensemble.lose_next_reply(world.sessions["a"])
+        world.sessions["a"].fault = None
+        await until(lambda: len(connector.assignment) == 4)
+
+        assert await world.owners("t", 4) == dict.fromkeys(range(4), "g_a-0")
+
+
+async def test_a_partition_that_somebody_keeps_fails_the_rebalance_and_claims_nothing(world: World) -> None:
+    await world.prepare(t=2)
+    owner = ConsumerOwner("g", "t", 1, "somebody-0")
+    await world.admin.create(owner.path, owner.encode(), make_parents=True)
+
+    async with world.connector("a", rebalance_max_retries=2, rebalance_backoff_ms=20) as connector:
+        with pytest.raises(ConsumerRebalanceFailed, match="t-1 is owned by somebody-0"):
+            await connector.create_message_streams({"t": 1})
+        assert await world.owners("t", 2) == {1: "somebody-0"}
+        assert await world.admin.children(paths.consumer_ids("g")) == []
+
+        await world.admin.delete(owner.path)
+        await connector.create_message_streams({"t": 1})
+        assert len(connector.assignment) == 2
+
+
+async def test_a_later_rebalance_that_fails_is_raised_by_the_streams_and_goes_on(world: World) -> None:
+    await world.prepare(t=1)
+    world.logs.append("t", 1, b"late")
+    owner = ConsumerOwner("g", "t", 1, "somebody-0")
+
+    async with world.connector("a", rebalance_max_retries=2, rebalance_backoff_ms=20) as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        await world.admin.create(owner.path, owner.encode())
+        topic = TopicAssignment("t", {0: (1,), 1: (1,)})
+        await world.admin.set(topic.path, topic.encode())
+        with pytest.raises(ConsumerRebalanceFailed):
+            await take(stream, 1)
+
+        await world.admin.delete(owner.path)
+        while True:
+            try:
+                assert await take(stream, 1) == [b"late"]
+                break
+            except ConsumerRebalanceFailed:
+                continue
+
+
+async def test_a_wildcard_reads_topics_that_are_made_later(world: World) -> None:
+    await world.prepare(orders=1, other=1)
+    world.logs.append("orders", 0, b"o")
+    world.logs.append("other", 0, b"not this")
+
+    async with world.connector("a") as connector:
+        (stream,) = await connector.create_message_streams_by_filter(Whitelist("orders.*"))
+        assert await take(stream, 1) == [b"o"]
+        world.logs.append("orders-2", 0, b"o2")
+        await world.make_topic("orders-2", 1)
+
+        assert await take(stream, 1) == [b"o2"]
+        data, _ = await world.admin.get(paths.consumer_id("g", "g_a"))
+        assert b'"subscription":{"orders.*":1},"pattern":"white_list"' in data
+
+
+async def test_a_topic_may_be_made_after_its_stream(world: World) -> None:
+    await world.prepare()
+    await world.admin.create(paths.BROKER_TOPICS)
+    world.logs.append("t", 0, b"x")
+
+    async with world.connector("a") as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        await world.make_topic("t", 1)
+        assert await take(stream, 1) == [b"x"]
+
+
+async def test_a_stream_without_records_times_out_and_can_be_used_again(world: World) -> None:
+    await world.prepare(t=1)
+
+    async with world.connector("a", consumer_timeout_ms=20) as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        with pytest.raises(ConsumerTimeout):
+            await anext(stream)
+        world.logs.append("t", 0, b"x")
+        assert await take(stream, 1) == [b"x"]
+
+
+async def test_streams_end_with_the_connector_and_are_made_once(world: World) -> None:
+    await world.prepare(t=1)
+    connector = world.connector("a")
+    await connector.start()
+    (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+    reading = asyncio.create_task(_all(stream))
+    with pytest.raises(MessageStreamsExist):
+        await connector.create_message_streams({"t": 1})
+
+    await connector.shutdown()
+
+    assert await reading == []
+    await connector.shutdown()
+
+
+async def _all(stream: MessageStream) -> list[ConsumerRecord]:
+    return [each async for each in stream]
+
+
+@pytest.mark.parametrize("dual", [True, False])
+async def test_offsets_kept_in_kafka_are_written_to_both_while_migrating(world: World, dual: bool) -> None:
+    await world.prepare(t=1)
+    world.logs.append("t", 0, b"a", b"b", b"c", b"d")
+    await world.admin.create(paths.consumer_offset("g", "t", 0), b"2", make_parents=True)
+
+    async with world.connector("a", offsets_storage="kafka", dual_commit_enabled=dual) as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        first = await take(stream, 1)
+        await connector.commit_offsets()
+
+    assert first == ([b"c"] if dual else [b"a"])
+    assert world.logs.kept == {TopicPartition("t", 0): 3 if dual else 1}
+    assert await world.offset("t", 0) == (3 if dual else 2)
+
+
+async def test_offsets_that_cannot_be_written_are_not_taken_for_written(world: World) -> None:
+    await world.prepare(t=1)
+    world.logs.append("t", 0, b"a", b"b")
+
+    async with world.connector("a", offsets_storage="kafka") as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        await take(stream, 1)
+        world.logs.refuses = True
+        with pytest.raises(LeaderNotAvailable):
+            await connector.commit_offsets()
+        world.logs.refuses = False
+        await connector.commit_offsets()
+
+    assert world.logs.kept == {TopicPartition("t", 0): 1}
+
+
+async def test_finished_records_are_committed_regularly(world: World) -> None:
+    await world.prepare(t=1)
+    world.logs.append("t", 0, b"a", b"b")
+
+    async with world.connector("a", auto_commit_interval_ms=10, offsets_storage="kafka") as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        await take(stream, 2)
+        await until(lambda: world.logs.kept == {TopicPartition("t", 0): 1})
+
+
+async def test_many_members_coming_and_going_lose_no_record(world: World) -> None:
+    await world.prepare(t=6)
+    expected = {b"%d-%d" % (partition, n) for partition in range(6) for n in range(60)}
+    seen: Counter[bytes] = Counter()
+
+    async def member(name: str, records: int) -> None:
+        async with world.connector(name, rebalance_max_retries=50) as connector:
+            (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+            async for each in stream:
+                seen[each.value or b""] += 1
+                await asyncio.sleep(0.001)
+                records -= 1
+                if not records or seen.keys() == expected:
+                    break
+
+    async def write() -> None:
+        for n in range(60):
+            for partition in range(6):
+                world.logs.append("t", partition, b"%d-%d" % (partition, n))
+            await asyncio.sleep(0.002)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(write())
+        for number, records in enumerate([40, 25, 60, 30, 45]):
+            tasks.create_task(member(f"m{number}", records))
+    async with world.connector("last") as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        while seen.keys() != expected:
+            async with asyncio.timeout(BOUND_S):
+                seen[(await anext(stream)).value or b""] += 1
+
+    assert set(seen) == expected
+    assert sum(seen.values()) <= len(expected) + 6 * 6
