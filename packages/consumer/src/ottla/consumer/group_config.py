@@ -37,6 +37,8 @@ class GroupConfig:
     """How often."""
     require_stable: bool = False
     """Whether reading committed offsets waits for the end of transactions that commit some (KIP-447)."""
+    allow_auto_create_topics: bool = True
+    """Whether subscribing to a topic that is not there may create it, where brokers do that."""
     exclude_internal_topics: bool = True
     """Whether patterns leave out topics of the brokers themselves."""
     metadata_max_age_ms: int = 300_000

@@ -45,15 +45,6 @@ class ListenerFailed(ClientError):
     """A rebalance listener did not end in time."""
 
 
-def left_group(max_poll_interval_ms: int) -> str:
-    """Explain why a member was out of its group."""
-    return (
-        "the consumer was out of its group at the time: it was not asked for records for longer than "
-        f"max_poll_interval_ms ({max_poll_interval_ms}), or its heartbeats did not get through for "
-        "session_timeout_ms. Handle fewer records between two calls (max_poll_records), or raise the limits"
-    )
-
-
 def refusal(group_id: str, code: int, assignors: list[str], instance_id: str | None) -> Exception:
     """Return the error for an answer that keeps a member out of its group."""
     match code:

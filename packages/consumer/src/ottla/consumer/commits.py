@@ -1,0 +1,254 @@
+"""Offsets of a group: committing them and reading them back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from ottla.client.admin.offsets import by_topic
+from ottla.client.cluster import Cluster
+from ottla.client.errors import ClientError
+from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.consumer.coordinator_line import CoordinatorLine
+from ottla.consumer.group_errors import CommitFailed
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from ottla.protocol.topics import TopicPartition
+
+NOTHING_COMMITTED = -1
+VERSION_WITH_INSTANCES = 7
+VERSION_WITH_STABLE = 7
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+log = logging.getLogger(__name__)
+
+_ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
+_STALE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
+
+
+class Commits:
+    """Commits and reads the offsets of one group.
+
+    `speaker` says for which member; it gives None while there should be one and is not, because the group
+    went on without this consumer. Commits are done one after the other, in the order of the calls.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group_id: str,
+        speaker: Callable[[], GroupMetadata | None],
+        *,
+        on_commit: Callable[[Offsets], None] | None = None,
+    ) -> None:
+        self.group_id = group_id
+        self._cluster = cluster
+        # Not the line that members join on: commits shall not wait for others to join.
+        self._line = CoordinatorLine(cluster, group_id)
+        self._speaker = speaker
+        self._on_commit = on_commit
+        self._order = asyncio.Lock()
+
+    async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
+        """Store offsets, trying again while that may help.
+
+        Raises CommitFailed when the group gave the partitions to others, what the broker refuses as its
+        KafkaError, and DeadlineExceeded after `default_api_timeout_ms`.
+        """
+        if not offsets:
+            return
+        # Who is asking now: offsets of this generation must not be stored in the name of a later one.
+        speaker = self._speaker()
+        if speaker is None:
+            raise CommitFailed(_OUT_OF_GROUP)
+        request = _commit_request(speaker, offsets)
+        min_version = VERSION_WITH_INSTANCES if speaker.group_instance_id is not None else None
+
+        async def ask() -> None:
+            answer = await self._line.send(request, OffsetCommitResponse, min_version=min_version)
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    self._raise_commit_error(
+                        TopicPartition(topic.name, each.partition_index), each.error_code
+                    )
+
+        async with self._order:
+            await self._cluster.retry(
+                f"committing offsets of group {self.group_id!r}", ask, timeout_s=timeout_s
+            )
+        if self._on_commit is not None:
+            self._on_commit(offsets)
+
+    def commit_nowait(self, offsets: Offsets, tasks: asyncio.TaskGroup) -> asyncio.Future[None]:
+        """Store offsets without waiting for it; the future tells how it went, and may be left alone."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def commit() -> None:
+            try:
+                await self.commit(offsets)
+            except (ClientError, KafkaError) as error:
+                log.warning(
+                    "offsets were not committed", extra={"group": self.group_id, "reason": str(error)}
+                )
+                _fail(done, error)
+            except BaseException:
+                done.cancel()
+                raise
+            else:
+                if not done.done():
+                    done.set_result(None)
+
+        tasks.create_task(commit())
+        return done
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what the group has committed; partitions without a commit are left out.
+
+        With `require_stable` it waits for open transactions that commit such offsets (KIP-447), where the
+        broker knows of that.
+        """
+        topics = [
+            OffsetFetchRequestTopic(name=topic, partition_indexes=[each.partition for each in found])
+            for topic, found in by_topic(partitions).items()
+        ]
+        if not topics:
+            return {}
+
+        async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
+            can = require_stable and await self._line.version(OffsetFetchRequest) >= VERSION_WITH_STABLE
+            request = OffsetFetchRequest(group_id=self.group_id, topics=topics, require_stable=can)
+            answer = await self._line.send(request, OffsetFetchResponse)
+            self._raise_error(answer.error_code)
+            return self._read(answer)
+
+        return await self._cluster.retry(f"reading the offsets of group {self.group_id!r}", ask)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._line.hang_up()
+
+    def _read(self, answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for topic in answer.topics:
+            for each in topic.partitions:
+                self._raise_error(each.error_code)
+                if each.committed_offset != NOTHING_COMMITTED:
+                    found[TopicPartition(topic.name, each.partition_index)] = OffsetAndMetadata(
+                        each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                    )
+        return found
+
+    def _raise_commit_error(self, partition: TopicPartition, code: int) -> None:
+        if code in _STALE:
+            raise CommitFailed(f"{_OUT_OF_GROUP} ({ErrorCode(code).name} for {partition})")
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            raise CommitFailed("the group is rebalancing: commit what is still owned when that is over")
+        self._raise_error(code, f"offsets of {partition} were not committed")
+
+    def _raise_error(self, code: int, message: str | None = None) -> None:
+        if code == ErrorCode.NONE:
+            return
+        if code in _ELSEWHERE:
+            self._line.forget()
+        raise error_for(code, message)
+
+
+class AutoCommit:
+    """Commits what the application is finished with: every interval, and when it is told to.
+
+    Only what changed since is sent. Nobody waits for the regular commits, so that what goes wrong with them
+    is logged; what is not stored by one is stored by the next.
+    """
+
+    def __init__(
+        self,
+        commits: Commits,
+        finished: Callable[[], dict[TopicPartition, OffsetAndMetadata]],
+        interval_ms: float,
+    ) -> None:
+        self._commits = commits
+        self._finished = finished
+        self._interval_s = interval_ms / 1_000
+        self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    async def run(self) -> None:
+        """Commit for ever, until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.commit()
+
+    async def commit(
+        self, partitions: frozenset[TopicPartition] | None = None, *, timeout_s: float | None = None
+    ) -> None:
+        """Commit what is finished, of some partitions or of all; what goes wrong is logged."""
+        finished = self._finished()
+        changed = {
+            partition: offset
+            for partition, offset in finished.items()
+            if (partitions is None or partition in partitions) and self._stored.get(partition) != offset
+        }
+        try:
+            await self._commits.commit(changed, timeout_s=timeout_s)
+        except (ClientError, KafkaError) as error:
+            extra = {"group": self._commits.group_id, "reason": str(error)}
+            log.warning("finished offsets were not committed", extra=extra)
+        else:
+            self._stored |= changed
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was committed: others may commit for these partitions now."""
+        for partition in partitions:
+            self._stored.pop(partition, None)
+
+
+_OUT_OF_GROUP = (
+    "the group went on without this consumer, and its partitions may have gone to others: it was not asked "
+    "for records for longer than max_poll_interval_ms, or its heartbeats did not get through for "
+    "session_timeout_ms. What was not committed will be read again. Handle fewer records between two calls "
+    "(max_poll_records), or raise these limits"
+)
+
+
+def _commit_request(speaker: GroupMetadata, offsets: Offsets) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=speaker.group_id,
+        generation_id_or_member_epoch=speaker.generation_id,
+        member_id=speaker.member_id,
+        group_instance_id=speaker.group_instance_id,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[_commit_partition(each.partition, offsets[each]) for each in partitions],
+            )
+            for topic, partitions in by_topic(offsets).items()
+        ],
+    )
+
+
+def _commit_partition(index: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=index,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )
+
+
+def _fail(done: asyncio.Future[None], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+        done.exception()  # it is logged, so that nobody has to ask for it

@@ -1,0 +1,74 @@
+"""The way to a group's coordinator, on a connection of its own.
+
+A JoinGroup is answered when all members have joined, which may take minutes, and brokers answer in order:
+on a shared connection everything else would wait behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from ottla.client.cluster import Cluster
+from ottla.client.connection import Connection
+from ottla.client.errors import ClientError
+from ottla.client.versions import choose_version
+from ottla.protocol.schema import Message
+
+R = TypeVar("R", bound=Message)
+
+
+class CoordinatorLine:
+    """One connection to the group's coordinator, made when it is needed, and anew after it moved or broke."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self.group_id = group_id
+        self.cluster = cluster
+        self._connection: Connection | None = None
+        self._lock = asyncio.Lock()
+
+    async def send(
+        self,
+        request: Message,
+        response: type[R],
+        *,
+        timeout_s: float | None = None,
+        min_version: int | None = None,
+    ) -> R:
+        """Send a request to the coordinator and return the answer; its error codes are the caller's to read.
+
+        Raises what finding and reaching the coordinator raises; it is looked for again then.
+        """
+        try:
+            connection = await self._connected()
+            return await connection.send(request, response, timeout_s=timeout_s, min_version=min_version)
+        except ClientError:
+            self.forget()
+            raise
+
+    async def version(self, request: type[Message]) -> int:
+        """Return the version that a request would be sent in."""
+        return choose_version(request, (await self._connected()).versions)
+
+    def forget(self) -> None:
+        """Look for the coordinator again before the next request."""
+        self.cluster.forget_coordinator(self.group_id)
+
+    async def hang_up(self) -> None:
+        """Close the connection; what waits for answers on it fails. The next request makes another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _connected(self) -> Connection:
+        async with self._lock:
+            node_id = await self.cluster.coordinator(self.group_id)
+            address = self.cluster.nodes[node_id].address
+            present = self._connection
+            if present is not None and present.is_open and present.address == address:
+                return present
+            await self.hang_up()
+            connection = Connection(address, self.cluster.config)
+            await connection.connect()
+            self._connection = connection
+            return connection

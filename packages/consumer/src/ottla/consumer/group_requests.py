@@ -1,0 +1,138 @@
+"""The requests of a group's member, and what their answers mean to it."""
+
+from __future__ import annotations
+
+from ottla.client.errors import ClientError
+from ottla.consumer.coordinator_line import CoordinatorLine
+from ottla.consumer.group_config import GroupConfig
+from ottla.consumer.rebalance_events import (
+    Event,
+    GroupMember,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Refused,
+    Sync,
+    Synced,
+)
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+
+PROTOCOL_TYPE = "consumer"
+# The versions that know static members (KIP-345).
+JOIN_WITH_INSTANCES, SYNC_WITH_INSTANCES, BEAT_WITH_INSTANCES = 5, 3, 3
+LEAVE_WITH_SEVERAL = 3
+
+JOIN_MARGIN_MS = 5_000
+SMALLEST_BEAT_TIMEOUT_MS = 1_000
+
+
+class GroupRequests:
+    """Sends a member's requests. Errors in answers come back as events; those of the way are raised."""
+
+    def __init__(self, line: CoordinatorLine, config: GroupConfig) -> None:
+        self._line = line
+        self._config = config
+
+    async def join(self, effect: Join) -> Event:
+        """Join; the answer comes when all members have joined."""
+        config = self._config
+        request = JoinGroupRequest(
+            group_id=config.group_id,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+            member_id=effect.member_id,
+            group_instance_id=config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in effect.protocols],
+            reason=effect.reason,
+        )
+        answer = await self._line.send(
+            request,
+            JoinGroupResponse,
+            timeout_s=self._patience_s,
+            min_version=self._since(JOIN_WITH_INSTANCES),
+        )
+        if answer.error_code != ErrorCode.NONE:
+            return Refused(effect.token, answer.error_code, answer.member_id)
+        return Joined(
+            token=effect.token,
+            member_id=answer.member_id,
+            generation=answer.generation_id,
+            protocol_name=answer.protocol_name or "",
+            leader_id=answer.leader,
+            members=tuple(
+                GroupMember(each.member_id, each.group_instance_id, bytes(each.metadata))
+                for each in answer.members
+            ),
+            skip_assignment=answer.skip_assignment,
+        )
+
+    async def sync(self, effect: Sync) -> Event:
+        """Ask for the assignment; it comes when the leader has sent it."""
+        request = SyncGroupRequest(
+            group_id=self._config.group_id,
+            generation_id=effect.generation,
+            member_id=effect.member_id,
+            group_instance_id=self._config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=effect.protocol_name,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+                for member_id, assignment in effect.assignments.items()
+            ],
+        )
+        answer = await self._line.send(
+            request,
+            SyncGroupResponse,
+            timeout_s=self._patience_s,
+            min_version=self._since(SYNC_WITH_INSTANCES),
+        )
+        if answer.error_code != ErrorCode.NONE:
+            return Refused(effect.token, answer.error_code)
+        return Synced(effect.token, bytes(answer.assignment))
+
+    async def beat(self, effect: Heartbeat) -> int | None:
+        """Send a heartbeat; return the code of its answer, None where there was none."""
+        request = HeartbeatRequest(
+            group_id=self._config.group_id,
+            generation_id=effect.generation,
+            member_id=effect.member_id,
+            group_instance_id=self._config.group_instance_id,
+        )
+        timeout_ms = max(self._config.session_timeout_ms / 3, SMALLEST_BEAT_TIMEOUT_MS)
+        try:
+            answer = await self._line.send(
+                request,
+                HeartbeatResponse,
+                timeout_s=timeout_ms / 1_000,
+                min_version=self._since(BEAT_WITH_INSTANCES),
+            )
+        except ClientError:
+            return None
+        except KafkaError as error:  # the coordinator was not found
+            return error.code
+        return answer.error_code
+
+    async def leave(self, effect: Leave) -> None:
+        """Leave the group."""
+        several = await self._line.version(LeaveGroupRequest) >= LEAVE_WITH_SEVERAL
+        identity = MemberIdentity(member_id=effect.member_id, reason=effect.reason)
+        request = LeaveGroupRequest(
+            group_id=self._config.group_id,
+            member_id="" if several else effect.member_id,
+            members=[identity] if several else [],
+        )
+        await self._line.send(request, LeaveGroupResponse)
+
+    @property
+    def _patience_s(self) -> float:
+        request_ms = self._line.cluster.config.request_timeout_ms
+        return max(request_ms, self._config.max_poll_interval_ms + JOIN_MARGIN_MS) / 1_000
+
+    def _since(self, version: int) -> int | None:
+        return version if self._config.group_instance_id is not None else None

@@ -1,0 +1,122 @@
+"""Watching the topics of a group: which there are, with how many partitions, and where their replicas are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from ottla.client.cluster import Cluster
+from ottla.client.errors import ClientError
+from ottla.consumer.assignors import TopicRacks
+from ottla.consumer.group_config import GroupConfig
+from ottla.consumer.rebalance_events import Event, Subscribed, TopicsSeen
+from ottla.consumer.subscription import Subscription
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+
+# Topics that are wanted and not there may be made any moment.
+LOOK_SOON_S = 1.0
+
+_PASSING = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+Racks = dict[str, list[frozenset[str]]]
+
+log = logging.getLogger(__name__)
+
+
+class TopicWatch:
+    """Tells a member what it is subscribed to, and its leader what there is of it."""
+
+    def __init__(self, cluster: Cluster, config: GroupConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._subscription: Subscription | None = None
+        self._changed = asyncio.Event()
+        self._told: frozenset[str] | None = None
+
+    def subscribe(self, subscription: Subscription | None) -> None:
+        """Watch for this from now on."""
+        self._subscription = subscription
+        self._changed.set()
+
+    def look_now(self) -> None:
+        """Look before the time has come: something was not there."""
+        self._changed.set()
+
+    async def run(self, tell: Callable[[Event], None], watched: Callable[[], TopicRacks]) -> None:
+        """Tell of the subscription at once, and of topics every `metadata_max_age_ms`, until cancelled."""
+        while True:
+            self._changed.clear()
+            wait_s = self._config.metadata_max_age_ms / 1_000
+            try:
+                if not await self._look(tell, watched):
+                    wait_s = min(wait_s, LOOK_SOON_S)
+            except (ClientError, KafkaError) as error:
+                extra = {"group": self._config.group_id, "reason": str(error)}
+                log.info("topics cannot be looked up", extra=extra)
+                wait_s = min(wait_s, LOOK_SOON_S)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def racks(self, topics: Iterable[str], *, known: TopicRacks | None = None) -> Racks:
+        """Ask once for the partitions of topics, and the racks of their replicas; none where there is none.
+
+        What is known is kept for topics that are in trouble. Raises TopicAuthorizationFailed and its kin.
+        """
+        wanted = sorted(topics)
+        if not wanted:
+            return {}
+        answer = await self._cluster.refresh(wanted, may_create=self._config.allow_auto_create_topics)
+        return self._racks(answer, wanted, known or {})
+
+    async def _look(self, tell: Callable[[Event], None], watched: Callable[[], TopicRacks]) -> bool:
+        """Look once; say whether everything that is wanted is there."""
+        subscription, answer = self._subscription, None
+        if subscription is None:
+            self._tell_subscribed(None, tell)
+            return True
+        if subscription.filter is not None:
+            answer = await self._cluster.refresh(None)
+            known = {each.name or "": each.is_internal for each in answer.topics}
+            exclude = self._config.exclude_internal_topics
+            self._tell_subscribed(subscription.topics(known, exclude_internal=exclude), tell)
+        else:
+            self._tell_subscribed(subscription.names, tell)
+        names = sorted(watched())
+        if not names:
+            return True
+        racks = self._racks(answer, names, watched()) if answer else await self.racks(names, known=watched())
+        tell(TopicsSeen(racks))
+        return all(racks.values())
+
+    def _tell_subscribed(self, topics: frozenset[str] | None, tell: Callable[[Event], None]) -> None:
+        if topics != self._told:
+            self._told = topics
+            tell(Subscribed(topics))
+
+    def _racks(self, answer: MetadataResponse, names: Iterable[str], known: TopicRacks) -> Racks:
+        found = {each.name: each for each in answer.topics}
+        racks: Racks = {}
+        for name in names:
+            topic = found.get(name)
+            code = topic.error_code if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if topic is not None and code == ErrorCode.NONE:
+                racks[name] = self._topic_racks(topic)
+            elif code in _PASSING:
+                gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                racks[name] = [] if gone else list(known.get(name, ()))
+            else:
+                raise error_for(code, f"topic {name!r}: {ErrorCode(code).name}")
+        return racks
+
+    def _topic_racks(self, topic: MetadataResponseTopic) -> list[frozenset[str]]:
+        partitions = sorted(topic.partitions, key=lambda each: each.partition_index)
+        return [self._replica_racks(each.replica_nodes) for each in partitions]
+
+    def _replica_racks(self, replicas: Iterable[int]) -> frozenset[str]:
+        nodes = (self._cluster.nodes.get(node_id) for node_id in replicas)
+        return frozenset(node.rack for node in nodes if node is not None and node.rack is not None)
