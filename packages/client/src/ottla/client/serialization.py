@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgpack
 
@@ -48,7 +48,7 @@ def serializer(spec: SerializerSpec = None, *, is_key: bool = False) -> Serializ
     name = JAVA_CLASSES.get(spec, spec)
     if name in _SERIALIZERS:
         return _SERIALIZERS[name]
-    return imported(spec, _SERIALIZERS)
+    return cast("Serialize", imported(spec, _SERIALIZERS))
 
 
 def deserializer(spec: DeserializerSpec = None) -> Deserialize | None:
@@ -61,26 +61,26 @@ def deserializer(spec: DeserializerSpec = None) -> Deserialize | None:
     name = JAVA_CLASSES.get(spec, spec)
     if name in _DESERIALIZERS:
         return _DESERIALIZERS[name]
-    return imported(spec, _DESERIALIZERS)
+    return cast("Deserialize", imported(spec, _DESERIALIZERS))
 
 
-def imported(spec: str, known: Iterable[str] = ()) -> Callable[..., Any]:
+def imported(spec: str, known: Iterable[str] = (), *, must_be_callable: bool = True) -> Any:
     """Import `package.module:name`; a class is called without arguments.
 
     Raises ValueError where there is none, or where the text is not of that form, naming what is `known`.
     """
     module, colon, name = spec.partition(":")
     if not colon:
-        names = ", ".join(known)
-        raise ValueError(f"{spec!r} is not known; give one of {names}, or package.module:name of your own")
+        names = f"one of {', '.join(known)}, or " if known else ""
+        raise ValueError(f"{spec!r} is not known; give {names}package.module:name of your own")
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{spec!r} cannot be imported: {error}") from error
     made = found() if isinstance(found, type) else found
-    if not callable(made):
+    if must_be_callable and not callable(made):
         raise ValueError(f"{spec!r} is a {type(made).__name__}, which cannot be called")
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def plain_key(key: Any) -> bytes:

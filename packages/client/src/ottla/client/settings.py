@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, UnionType
@@ -225,9 +225,9 @@ def _check(name: str, value: Any, place: Place) -> None:
 def _check_limits(name: str, value: float, limits: Mapping[str, Any]) -> None:
     at_least, at_most = limits.get("at_least"), limits.get("at_most")
     if at_least is not None and value < at_least:
-        raise SettingError(f"{name} must be at least {at_least:,}, not {value:,}".replace(",", "_"))
+        raise SettingError(f"{name} must be at least {at_least:_}, not {value:_}")
     if at_most is not None and value > at_most:
-        raise SettingError(f"{name} must be at most {at_most:,}, not {value:,}".replace(",", "_"))
+        raise SettingError(f"{name} must be at most {at_most:_}, not {value:_}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -278,6 +278,6 @@ def _read_text(text: str, kind: Any) -> Any:
             return kind(text)
         except ValueError:
             return None
-    if get_origin(kind) in (tuple, list):
+    if get_origin(kind) in (tuple, list, Sequence):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, Unpack
 
-from ottla.client.config import ClientConfig
+from ottla.client.config import ClientConfig, ClientSettings
+from ottla.client.interceptors import load
+from ottla.client.serialization import SerializerSpec, serializer
+from ottla.client.settings import Alias, SettingError, configure, from_properties, setting, validate
+from ottla.producer.aliases import PRODUCER_ALIASES
+from ottla.producer.partitioner import Partitioner, PartitionerFunction, partitioner
 from ottla.protocol.records import Codec
 
 CODECS = {
@@ -16,39 +23,120 @@ CODECS = {
     "zstd": Codec.ZSTD,
 }
 
+CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+FOREVER = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """How records are gathered and sent."""
 
-    acks: Literal[0, 1, -1] = -1
-    """Who must have a batch before it counts: -1 all in-sync replicas, 1 the leader, 0 nobody."""
+    acks: Literal[0, 1, -1, "all"] = -1
+    """Who must have a batch before it counts: -1 or "all" all in-sync replicas, 1 the leader, 0 nobody."""
     enable_idempotence: bool | None = None
     """Whether the broker drops repetitions of a batch (KIP-98). None: with acks=-1, where the broker can."""
-    linger_ms: float = 5
+    linger_ms: float = setting(5, at_least=0)
     """How long a batch may wait for company; 0 sends at once."""
-    batch_size: int = 64 * 1024
+    batch_size: int = setting(128 * 1024, at_least=1)
     """Bytes of records gathered for one partition before a batch is sent."""
-    max_request_size: int = 1_048_576
+    max_request_size: int = setting(1_048_576, at_least=1)
     """The largest record, and about the largest request, in bytes."""
-    buffer_memory: int = 32 * 1024 * 1024
+    buffer_memory: int = setting(32 * 1024 * 1024, at_least=1)
     """Bytes of records that may wait; `send` waits when there are more."""
-    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+    max_block_ms: int = setting(60_000, at_least=FOREVER)
+    """How long `send` may wait, for room or for metadata; 0 raises BufferFull at once, -1 waits for ever."""
+    compression_type: CompressionType = "none"
     """How batches are compressed."""
-    delivery_timeout_ms: int = 120_000
+    compression_level: int | None = None
+    """How hard to try, in the codec's own scale; None: as the codec thinks best."""
+    compressed_topics: Sequence[str] | None = None
+    """The only topics whose batches are compressed; without any, all of them are."""
+    delivery_timeout_ms: int = setting(120_000, at_least=1)
     """How long a record may take from `send` to its acknowledgement, retries included."""
+    retries: int = setting(2_147_483_647, at_least=0)
+    """How often a batch may be sent again; `delivery_timeout_ms` is the better bound."""
+    partitioner: str | Partitioner | PartitionerFunction | None = None
+    """Which partition a record without one goes to: a partitioner's name, an object with `partition`, or a
+    callable (key, all partitions, available partitions). None: keys as Java's client, the rest adaptively."""
+    key_serializer: SerializerSpec = None
+    """How keys become bytes. None: bytes and text pass, nothing else."""
+    value_serializer: SerializerSpec = None
+    """How values become bytes. None: bytes and text pass, other values become msgpack."""
+    interceptors: Sequence[object] = ()
+    """Objects that are told of records as they are sent, batched and acknowledged."""
+    transactional_id: str | None = None
+    """The name transactions are made under; a later producer of that name fences off this one."""
+    transaction_timeout_ms: int = setting(60_000, at_least=1)
+    """After so long the broker aborts a transaction that nobody ended."""
     client: ClientConfig = field(default_factory=ClientConfig)
     """Connections, timeouts and security."""
 
+    aliases: ClassVar[Mapping[str, Alias]] = PRODUCER_ALIASES
+
     def __post_init__(self) -> None:
-        if self.acks not in (0, 1, -1):
-            raise ValueError(f"acks must be 0, 1 or -1, not {self.acks!r}")
+        validate(self)
+        if self.acks == "all":
+            object.__setattr__(self, "acks", -1)
+        object.__setattr__(self, "interceptors", load(self.interceptors))
+        if isinstance(self.compressed_topics, str):
+            object.__setattr__(self, "compressed_topics", tuple(self.compressed_topics.split(",")))
+        self._check_promises()
+        serializer(self.key_serializer, is_key=True)
+        serializer(self.value_serializer)
+        partitioner(self.partitioner)
+
+    def _check_promises(self) -> None:
         if self.enable_idempotence and self.acks != -1:
-            raise ValueError("enable_idempotence needs acks=-1")
-        if self.compression_type not in CODECS:
-            raise ValueError(f"compression_type must be one of {', '.join(CODECS)}")
-        for name in ("batch_size", "max_request_size", "buffer_memory", "delivery_timeout_ms"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        if self.linger_ms < 0:
-            raise ValueError("linger_ms must be at least 0")
+            raise SettingError("enable_idempotence needs acks=-1")
+        if self.transactional_id == "":
+            raise SettingError("transactional_id must not be empty; leave it out for a producer without one")
+        if self.transactional_id is not None and (self.enable_idempotence is False or self.acks != -1):
+            raise SettingError("transactional_id needs acks=-1 and idempotence")
+
+    @classmethod
+    def of(cls, **settings: Unpack[ProducerSettings]) -> Self:
+        """Make a config of flat settings, those of ClientConfig and SecurityConfig among them."""
+        return configure(cls, settings)
+
+    @classmethod
+    def from_properties(
+        cls, source: str | Path | Mapping[str, Any], **settings: Unpack[ProducerSettings]
+    ) -> Self:
+        """Read a properties file, or a mapping, with dotted names; `settings` win over it."""
+        return from_properties(cls, source, **settings)
+
+    @property
+    def required_acks(self) -> int:
+        """`acks` as the protocol has it."""
+        return -1 if self.acks == "all" else self.acks
+
+    def codec_for(self, topic: str) -> Codec:
+        """Return how a topic's batches are compressed."""
+        if self.compressed_topics and topic not in self.compressed_topics:
+            return Codec.NONE
+        return CODECS[self.compression_type]
+
+
+class ProducerSettings(ClientSettings, total=False):
+    """The fields of ProducerConfig as keywords; `ProducerConfig` says what they mean."""
+
+    bootstrap_servers: str | Sequence[str] | None
+    acks: Literal[0, 1, -1, "all"]
+    enable_idempotence: bool | None
+    linger_ms: float
+    batch_size: int
+    max_request_size: int
+    buffer_memory: int
+    max_block_ms: int
+    compression_type: CompressionType
+    compression_level: int | None
+    compressed_topics: Sequence[str] | None
+    delivery_timeout_ms: int
+    retries: int
+    partitioner: str | Partitioner | PartitionerFunction | None
+    key_serializer: SerializerSpec
+    value_serializer: SerializerSpec
+    interceptors: Sequence[object]
+    transactional_id: str | None
+    transaction_timeout_ms: int

@@ -1,8 +1,22 @@
-"""What is known of a record once it is written."""
+"""A record as it is given to the producer, and what is known of it once it is written."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ottla.protocol.topics import TopicPartition
+
+
+class ProducerRecord(NamedTuple):
+    """A record to send. `timestamp_ms` None stands for now, `partition` None for the partitioner's choice."""
+
+    topic: str
+    value: Any = None
+    key: Any = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 class RecordMetadata(NamedTuple):
@@ -15,3 +29,13 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition as one."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def timestamp(self) -> int:
+        """`timestamp_ms`, under aiokafka's name."""
+        return self.timestamp_ms

@@ -190,7 +190,7 @@ class Sender:
             part = PartitionProduceData(index=batch.partition.partition, records=records)
             topics[batch.partition.topic].append(part)
         return ProduceRequest(
-            acks=self._config.acks,
+            acks=self._config.required_acks,
             timeout_ms=self._config.client.request_timeout_ms,
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )

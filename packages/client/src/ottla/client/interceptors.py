@@ -1,0 +1,63 @@
+"""Objects that are told what a client does. What they raise is logged, and breaks nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ottla.client.serialization import imported
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def load(specs: object) -> tuple[object, ...]:
+    """Return interceptors, importing those that are text of the form `package.module:name`."""
+    if isinstance(specs, str):
+        specs = [part.strip() for part in specs.split(",") if part.strip()]
+    if not isinstance(specs, Sequence):
+        specs = (specs,)
+    return tuple(imported(each, must_be_callable=False) if isinstance(each, str) else each for each in specs)
+
+
+class Interceptors:
+    """Several interceptors as one; each may have any of the methods that are called, or none."""
+
+    def __init__(self, interceptors: Sequence[object] = ()) -> None:
+        self._interceptors = tuple(interceptors)
+        self._complained: set[Callable[..., Any]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def methods(self, name: str) -> tuple[Callable[..., Any], ...]:
+        """Return the methods of a name that there are: ask once, and do nothing where it is empty."""
+        found = (getattr(each, name, None) for each in self._interceptors)
+        return tuple(each for each in found if each is not None)
+
+    def tell(self, methods: Sequence[Callable[..., Any]], *what: object) -> None:
+        """Call all; errors are logged."""
+        for method in methods:
+            try:
+                method(*what)
+            except Exception as error:
+                self._complain(method, error)
+
+    def transform(self, methods: Sequence[Callable[[T], T | None]], value: T) -> T:
+        """Pass a value through all: each gets what the last returned; None, or an error, changes nothing."""
+        for method in methods:
+            try:
+                changed = method(value)
+            except Exception as error:
+                self._complain(method, error)
+            else:
+                value = value if changed is None else changed
+        return value
+
+    def _complain(self, method: Callable[..., Any], error: Exception) -> None:
+        # One that always fails would fill the log: its traceback is there once.
+        if method not in self._complained:
+            self._complained.add(method)
+            log.error("%r failed; it will not be logged again", method, exc_info=error)

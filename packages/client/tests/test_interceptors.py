@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from ottla.client.interceptors import Interceptors, load
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def on_send(self, record: object) -> None:
+        self.seen.append(record)
+
+
+class Replacing:
+    def on_send(self, record: str) -> str:
+        return record.upper()
+
+
+class Failing:
+    def on_send(self, record: object) -> None:
+        raise RuntimeError("not today")
+
+
+def test_methods_that_an_interceptor_lacks_are_not_called() -> None:
+    interceptors = Interceptors([Counting(), object()])
+
+    assert len(interceptors.methods("on_send")) == 1
+    assert interceptors.methods("on_batch") == ()
+
+
+def test_each_gets_what_the_last_returned_and_none_changes_nothing() -> None:
+    before, after = Counting(), Counting()
+    interceptors = Interceptors([before, Replacing(), after])
+
+    result = interceptors.transform(interceptors.methods("on_send"), "one")
+
+    assert (result, before.seen, after.seen) == ("ONE", ["one"], ["ONE"])
+
+
+def test_an_interceptor_that_fails_breaks_nothing_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counting = Counting()
+    interceptors = Interceptors([Failing(), counting])
+    methods = interceptors.methods("on_send")
+
+    with caplog.at_level(logging.ERROR):
+        interceptors.tell(methods, "one")
+        changed = interceptors.transform(methods, "two")
+
+    assert changed == "two"
+    assert counting.seen == ["one", "two"]
+    assert len(caplog.records) == 1
+    assert "not today" in caplog.text
+
+
+def test_interceptors_are_imported_by_name() -> None:
+    counting = Counting()
+
+    found = load([counting, "string:Formatter"])
+
+    assert found[0] is counting
+    assert type(found[1]).__name__ == "Formatter"
+    assert len(load("string:Formatter, string:Formatter")) == 2
+    assert load(counting) == (counting,)

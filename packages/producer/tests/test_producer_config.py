@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.client.config import ClientConfig
+from ottla.client.security import SecurityConfig
+from ottla.client.settings import aliases, chosen, configure, places
+from ottla.producer.config import ProducerConfig, ProducerSettings
+from ottla.producer.partitioner import RoundRobin
+
+
+def test_every_field_can_be_given_as_a_keyword_and_every_keyword_is_a_field() -> None:
+    keywords = set(ProducerSettings.__annotations__)
+
+    assert keywords == {*places(ProducerConfig), "client", "security"}
+
+
+def test_every_alias_stands_for_a_field_or_says_what_became_of_it() -> None:
+    for name, alias in aliases(ProducerConfig).items():
+        assert name not in places(ProducerConfig)
+        assert alias.field in places(ProducerConfig) or alias.expand or alias.advice, name
+
+
+def test_flat_keywords_find_their_place() -> None:
+    config = ProducerConfig.of(
+        linger_ms=1.5, client_id="shop", security_protocol="SSL", acks="all", bootstrap_servers=["a:1", "b:2"]
+    )
+
+    assert (config.linger_ms, config.acks, config.required_acks) == (1.5, -1, -1)
+    assert config.client.client_id == "shop"
+    assert config.client.bootstrap_servers == ["a:1", "b:2"]
+    assert config.client.security.uses_tls
+
+
+def test_a_part_that_is_given_whole_is_kept_where_no_keyword_changes_it() -> None:
+    client = ClientConfig(client_id="shop", request_timeout_ms=5_000)
+
+    config = ProducerConfig.of(client=client, retry_backoff_ms=7, security=SecurityConfig(ssl_cafile="ca"))
+
+    assert (config.client.client_id, config.client.request_timeout_ms) == ("shop", 5_000)
+    assert config.client.retry_backoff_ms == 7
+    assert config.client.security.ssl_cafile == "ca"
+
+
+def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside_it() -> None:
+    config = ProducerConfig(linger_ms=3)
+
+    assert chosen(ProducerConfig, config, {"bootstrap_servers": None}) is config
+    assert chosen(ProducerConfig, config, {"bootstrap_servers": "x:1"}).client.bootstrap_servers == "x:1"
+    with pytest.raises(TypeError, match="not both"):
+        chosen(ProducerConfig, config, {"acks": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"linger": 3}, "there is no setting 'linger'"),
+        ({"linger_mss": 3}, "there is no setting 'linger_mss'; did you mean 'linger_ms'?"),
+        ({"linger_ms": "5"}, "linger_ms must be a number, not '5'"),
+        ({"batch_size": 1.5}, "batch_size must be a whole number, not 1.5"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"max_block_ms": -2}, "max_block_ms must be at least -1, not -2"),
+        ({"acks": 2}, "acks must be 0 or 1 or -1 or 'all', not 2"),
+        ({"acks": True}, "acks must be 0 or 1 or -1 or 'all', not True"),
+        ({"compression_type": "zip"}, "compression_type must be 'none' or 'gzip' or .*, not 'zip'"),
+        ({"enable_idempotence": True, "acks": 1}, "enable_idempotence needs acks=-1"),
+        ({"enable_idempotence": "yes"}, "enable_idempotence must be True or False or None, not 'yes'"),
+        ({"transactional_id": ""}, "must not be empty"),
+        ({"transactional_id": "a", "acks": 1}, "transactional_id needs acks=-1"),
+        ({"value_serializer": "jsn"}, "'jsn' is not known; give one of bytes"),
+        ({"partitioner": "modulo"}, "'modulo' is not known; give one of default, murmur2"),
+        ({"partitioner": 7}, "7 is neither callable"),
+        ({"security_protocol": "TLS"}, "security_protocol must be 'PLAINTEXT' or"),
+        (
+            {"sasl_mechanisms": "PLAIN", "sasl_mechanism": "PLAIN"},
+            "sets sasl_mechanism, which is set already",
+        ),
+        ({"request_required_acks": 3}, "request_required_acks cannot be 3: a number of brokers"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        configure(ProducerConfig, settings)
+
+    assert "\n" not in str(refused.value)
+
+
+PRODUCER_PROPERTIES = """
+# Kafka 0.8
+metadata.broker.list=one:9092,two:9092
+request.required.acks = -1
+compression.codec: 2
+compressed.topics=orders, clicks
+message.send.max.retries=10
+queue.buffering.max.ms=5000
+queue.enqueue.timeout.ms=-1
+batch.num.messages=200
+producer.type=async
+serializer.class=kafka.serializer.StringEncoder
+partitioner.class=kafka.producer.DefaultPartitioner
+client.id=\\
+  old-shop
+"""
+
+
+def test_a_properties_file_of_kafka_08_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "producer.properties"
+    file.write_text(PRODUCER_PROPERTIES)
+
+    with caplog.at_level(logging.WARNING):
+        config = ProducerConfig.from_properties(file, client_id="shop")
+
+    assert config == ProducerConfig(
+        acks=-1,
+        compression_type="snappy",
+        compressed_topics=("orders", "clicks"),
+        retries=10,
+        linger_ms=5000,
+        max_block_ms=-1,
+        value_serializer="kafka.serializer.StringEncoder",
+        partitioner="random_for_ten_minutes",
+        client=ClientConfig(bootstrap_servers="one:9092,two:9092", client_id="shop"),
+    )
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "batch.num.messages",
+        "producer.type",
+    ]
+
+
+def test_a_properties_file_of_java_is_read() -> None:
+    config = ProducerConfig.from_properties(
+        {
+            "bootstrap.servers": "one:9092",
+            "acks": "all",
+            "enable.idempotence": "true",
+            "linger.ms": "20",
+            "key.serializer": "org.apache.kafka.common.serialization.StringSerializer",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": 'org.apache.ScramLoginModule required username="josef" password="k\\"1;";',
+            "ssl.endpoint.identification.algorithm": "",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/etc/ca.pem",
+        }
+    )
+
+    security = config.client.security
+    assert (config.acks, config.enable_idempotence, config.linger_ms) == (-1, True, 20)
+    assert (security.sasl_username, security.sasl_mechanism) == ("josef", "SCRAM-SHA-512")
+    assert (security.ssl_cafile, security.ssl_check_hostname) == ("/etc/ca.pem", False)
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"linger.mss": "1"}, "there is no setting 'linger.mss'; did you mean 'linger.ms'?"),
+        ({"batch.size": "many"}, "batch.size must be a whole number, not 'many'"),
+        ({"enable.idempotence": "yes"}, "enable.idempotence must be true or false, not 'yes'"),
+        ({"acks": "some"}, "acks must be 0 or 1 or -1 or 'all', not 'some'"),
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type cannot be 'JKS': only PEM files"),
+        ({"partitioner.class": "com.example.Mine"}, "'com.example.Mine' is not known"),
+    ],
+)
+def test_a_wrong_line_of_a_file_is_named(properties: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ProducerConfig.from_properties(properties)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "becomes"),
+    [
+        ("max_batch_size", 1_000, "batch_size", 1_000),
+        ("compression_codec", "lz4", "compression_type", "lz4"),
+        ("queue_time", 50, "linger_ms", 50),
+        ("message_timeout_ms", 5, "delivery_timeout_ms", 5),
+        ("queue_buffering_max_kbytes", 64, "buffer_memory", 65_536),
+        ("interceptor_classes", "string:Formatter", None, None),
+    ],
+)
+def test_names_of_other_clients_are_known(name: str, value: Any, field: str | None, becomes: Any) -> None:
+    config = configure(ProducerConfig, {name: value})
+
+    if field is not None:
+        assert getattr(config, field) == becomes
+    else:
+        assert len(config.interceptors) == 1
+
+
+def test_only_the_topics_that_are_named_are_compressed() -> None:
+    config = ProducerConfig(compression_type="lz4", compressed_topics="a,b")
+
+    assert config.codec_for("a").name == "LZ4"
+    assert config.codec_for("c").name == "NONE"
+    assert ProducerConfig(compression_type="lz4").codec_for("c").name == "LZ4"
+
+
+def test_a_password_is_not_shown() -> None:
+    config = ProducerConfig.of(
+        security_protocol="SASL_SSL", sasl_username="josef", sasl_password="secret", partitioner=RoundRobin()
+    )
+
+    assert "secret" not in repr(config)
