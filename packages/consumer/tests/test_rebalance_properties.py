@@ -323,9 +323,15 @@ def test_members_that_come_and_go_in_peace_never_share_a_partition(
     strategy: str, seed: int, steps: int
 ) -> None:
     world = World(strategy, random.Random(seed))
-    acts = [world.start, world.subscribe, world.close, world.grow, *[world.deliver] * 12]
+    acts: list[Callable[[], None]] = [
+        world.start,
+        world.subscribe,
+        world.close,
+        world.grow,
+        *[world.deliver] * 12,
+    ]
     for _ in range(steps):
-        world.chance.choice([*acts, lambda: world.pass_time(world.chance.choice([1, 100, 2_000]))])()
+        world.chance.choice([*acts, partial(world.pass_time, world.chance.choice([1, 100, 2_000]))])()
         world.check()
 
     world.settle()
@@ -340,10 +346,18 @@ def test_members_that_die_and_lose_connections_leave_every_partition_to_somebody
     strategy: str, seed: int, steps: int
 ) -> None:
     world = World(strategy, random.Random(seed))
-    acts = [world.start, world.start, world.subscribe, world.close, world.kill, world.grow]
+    acts: list[Callable[[], None]] = [
+        world.start,
+        world.start,
+        world.subscribe,
+        world.close,
+        world.kill,
+        world.grow,
+    ]
     acts += [world.lose_connection, *[world.deliver] * 12]
     for _ in range(steps):
-        world.chance.choice([*acts, lambda: world.pass_time(world.chance.choice([1, 100, 4_000, 15_000]))])()
+        ms = world.chance.choice([1, 100, 4_000, 15_000])
+        world.chance.choice([*acts, partial(world.pass_time, ms)])()
         world.check()
 
     world.settle()

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.consumer.group_errors import ListenerFailed
+from ottla.consumer.listener import Partitions, RebalanceListener, tell
+from ottla.protocol.topics import TopicPartition
+
+SOME = frozenset({TopicPartition("t", 0)})
+
+
+class Plain(RebalanceListener):
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Partitions]] = []
+
+    def on_partitions_revoked(self, revoked: Partitions) -> None:
+        self.heard.append(("revoked", revoked))
+
+
+class Asynchronous(RebalanceListener):
+    def __init__(self, gate: asyncio.Event) -> None:
+        self.gate = gate
+        self.heard: list[Partitions] = []
+
+    async def on_partitions_assigned(self, assigned: Partitions) -> None:
+        await self.gate.wait()
+        self.heard.append(assigned)
+
+
+class WithoutLost:
+    """As other libraries have them."""
+
+    def __init__(self) -> None:
+        self.revoked: list[Partitions] = []
+
+    def on_partitions_revoked(self, revoked: Partitions) -> None:
+        self.revoked.append(revoked)
+
+
+async def test_lost_partitions_are_revoked_for_who_does_not_listen_to_more() -> None:
+    plain, other = Plain(), WithoutLost()
+
+    await tell(plain, "lost", SOME, 1)
+    await tell(other, "lost", SOME, 1)
+    await tell(other, "assigned", SOME, 1)
+
+    assert plain.heard == [("revoked", SOME)]
+    assert other.revoked == [SOME]
+
+
+async def test_an_async_method_is_waited_for() -> None:
+    gate = asyncio.Event()
+    listener = Asynchronous(gate)
+    gate.set()
+
+    await tell(listener, "assigned", SOME, 1)
+
+    assert listener.heard == [SOME]
+
+
+async def test_a_method_that_does_not_end_is_given_up() -> None:
+    with pytest.raises(ListenerFailed, match="on_partitions_assigned did not end within"):
+        await tell(Asynchronous(asyncio.Event()), "assigned", SOME, 0.01)
