@@ -45,18 +45,27 @@ class Alias:
 
 
 def setting(
-    default: T, *, at_least: float | None = None, at_most: float | None = None, secret: bool = False
+    default: T,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    synonyms: Mapping[Any, Any] = MappingProxyType({}),
 ) -> T:
-    """Declare a field of a config class: its default, and between what its numbers must be."""
-    limits = {"at_least": at_least, "at_most": at_most}
-    return dataclasses.field(default=default, metadata=limits, repr=not secret)
+    """Declare a field of a config class: its default, its limits, and values that stand for others."""
+    metadata = {"at_least": at_least, "at_most": at_most, "synonyms": synonyms}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def validate(config: Any) -> None:
     """Check the fields of a config against their types and limits. Raises SettingError naming the first."""
     for name, place in places(type(config)).items():
-        if len(place.path) == 1:
-            _check(name, getattr(config, name), place)
+        if len(place.path) > 1:
+            continue
+        given = getattr(config, name)
+        value = _meant(given, place)
+        if value is not given:
+            object.__setattr__(config, name, value)
+        _check(name, value, place)
 
 
 def configure(cls: type[C], settings: Mapping[str, Any]) -> C:
@@ -174,7 +183,7 @@ def _translate(cls: type[Any], given: Mapping[str, Any], *, dotted: bool) -> dic
         for field, one in pairs.items():
             if field in wanted:
                 raise SettingError(f"{spelling} sets {field}, which is set already: give one of the two")
-            wanted[field] = _from_text(spelling, one, known[field].type) if field in known and dotted else one
+            wanted[field] = _from_text(spelling, one, known[field]) if field in known and dotted else one
     return wanted
 
 
@@ -251,13 +260,18 @@ def _words(kind: Any) -> str:
     return _WORDS.get(kind, str(kind))
 
 
-def _from_text(spelling: str, value: Any, kind: Any) -> Any:
+def _meant(value: Any, place: Place) -> Any:
+    synonyms = place.field.metadata.get("synonyms", {})
+    return synonyms.get(value, value) if synonyms and isinstance(value, str) else value
+
+
+def _from_text(spelling: str, value: Any, place: Place) -> Any:
     """Make of the text of a file what a field wants; what is no text stays."""
     if not isinstance(value, str):
         return value
-    text = value.strip()
-    kinds = [each for each in options(kind) if each is not type(None)]
-    if len(kinds) < len(options(kind)) and text in ("", "null"):
+    text = _meant(value.strip(), place)
+    kinds = [each for each in options(place.type) if each is not type(None)]
+    if len(kinds) < len(options(place.type)) and text in ("", "null"):
         return None
     for each in kinds:
         found = _read_text(text, each)

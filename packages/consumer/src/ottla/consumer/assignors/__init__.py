@@ -52,7 +52,8 @@ def _listed(specs: str | Assignor | Iterable[str | Assignor]) -> list[str | Assi
 
 def _assignor(spec: str | Assignor) -> Assignor:
     if not isinstance(spec, str):
-        return spec
+        made: Assignor = spec() if isinstance(spec, type) else spec
+        return made
     wanted = spec.strip()
     for name, kind in BUILT_IN.items():
         if wanted in (name, f"org.apache.kafka.clients.consumer.{kind.__name__}"):
