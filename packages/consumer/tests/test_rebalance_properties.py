@@ -64,8 +64,9 @@ TOPICS = ("a", "b", "c")
 class World:
     """One group, its members, and what is under way between them."""
 
-    def __init__(self, strategy: str, chance: random.Random) -> None:
+    def __init__(self, strategy: str, chance: random.Random, waits_ms: list[float]) -> None:
         self.chance = chance
+        self.waits_ms = waits_ms
         self.strategy = strategy
         self.driver = GroupDriver()
         self.topics = {name: chance.randint(1, 4) for name in TOPICS}
@@ -125,8 +126,8 @@ class World:
             _, act, _ = self._under_way.pop(self.chance.randrange(len(self._under_way)))
             act()
 
-    def pass_time(self, ms: float) -> None:
-        self.driver.wait(ms)
+    def pass_some_time(self) -> None:
+        self.driver.wait(self.chance.choice(self.waits_ms))
         self._pick_up_answers()
         for name in list(self.members):
             if self.chance.random() < 0.8:
@@ -313,7 +314,18 @@ class World:
         return frozenset(self.chance.sample(TOPICS, self.chance.randint(1, 3)))
 
 
+Act = Callable[[World], None]
+
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky", "range+cooperative-sticky"]
+PEACE: list[Act] = [World.start, World.subscribe, World.close, World.grow, *[World.deliver] * 12]
+STORM: list[Act] = [*PEACE, World.start, World.kill, World.lose_connection]
+
+
+def live(world: World, acts: list[Act], steps: int) -> None:
+    """Let things happen one after the other, and look after each."""
+    for _ in range(steps):
+        world.chance.choice([*acts, World.pass_some_time])(world)
+        world.check()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -322,17 +334,8 @@ STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky", "range+coop
 def test_members_that_come_and_go_in_peace_never_share_a_partition(
     strategy: str, seed: int, steps: int
 ) -> None:
-    world = World(strategy, random.Random(seed))
-    acts: list[Callable[[], None]] = [
-        world.start,
-        world.subscribe,
-        world.close,
-        world.grow,
-        *[world.deliver] * 12,
-    ]
-    for _ in range(steps):
-        world.chance.choice([*acts, partial(world.pass_time, world.chance.choice([1, 100, 2_000]))])()
-        world.check()
+    world = World(strategy, random.Random(seed), waits_ms=[1, 100, 2_000])
+    live(world, PEACE, steps)
 
     world.settle()
 
@@ -345,20 +348,8 @@ def test_members_that_come_and_go_in_peace_never_share_a_partition(
 def test_members_that_die_and_lose_connections_leave_every_partition_to_somebody(
     strategy: str, seed: int, steps: int
 ) -> None:
-    world = World(strategy, random.Random(seed))
-    acts: list[Callable[[], None]] = [
-        world.start,
-        world.start,
-        world.subscribe,
-        world.close,
-        world.kill,
-        world.grow,
-    ]
-    acts += [world.lose_connection, *[world.deliver] * 12]
-    for _ in range(steps):
-        ms = world.chance.choice([1, 100, 4_000, 15_000])
-        world.chance.choice([*acts, partial(world.pass_time, ms)])()
-        world.check()
+    world = World(strategy, random.Random(seed), waits_ms=[1, 100, 4_000, 15_000])
+    live(world, STORM, steps)
 
     world.settle()
 
