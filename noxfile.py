@@ -115,7 +115,8 @@ def docs(session: nox.Session) -> None:
 def interop(session: nox.Session) -> None:
     """Hold the broker against unmodified clients and Apache Kafka; Java and Maven for what says so."""
     _install(session, *TESTING, *PEERS)
-    wanted = session.posargs or ["tests/interop", "tests/sdk", "tests/clients", *_java_tests()]
+    folders = ("tests/interop", "tests/sdk", "tests/clients")
+    wanted = session.posargs or ["--clusters=all", *folders, *_java_tests()]
     session.run("pytest", *wanted)
 
 

@@ -1,0 +1,107 @@
+"""Apache Kafka 4.1 in KRaft mode, from Maven: one process that is broker and controller."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from peers.maven import kafka_4_server
+from peers.processes import Process, free_port
+
+_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+_FORMAT_TIMEOUT_S = 120
+
+
+class KraftKafka:
+    """One Kafka 4.1 node with a fresh log directory, ready when entered.
+
+    `format_arguments` go to the storage tool: `--add-scram SCRAM-SHA-256=[name=anna,password=...]`.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        heap: str = "512m",
+        format_arguments: Sequence[str] = (),
+    ) -> None:
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.controller_port = free_port()
+        self.heap = heap
+        self._settings = dict(settings or {})
+        self._format_arguments = tuple(format_arguments)
+        self._process: Process | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    def start(self) -> Self:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        properties = self.data_dir / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
+        if not (self.data_dir / "data").exists():
+            self._format(properties)
+        command = [
+            "java", f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", _QUIET,
+            "-cp", kafka_4_server(), "kafka.Kafka", str(properties),
+        ]  # fmt: skip
+        self._process = Process(command, self.data_dir / "kafka.out").start()
+        self._process.wait_for_port(self.port, 120)
+        return self
+
+    def _format(self, properties: Path) -> None:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = [
+            "java", "-Xmx128m", _QUIET, "-cp", kafka_4_server(), "kafka.tools.StorageTool", "format",
+            "--standalone", "-t", cluster_id, "-c", str(properties), *self._format_arguments,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the log directory was not formatted:\n{done.stdout}\n{done.stderr}")
+
+    def _properties(self) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.data_dir / "data"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "8",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "8",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **self._settings,
+        }
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
