@@ -1,0 +1,211 @@
+"""`ottla zookeeper-group`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import IO, TYPE_CHECKING, TypeVar
+
+import click
+
+from ottla.client.commands import json_option, load_config, run, show
+
+if TYPE_CHECKING:
+    from ottla.client.config import ClientConfig
+    from ottla.consumer.zookeeper.tools import Progress
+    from ottla.zookeeper.session import Session
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
+
+
+@click.group(name="zookeeper-group")
+def zookeeper_group() -> None:
+    """Look into consumer groups of the ZooKeeper age, move their offsets."""
+
+
+def zookeeper_option(command: F) -> F:
+    """Add where ZooKeeper is."""
+    return click.option(
+        "--zookeeper",
+        "hosts",
+        metavar="HOST:PORT[/CHROOT]",
+        envvar="OTTLA_ZOOKEEPER",
+        default="127.0.0.1:2181",
+        show_default=True,
+        show_envvar=True,
+        help="The ZooKeeper of the brokers.",
+    )(command)
+
+
+@zookeeper_group.command(name="list")
+@json_option
+@zookeeper_option
+def list_groups(as_json: bool, hosts: str) -> None:
+    """List the groups, with how many members they have."""
+    from ottla.consumer.zookeeper import tools
+
+    async def use(session: Session) -> list[tuple[str, int]]:
+        names = await tools.groups(session)
+        return [(name, len(await tools.registry_of(session, name).members())) for name in names]
+
+    show(("group", "members"), with_session(hosts, use), as_json=as_json)
+
+
+@zookeeper_group.command()
+@click.argument("name")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; all it has read otherwise.")
+@click.option("--broker-info", is_flag=True, help="Add where the brokers are.")
+@click.option(
+    "--command-config",
+    "properties",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A properties file with security and timeouts towards the brokers.",
+)
+@json_option
+@zookeeper_option
+def describe(
+    name: str, topics: tuple[str, ...], broker_info: bool, properties: str | None, as_json: bool, hosts: str
+) -> None:
+    """Show how far a group has read, how far behind it is, and who owns each partition.
+
+    \b
+    Examples:
+      ottla zookeeper-group describe billing --zookeeper localhost:2181/kafka
+      ottla zookeeper-group describe billing --topic orders --broker-info
+    """
+    config = load_config(properties)
+
+    async def use(session: Session) -> tuple[list[Progress], list[str]]:
+        return await _progress(session, name, topics, config)
+
+    found, brokers = with_session(hosts, use)
+    rows = [(name, *each.partition, each.offset, each.end_offset, each.lag, each.owner) for each in found]
+    show(("group", "topic", "pid", "offset", "log size", "lag", "owner"), rows, as_json=as_json)
+    if broker_info and not as_json:
+        click.echo("BROKER INFO")
+        for broker in brokers:
+            click.echo(broker)
+
+
+async def _progress(
+    session: Session, group: str, topics: tuple[str, ...], config: ClientConfig
+) -> tuple[list[Progress], list[str]]:
+    from ottla.client.admin import LATEST, Admin
+    from ottla.consumer.zookeeper import tools
+    from ottla.protocol.topics import TopicPartition
+
+    registry = tools.registry_of(session, group)
+    offsets = (await tools.read_offsets(session, [group]))[group]
+    view = await registry.view()
+    partitions = {
+        *offsets,
+        *(TopicPartition(topic, each) for topic, some in view.partitions.items() for each in some),
+    }
+    chosen = sorted(each for each in partitions if not topics or each.topic in topics)
+    owners = await registry.owners(chosen)
+    addresses = await registry.brokers(config.security.security_protocol)
+    async with Admin([str(each) for each in addresses], config) as admin:
+        known = {t: await admin.cluster.refresh([t]) for t in {each.topic for each in chosen}}
+        there = [each for each in chosen if any(t.partitions for t in known[each.topic].topics)]
+        ends = await admin.offsets.find(dict.fromkeys(there, LATEST))
+        brokers = [f"{node.id} -> {node.address}" for _, node in sorted(admin.cluster.nodes.items())]
+    found = [tools.Progress(p, offsets.get(p), ends.get(p), owners.get(p)) for p in chosen]
+    return found, brokers
+
+
+@zookeeper_group.command()
+@click.argument("name")
+@zookeeper_option
+def verify(name: str, hosts: str) -> None:
+    """Check that every partition a group reads has an owner who is in the group; fail if not."""
+    from ottla.consumer.zookeeper import tools
+
+    wrong = with_session(hosts, lambda session: tools.verify(session, name))
+    for each in wrong:
+        click.echo(each)
+    if wrong:
+        raise click.ClickException(f"the rebalance of {name} has not succeeded")
+    click.echo(f"Every partition that {name} reads has an owner.")
+
+
+@zookeeper_group.command(name="export-offsets")
+@click.option("--group", "names", multiple=True, help="Only this group; all otherwise.")
+@click.option("--output-file", type=click.File("w"), default="-", help="Where to; standard output otherwise.")
+@zookeeper_option
+def export_offsets(names: tuple[str, ...], output_file: IO[str], hosts: str) -> None:
+    """Write the offsets in ZooKeeper, a line each: /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET."""
+    from ottla.consumer.zookeeper import tools
+
+    async def use(session: Session) -> tools.GroupOffsets:
+        return await tools.read_offsets(session, names or await tools.groups(session))
+
+    for line in tools.offset_lines(with_session(hosts, use)):
+        output_file.write(f"{line}\n")
+
+
+@zookeeper_group.command(name="import-offsets")
+@click.argument("input_file", type=click.File())
+@zookeeper_option
+def import_offsets(input_file: IO[str], hosts: str) -> None:
+    """Set offsets in ZooKeeper to what `export-offsets` wrote. Stop the groups before."""
+    from ottla.consumer.zookeeper import tools
+
+    try:
+        offsets = tools.parse_offset_lines(input_file)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+    async def use(session: Session) -> None:
+        for group, found in offsets.items():
+            await tools.registry_of(session, group).commit(found)
+
+    with_session(hosts, use)
+    for group, found in offsets.items():
+        click.echo(f"Set {len(found)} offsets of group {group}.")
+
+
+@zookeeper_group.command(name="move-to-kafka")
+@click.argument("name")
+@click.option(
+    "--command-config",
+    "properties",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A properties file with security and timeouts towards the brokers.",
+)
+@zookeeper_option
+def move_to_kafka(name: str, properties: str | None, hosts: str) -> None:
+    """Commit a group's offsets to Kafka, for consumers with groups there. Stop its members before."""
+    from ottla.consumer.zookeeper import tools
+
+    config = load_config(properties)
+
+    async def use(session: Session) -> int:
+        from ottla.client.admin import Admin
+
+        registry = tools.registry_of(session, name)
+        if members := await registry.members():
+            raise ValueError(f"{members[0].consumer_id} is still in group {name}")
+        offsets = (await tools.read_offsets(session, [name]))[name]
+        addresses = await registry.brokers(config.security.security_protocol)
+        async with Admin([str(each) for each in addresses], config) as admin:
+            if offsets:
+                await admin.groups.commit(name, offsets)
+        return len(offsets)
+
+    moved = with_session(hosts, use)
+    click.echo(f"Committed {moved} offsets of group {name} to Kafka.")
+
+
+def with_session(hosts: str, use: Callable[[Session], Awaitable[T]]) -> T:
+    """Connect to ZooKeeper, do something, disconnect; what it refuses becomes one line."""
+    from ottla.zookeeper.errors import ZooKeeperError
+    from ottla.zookeeper.kazoo_session import KazooSession
+
+    async def call() -> T:
+        async with KazooSession(hosts, connection_timeout_ms=10_000) as session:
+            return await use(session)
+
+    try:
+        return run(call)
+    except ZooKeeperError as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,119 @@
+"""Groups in ZooKeeper seen from outside: how far they are, who owns what, their offsets as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ottla.consumer.zookeeper.assignment import GroupView
+from ottla.consumer.zookeeper.registry import Registry
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.session import NoNode, Session
+
+_LINE = re.compile(rf"{paths.CONSUMERS}/([^/]+)/offsets/([^/]+)/(\d+):(-?\d+)\Z")
+
+GroupOffsets = dict[str, dict[TopicPartition, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a group has read a partition, and who does; None where nothing is known."""
+
+    partition: TopicPartition
+    offset: int | None
+    end_offset: int | None
+    owner: str | None
+
+    @property
+    def lag(self) -> int | None:
+        """Records still to be read."""
+        if self.offset is None or self.end_offset is None:
+            return None
+        return max(0, self.end_offset - self.offset)
+
+
+def registry_of(session: Session, group: str) -> Registry:
+    """Return a group as an onlooker sees it."""
+    return Registry(session.bound(), session.session_id, group)
+
+
+async def groups(session: Session) -> list[str]:
+    """Return the groups ZooKeeper knows."""
+    return await _children(session, paths.CONSUMERS)
+
+
+async def topics_of(session: Session, group: str) -> list[str]:
+    """Return the topics a group has offsets of."""
+    return await _children(session, f"{paths.CONSUMERS}/{paths.segment(group)}/offsets")
+
+
+async def read_offsets(session: Session, names: Iterable[str]) -> GroupOffsets:
+    """Return all offsets of some groups."""
+    found: GroupOffsets = {}
+    for group in names:
+        partitions: list[TopicPartition] = []
+        for topic in await topics_of(session, group):
+            where = paths.parent_of(paths.consumer_offset(group, topic, 0))
+            numbers = [int(name) for name in await _children(session, where) if name.isdigit()]
+            partitions += [TopicPartition(topic, number) for number in sorted(numbers)]
+        found[group] = await registry_of(session, group).offsets(partitions)
+    return found
+
+
+def offset_lines(offsets: GroupOffsets) -> list[str]:
+    """Write offsets as Kafka's ExportZkOffsets does: `/consumers/group/offsets/topic/partition:offset`."""
+    return [
+        f"{paths.consumer_offset(group, *partition)}:{offset}"
+        for group, found in offsets.items()
+        for partition, offset in sorted(found.items())
+    ]
+
+
+def parse_offset_lines(lines: Iterable[str]) -> GroupOffsets:
+    """Read what `offset_lines` wrote. Raises ValueError with the number of a line that is none."""
+    found: GroupOffsets = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        match = _LINE.match(line.strip())
+        if match is None:
+            raise ValueError(
+                f"line {number}: {line.strip()!r} is not /consumers/GROUP/offsets/TOPIC/PARTITION:N"
+            )
+        group, topic, partition, offset = match.groups()
+        found.setdefault(group, {})[TopicPartition(topic, int(partition))] = int(offset)
+    return found
+
+
+def unowned(view: GroupView, owners: Mapping[TopicPartition, str]) -> list[str]:
+    """Say what is wrong with who owns what: partitions without an owner, owners that are not in the group."""
+    wrong: list[str] = []
+    for topic, threads in sorted(view.threads().items()):
+        known = {str(thread) for thread in threads}
+        if not view.partitions.get(topic):
+            wrong.append(f"topic {topic} has no partitions")
+        for number in view.partitions.get(topic, ()):
+            partition = TopicPartition(topic, number)
+            owner = owners.get(partition)
+            if owner is None:
+                wrong.append(f"no owner for partition {partition}")
+            elif owner not in known:
+                wrong.append(f"owner {owner} of partition {partition} is not in the group")
+    return wrong
+
+
+async def verify(session: Session, group: str) -> list[str]:
+    """Say what is wrong with a group's rebalance; nothing when every partition has a live owner."""
+    registry = registry_of(session, group)
+    view = await registry.view()
+    partitions = [TopicPartition(topic, each) for topic, some in view.partitions.items() for each in some]
+    return unowned(view, await registry.owners(partitions))
+
+
+async def _children(session: Session, path: str) -> list[str]:
+    try:
+        return await session.children(path)
+    except NoNode:
+        return []
