@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from ottla.client.config import Address, ClientConfig
 from ottla.client.errors import BadResponse, ConnectFailed, ConnectionClosed, RequestTimeout
@@ -226,8 +226,7 @@ class _Wire(asyncio.BufferedProtocol):
     # --- what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.space()
