@@ -208,13 +208,7 @@ async def test_a_wildcard_group_takes_up_a_topic_that_is_made_later(cluster: Clu
         written = [await write(cluster, topic, 2, range(10)) for topic in topics]
         for topic in topics:
             await shared(cluster, group, topic, 2, 2)
-        try:
-            await asyncio.to_thread(
-                ours.until, lambda: len({each[:3] for each in java.seen + ours.seen}) == 40
-            )
-        finally:
-            print("JAVA", Counter(e[:2] for e in java.seen), "OURS", Counter(e[:2] for e in ours.seen))
-            print([await owners(cluster, group, t, 2) for t in topics], java.log)
+        await asyncio.to_thread(ours.until, lambda: len({each[:3] for each in java.seen + ours.seen}) == 40)
 
     assert written[0] == written[1]
     assert {each.topic for each in ours.seen} == {each.topic for each in java.seen} == set(topics)

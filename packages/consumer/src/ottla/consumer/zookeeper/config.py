@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
+from ottla.client.aliases import gone, renamed
 from ottla.client.config import ClientConfig
 from ottla.client.security import SecurityConfig
+from ottla.client.settings import Alias, SettingError, from_properties, setting, validate
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
-_RESETS = {"largest": "latest", "latest": "latest", "smallest": "earliest", "earliest": "earliest"}
-_RENAMED = {
-    "enable_auto_commit": "auto_commit_enable",
-    "max_partition_fetch_bytes": "fetch_message_max_bytes",
-    "fetch_max_wait_ms": "fetch_wait_max_ms",
+_RESETS = {"latest": "largest", "earliest": "smallest"}
+
+ALIASES: Mapping[str, Alias] = {
+    **renamed(
+        "Java",
+        {
+            "enable_auto_commit": "auto_commit_enable",
+            "max_partition_fetch_bytes": "fetch_message_max_bytes",
+            "fetch_max_wait_ms": "fetch_wait_max_ms",
+        },
+    ),
+    "socket_receive_buffer_bytes": gone("Kafka 0.8", "the system chooses the size"),
+    "num_consumer_fetchers": gone("Kafka 0.8", "every stream fetches for itself"),
 }
 
 
@@ -32,13 +42,13 @@ class ZookeeperConsumerConfig:
     """What follows `group_` in this member's name; host, time and a random part unless given."""
     client_id: str | None = None
     """The name brokers know this client by; the group's name unless given."""
-    auto_offset_reset: str = "largest"
+    auto_offset_reset: Literal["smallest", "largest", "none"] = setting("largest", synonyms=_RESETS)
     """Where to begin without an offset: `smallest`, `largest`; `none` raises NoOffset from the stream."""
     consumer_timeout_ms: int = -1
     """A stream raises ConsumerTimeout when it has had no record for so long; -1 waits for ever."""
     auto_commit_enable: bool = True
     """Whether finished records are committed now and then, before partitions are given up, and at the end."""
-    auto_commit_interval_ms: int = 60_000
+    auto_commit_interval_ms: int = setting(60_000, at_least=1)
     """How often."""
     offsets_storage: Literal["zookeeper", "kafka"] = "zookeeper"
     """Where offsets are kept."""
@@ -49,7 +59,7 @@ class ZookeeperConsumerConfig:
     """How long reading or writing offsets in Kafka may take, retries included."""
     offsets_channel_backoff_ms: int = 1_000
     """The longest wait between such retries."""
-    rebalance_max_retries: int = 4
+    rebalance_max_retries: int = setting(4, at_least=1)
     """After so many tries the streams raise ConsumerRebalanceFailed."""
     rebalance_backoff_ms: int | None = None
     """The wait between tries; `zookeeper_sync_time_ms` unless given."""
@@ -57,7 +67,7 @@ class ZookeeperConsumerConfig:
     """How partitions are shared out; it must be the same for all members."""
     exclude_internal_topics: bool = True
     """Whether wildcards leave out Kafka's own topics."""
-    fetch_message_max_bytes: int = 1024 * 1024
+    fetch_message_max_bytes: int = setting(1024 * 1024, at_least=1)
     """About how much of one partition an answer may hold."""
     fetch_max_bytes: int = 50 * 1024 * 1024
     """About how much one answer may hold."""
@@ -65,16 +75,12 @@ class ZookeeperConsumerConfig:
     """The broker waits until it has as much."""
     fetch_wait_max_ms: int = 100
     """How long the broker may wait for that."""
-    queued_max_message_chunks: int = 2
+    queued_max_message_chunks: int = setting(2, at_least=1)
     """How many records a stream keeps ready, in chunks of 500."""
     refresh_leader_backoff_ms: int = 200
     """The first wait before a partition's leader is looked for again."""
     socket_timeout_ms: int = 30_000
     """How long to wait for an answer, beyond `fetch_wait_max_ms`."""
-    socket_receive_buffer_bytes: int = 64 * 1024
-    """Read for the sake of old files; the system chooses the size."""
-    num_consumer_fetchers: int = 1
-    """Read for the sake of old files; every stream fetches for itself."""
     zookeeper_session_timeout_ms: int = 6_000
     """How long others wait for a member that is gone."""
     zookeeper_connection_timeout_ms: int | None = None
@@ -84,45 +90,32 @@ class ZookeeperConsumerConfig:
     security: SecurityConfig = field(default_factory=SecurityConfig)
     """Encryption and authentication towards the brokers."""
 
+    aliases: ClassVar[Mapping[str, Alias]] = ALIASES
+    """Names that other clients have for these settings."""
+
     def __post_init__(self) -> None:
+        validate(self)
         for name in ("group_id", "client_id"):
             value = getattr(self, name)
             if value is not None and not _LEGAL.match(value):
-                raise ValueError(f"{name} {value!r} may have ASCII letters, digits, '.', '_' and '-' only")
-        _one_of(self, "auto_offset_reset", (*_RESETS, "none"))
-        _one_of(self, "offsets_storage", ("zookeeper", "kafka"))
-        _one_of(self, "partition_assignment_strategy", ("range", "roundrobin"))
+                raise SettingError(f"{name} {value!r} may have ASCII letters, digits, '.', '_' and '-' only")
         if not self.zookeeper_connect:
-            raise ValueError("zookeeper_connect names no server; give host:port")
-        for name in ("rebalance_max_retries", "queued_max_message_chunks", "fetch_message_max_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+            raise SettingError("zookeeper_connect names no server; give host:port")
         if self.fetch_wait_max_ms > self.socket_timeout_ms:
-            raise ValueError("socket_timeout_ms must be at least fetch_wait_max_ms")
+            raise SettingError("socket_timeout_ms must be at least fetch_wait_max_ms")
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, Any], **more: Any) -> Self:
-        """Read dotted names, as `consumer.properties` has them, with values as text or as what they are.
+    def from_properties(cls, source: str | Path | Mapping[str, Any], **settings: Any) -> Self:
+        """Read a `consumer.properties`, or a mapping with its dotted names; `settings` win over it.
 
-        Raises ValueError for a name that is not one, with the nearest that is.
+        Raises SettingError for a name that is not one, with the nearest that is, OSError for the file.
         """
-        kinds = {each.name: str(each.type) for each in fields(cls)}
-        given: dict[str, Any] = {}
-        for dotted, value in properties.items():
-            name = dotted.replace(".", "_").replace("-", "_")
-            name = _RENAMED.get(name, name)
-            if name not in kinds or name == "security":
-                near = difflib.get_close_matches(name, kinds, 1)
-                hint = f"; did you mean {near[0].replace('_', '.')}?" if near else ""
-                raise ValueError(f"{dotted} is not a setting of this consumer{hint}")
-            given[name] = _read(dotted, value, kinds[name])
-        return cls(**given, **more)
+        return from_properties(cls, source, **settings)
 
     @property
     def smallest(self) -> bool | None:
         """Whether to begin at the first record without an offset; None says to raise."""
-        reset = _RESETS.get(self.auto_offset_reset)
-        return None if reset is None else reset == "earliest"
+        return None if self.auto_offset_reset == "none" else self.auto_offset_reset == "smallest"
 
     @property
     def backoff_s(self) -> float:
@@ -150,25 +143,3 @@ class ZookeeperConsumerConfig:
             default_api_timeout_ms=self.offsets_channel_socket_timeout_ms,
             security=self.security,
         )
-
-
-def _one_of(config: ZookeeperConsumerConfig, name: str, allowed: tuple[str, ...]) -> None:
-    if getattr(config, name) not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {getattr(config, name)!r}")
-
-
-def _read(name: str, value: Any, kind: str) -> Any:
-    """Turn the text of a properties file into what the field wants."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    if kind.startswith("bool"):
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"{name} must be true or false, not {value!r}")
-        return text.lower() == "true"
-    if kind.startswith("int"):
-        try:
-            return int(text)
-        except ValueError:
-            raise ValueError(f"{name} must be a number, not {value!r}") from None
-    return text

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from ottla.client.settings import chosen
 from ottla.consumer.errors import ConsumerClosed
 from ottla.consumer.zookeeper.brokers import ClusterBrokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
@@ -71,9 +72,7 @@ class ZookeeperConsumerConnector:
         open_brokers: OpenBrokers = ClusterBrokers,
         **settings: Any,
     ) -> None:
-        if config is not None and settings:
-            raise TypeError("give a config or single settings, not both")
-        self.config = config or ZookeeperConsumerConfig(**settings)
+        self.config = chosen(ZookeeperConsumerConfig, config, settings)
         self.consumer_id = new_consumer_id(self.config.group_id, self.config.consumer_id)
         self._open_session = open_session
         self._open_brokers = open_brokers
