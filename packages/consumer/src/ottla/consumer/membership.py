@@ -206,6 +206,8 @@ class Membership:
         effects = self._member.step(event, self._now_ms())
         if self._member.phase is not before:
             self._say(event)
+        if isinstance(event, TopicsFound) and not all(event.topics.values()):
+            self._watch.look_now()
         for effect in effects:
             self._do(effect)
 
@@ -309,8 +311,6 @@ class Membership:
         racks = await self._cluster.retry(
             "finding the group's topics", lambda: self._watch.racks(effect.topics)
         )
-        if not all(racks.values()):
-            self._watch.look_now()
         return TopicsFound(effect.token, racks)
 
     async def _beat(self, effect: Heartbeat) -> None:

@@ -1,0 +1,117 @@
+"""A consumer that reads nothing: what a membership in a group does to it is all there is to see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ottla.client.cluster import Cluster
+from ottla.client.config import ClientConfig
+from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.consumer.commits import AutoCommit, Commits
+from ottla.consumer.group_config import GroupConfig
+from ottla.consumer.membership import Membership
+from ottla.consumer.subscription import Subscription
+from ottla.protocol.topics import TopicPartition
+
+Partitions = frozenset[TopicPartition]
+PATIENCE_S = 20.0
+LOOK_EVERY_S = 0.005
+
+
+class GroupApplication:
+    """Owns partitions and remembers how it came to them; a test sets what it is asked."""
+
+    def __init__(self) -> None:
+        self.partitions: Partitions = frozenset()
+        self.held: Partitions = frozenset()
+        self.finished: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.events: list[tuple[str, Partitions]] = []
+        self.asks = True
+        self.handles = False
+        self.membership: Membership = None  # type: ignore[assignment]
+        self.commits: Commits = None  # type: ignore[assignment]
+
+    # --- what a membership wants to know and to have done
+
+    def owned(self) -> Partitions:
+        return self.partitions
+
+    def hold(self, partitions: Partitions) -> None:
+        self.held |= partitions
+
+    def release(self, partitions: Partitions) -> None:
+        self.held -= partitions
+        self._note("released", partitions)
+
+    async def revoke(self, partitions: Partitions) -> None:
+        assert partitions <= self.held, "nothing is revoked that is still given out"
+        self.partitions -= partitions
+        self._note("revoked", partitions)
+
+    async def lost(self, partitions: Partitions) -> None:
+        self.partitions -= partitions
+        self._note("lost", partitions)
+
+    async def assign(self, partitions: Partitions, added: Partitions) -> None:
+        assert added == partitions - self.partitions
+        self.partitions = partitions
+        self.held |= added
+
+    def asked_lately(self) -> bool:
+        return self.asks
+
+    def is_handling(self, partitions: Partitions) -> bool:
+        return self.handles
+
+    # --- what tests want to know
+
+    def numbers(self) -> list[int]:
+        """Return the partitions that are owned and given out, by number."""
+        return sorted(each.partition for each in self.partitions - self.held)
+
+    async def until(self, holds: Callable[[], bool], what: str = "") -> None:
+        """Wait until something holds."""
+        for _ in range(int(PATIENCE_S / LOOK_EVERY_S)):
+            if holds():
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+        raise AssertionError(f"{what} did not come about: {self.numbers()}, {self.events}")
+
+    async def until_owning(self, *numbers: int) -> None:
+        """Wait until exactly these partitions are owned and given out."""
+        await self.until(lambda: self.numbers() == list(numbers), f"owning {numbers}")
+
+    def _note(self, what: str, partitions: Partitions) -> None:
+        self.events.append((what, partitions))
+
+
+@asynccontextmanager
+async def group_application(
+    servers: str, subscription: Subscription, *, listener: Any = None, **settings: Any
+) -> AsyncIterator[GroupApplication]:
+    """Give a member of a group; it leaves in the end, unless `close` was made to do nothing."""
+    config = GroupConfig(**{"heartbeat_interval_ms": 200, "session_timeout_ms": 6_000} | settings)
+    application = GroupApplication()
+    async with Cluster(servers, ClientConfig(retry_backoff_ms=20)) as cluster:
+        application.commits = Commits(cluster, config.group_id, lambda: application.membership.speaker())
+        auto = AutoCommit(application.commits, lambda: application.finished, config.auto_commit_interval_ms)
+        application.membership = Membership(cluster, config, application, auto)
+        application.membership.subscribe(subscription, listener)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(application.membership.run())
+            regular = tasks.create_task(auto.run())
+            try:
+                yield application
+                await application.membership.close()
+            finally:
+                running.cancel()
+                regular.cancel()
+        await application.commits.close()
+
+
+def outside(group_id: str) -> GroupMetadata:
+    """Speak for a group without members."""
+    return GroupMetadata(group_id)
