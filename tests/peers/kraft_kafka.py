@@ -66,7 +66,7 @@ class KraftKafka:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = [
             "java", "-Xmx128m", _QUIET, "-cp", kafka_4_server(), "kafka.tools.StorageTool", "format",
-            "--standalone", "-t", cluster_id, "-c", str(properties), *self._format_arguments,
+            "--standalone", f"--cluster-id={cluster_id}", "-c", str(properties), *self._format_arguments,
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
         if done.returncode:
