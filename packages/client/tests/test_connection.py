@@ -52,24 +52,40 @@ async def test_a_broker_with_older_api_versions_is_asked_again_in_its_own(newest
     assert broker.connections == 1
 
 
-async def test_a_broker_that_closes_at_api_versions_is_taken_for_an_old_one() -> None:
-    async def serve_only_version_0(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+async def serve_only_metadata_0(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer as a broker before 0.10 does: close at what it does not know."""
+    try:
+        while True:
             size = int.from_bytes(await reader.readexactly(4), "big")
             key, version, correlation_id = struct.unpack_from(">hhi", await reader.readexactly(size))
-            if key == ApiKey.METADATA and version == 0:
-                body = struct.pack(">i", correlation_id) + MetadataResponse().encode(0)
-                writer.write(struct.pack(">i", len(body)) + body)
-                await reader.read()
-        finally:
-            writer.close()
+            if (key, version) != (ApiKey.METADATA, 0):
+                return
+            body = struct.pack(">i", correlation_id) + MetadataResponse().encode(0)
+            writer.write(struct.pack(">i", len(body)) + body)
+    except asyncio.IncompleteReadError:
+        return
+    finally:
+        writer.close()
 
-    async with await asyncio.start_server(serve_only_version_0, "127.0.0.1", 0) as server:
+
+async def test_a_broker_that_closes_at_api_versions_is_taken_for_an_old_one() -> None:
+    async with await asyncio.start_server(serve_only_metadata_0, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         async with Connection(Address("127.0.0.1", port)) as connection:
             answer = await connection.send(MetadataRequest(topics=[]), MetadataResponse)
 
             assert answer == MetadataResponse()
+
+
+async def test_a_broker_that_closes_at_everything_is_not_taken_for_an_old_one() -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConnectionClosed):
+            await Connection(Address("127.0.0.1", port)).connect()
 
 
 async def test_a_broker_that_closes_only_once_is_not_taken_for_an_old_one() -> None:

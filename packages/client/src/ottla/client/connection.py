@@ -23,6 +23,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.schema import Message
 
@@ -132,15 +133,10 @@ class Connection:
             raise ConnectFailed(*self.address, _reason(error) or hung_up) from error
 
     async def _agree_on_versions(self) -> None:
-        try:
-            answer = await self._ask_versions(API_VERSIONS_OPENING)
-        except ConnectionClosed:
-            try:
-                answer = await self._ask_anew()
-            except ConnectionClosed:
-                await self._reopen()
-                self.versions = BEFORE_API_VERSIONS
-                return
+        answer = await self._first_versions()
+        if answer is None:
+            self.versions = BEFORE_API_VERSIONS
+            return
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             served = {each.api_key: each.max_version for each in answer.api_keys}
             answer = await self._ask_versions(min(served.get(ApiKey.API_VERSIONS, 0), API_VERSIONS_OPENING))
@@ -148,11 +144,24 @@ class Connection:
             raise error_for(answer.error_code)
         self.versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
 
-    async def _ask_anew(self) -> ApiVersionsResponse:
-        # A broker older than 0.10 closes at a request it does not know; but others close too, as they start
-        # or stop. To be taken for that old would cost headers, timestamps and idempotence: ask twice.
-        await self._reopen()
-        return await self._ask_versions(0)
+    async def _first_versions(self) -> ApiVersionsResponse | None:
+        """Ask for the versions; return None for a broker older than 0.10, which closes at that.
+
+        Others close too, as they start or stop or where the network is bad, and to be taken for that old
+        costs headers, timestamps and idempotence: it has to close where it has just answered something else.
+        """
+        for version in (API_VERSIONS_OPENING, 0):
+            try:
+                return await self._ask_versions(version)
+            except ConnectionClosed:
+                await self._reopen()
+        self.versions = BEFORE_API_VERSIONS
+        await self.send(MetadataRequest(topics=[]), MetadataResponse)
+        try:
+            return await self._ask_versions(0)
+        except ConnectionClosed:
+            await self._reopen()
+        return None
 
     async def _reopen(self) -> None:
         await self.close()
