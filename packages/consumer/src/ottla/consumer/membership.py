@@ -3,14 +3,15 @@
 How a consumer uses it: make it with an `Application`, run `run()` as a task for as long as the consumer is
 open, call `subscribe` and `unsubscribe` as the application does, call `asked()` whenever the application asks
 for records and none are at hand, and await `close()` in the end. Everything else comes to the application
-through the `Application` protocol, one call at a time.
+through the `Application` protocol, one call at a time. `wake` is called when `asked()` would raise something:
+the application may be waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, assert_never
 
@@ -96,8 +97,11 @@ class Membership:
         config: GroupConfig,
         application: Application,
         auto_commit: AutoCommit | None = None,
+        *,
+        wake: Callable[[], None] | None = None,
     ) -> None:
         self.config = config
+        self._wake = wake
         self._cluster = cluster
         self._application = application
         self._auto_commit = auto_commit
@@ -236,7 +240,7 @@ class Membership:
                 self._line.forget()
             case Fail():
                 self._log(logging.ERROR, "cannot be in the group", reason=effect.error)
-                self._failures.append(effect.error)
+                self._fail(effect.error)
             case _:
                 assert_never(effect)
 
@@ -289,7 +293,12 @@ class Membership:
         try:
             await call
         except Exception as error:
-            self._failures.append(error)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failures.append(error)
+        if self._wake is not None:  # an application that waits for records would not ask for long
+            self._wake()
 
     @property
     def _commit_timeout_s(self) -> float:
