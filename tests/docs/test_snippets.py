@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.testing import BrokerProcess
+from ottla.zookeeper.embedded import EmbeddedCoordinator
+from ottla.zookeeper.testing import Background
 from peers.snippets import PAGES, ROOT, blocks, run_page
 
 
@@ -19,11 +21,19 @@ def pages() -> Iterator[object]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("docs")) as running:
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with Background(EmbeddedCoordinator(tmp_path_factory.mktemp("zookeeper"))) as server:
+        yield server.value.connect_string
+
+
+@pytest.fixture(scope="module")
+def broker(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("docs"), {"zookeeper.connect": zookeeper}) as running:
         yield running
 
 
 @pytest.mark.parametrize("page", list(pages()))
-def test_the_page_does_what_it_shows(page: Path, broker: BrokerProcess, tmp_path: Path) -> None:
-    run_page(page, broker.bootstrap_servers, tmp_path)
+def test_the_page_does_what_it_shows(
+    page: Path, broker: BrokerProcess, zookeeper: str, tmp_path: Path
+) -> None:
+    run_page(page, broker.bootstrap_servers, tmp_path, zookeeper=zookeeper)

@@ -24,6 +24,7 @@ PAGES = sorted(
     ]
 )
 PRINTED_PORT = "9092"
+PRINTED_ZOOKEEPER = "127.0.0.1:2181"
 TIMEOUT_S = 60
 _BLOCK = re.compile(
     r"(?:<!-- (?P<mark>not run|needs \w+): .+? -->\n)?^```(?P<language>python|console)\n(?P<code>.*?)^```$",
@@ -50,11 +51,18 @@ def blocks(page: Path, mark: str | None = None) -> list[Block]:
     ]
 
 
-def run_page(page: Path, bootstrap_servers: str, folder: Path, mark: str | None = None) -> None:
+def run_page(
+    page: Path,
+    bootstrap_servers: str,
+    folder: Path,
+    mark: str | None = None,
+    zookeeper: str = PRINTED_ZOOKEEPER,
+) -> None:
     """Run the blocks of a page in their order, against a broker; names live on from block to block."""
     names: dict[str, object] = {"__name__": "snippet"}
     for block in blocks(page, mark):
         code = block.code.replace(f"127.0.0.1:{PRINTED_PORT}", bootstrap_servers)
+        code = code.replace(PRINTED_ZOOKEEPER, zookeeper)
         if block.language == "console":
             run_console(code, bootstrap_servers, folder)
         elif re.search(r"^def test_", code, re.MULTILINE):

@@ -161,7 +161,7 @@ def import_offsets(input_file: IO[str], hosts: str) -> None:
 
     with_session(hosts, use)
     for group, found in offsets.items():
-        click.echo(f"Set {len(found)} offsets of group {group}.")
+        click.echo(f"Set {_offsets(len(found))} of group {group}.")
 
 
 @zookeeper_group.command(name="move-to-kafka")
@@ -193,7 +193,11 @@ def move_to_kafka(name: str, properties: str | None, hosts: str) -> None:
         return len(offsets)
 
     moved = with_session(hosts, use)
-    click.echo(f"Committed {moved} offsets of group {name} to Kafka.")
+    click.echo(f"Committed {_offsets(moved)} of group {name} to Kafka.")
+
+
+def _offsets(count: int) -> str:
+    return f"{count} offset" if count == 1 else f"{count} offsets"
 
 
 def with_session(hosts: str, use: Callable[[Session], Awaitable[T]]) -> T:
