@@ -1,0 +1,262 @@
+"""Asynchronous clients for code that is not: an event loop on a thread of its own.
+
+Any number of threads may call. Waiting is interruptible: Ctrl-C cancels what was called, and is raised where
+it was called from. A process that was forked has no such thread any more; calls say so, instead of hanging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Generic, TypeVar
+
+from ottla.client.errors import ClientError
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+EXIT_TIMEOUT_S = 10.0
+"""How long the end of the interpreter waits for a client that was not closed."""
+
+
+class NotRunning(ClientError):
+    """The client was not started, or is closed."""
+
+
+class Forked(ClientError):
+    """The client belongs to the process that this one was forked from."""
+
+    def __init__(self, owner_pid: int) -> None:
+        super().__init__(
+            f"this client was started by process {owner_pid}, and this is process {os.getpid()}: threads do "
+            f"not survive a fork; start clients after forking, in each worker"
+        )
+
+
+class LoopThread(Generic[C]):
+    """Keeps an asynchronous client open on the event loop of its own thread.
+
+    `make` makes the client, on that thread; it is entered as the thread starts and left as it is closed.
+    """
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[C]], *, name: str) -> None:
+        self._make = make
+        self._name = name
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._stopping: asyncio.Event | None = None
+        self._whole: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
+        self._open: concurrent.futures.Future[C] = concurrent.futures.Future()
+        self._failure: BaseException | None = None
+
+    def start(self) -> C:
+        """Start the thread, and return the client once it is open. Raises what opening it raises."""
+        with self._starting:
+            if self._thread is None:
+                self._pid = os.getpid()
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+                _close_at_exit(self)
+        try:
+            return self._open.result()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_running(self) -> bool:
+        """Whether calls can be made."""
+        return self._loop is not None and self._failure is None and self._pid == os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is that thread, which must not wait for itself."""
+        return self._thread is not None and self._thread.ident == threading.get_ident()
+
+    def call(self, make: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
+        """Run a coroutine on the loop, and wait for what it returns.
+
+        Raises TimeoutError after `timeout_s`, and what the coroutine raises. Raises RuntimeError from a
+        callback on the client's own thread, which would wait for itself.
+        """
+        if self.is_here:
+            raise RuntimeError(
+                "a callback on the client's own thread must not wait for it; hand the work to another thread"
+            )
+        return self.submit(make).result(timeout_s)
+
+    def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Call[T]:
+        """Run a coroutine on the loop, and wait for nothing."""
+        loop = self.loop
+        call: Call[T] = Call(loop)
+        self.post(call.begin, make, self._spawn)
+        return call
+
+    def post(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call something on the loop soon. Raises NotRunning."""
+        try:
+            self.loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop was closed meanwhile
+            raise self._refusal() from None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop. Raises Forked in a process that was forked, NotRunning without one."""
+        if self._pid != os.getpid():
+            raise Forked(self._pid)
+        if self._loop is None:
+            raise self._refusal()
+        return self._loop
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Leave the client, and end the thread. Raises what leaving raises, and TimeoutError."""
+        if self._pid != os.getpid() or self._thread is None or self.is_here:
+            return
+        self._end(cancel=not self._open.done())
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._end(cancel=True)
+            raise TimeoutError(f"{self._name} did not close within {timeout_s:g} s")
+        failure, self._failure = self._failure, None
+        if failure is not None and self._open.exception() is None:
+            raise failure
+
+    def _end(self, *, cancel: bool) -> None:
+        """Let the client be left; with `cancel` whatever it is doing."""
+        if self._whole is None:
+            return
+        loop, task = self._whole
+        with suppress(RuntimeError):  # it ended by itself
+            if cancel or self._stopping is None:
+                loop.call_soon_threadsafe(task.cancel)
+            else:
+                loop.call_soon_threadsafe(self._stopping.set)
+
+    def _refusal(self) -> ClientError:
+        if self._failure is not None:
+            return NotRunning(f"{self._name} ended: {self._failure}")
+        return NotRunning(f"{self._name} is not running; use it inside `with`, or call start()")
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        assert self._tasks is not None
+        return self._tasks.create_task(coroutine)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:
+            self._failure = _single(error)
+        finally:
+            self._loop = None
+            if not self._open.done():
+                self._open.set_exception(self._failure or NotRunning(f"{self._name} did not start"))
+
+    async def _main(self) -> None:
+        self._stopping = asyncio.Event()
+        task = asyncio.current_task()
+        assert task is not None
+        self._whole = (asyncio.get_running_loop(), task)
+        async with self._make() as client, asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self._loop = asyncio.get_running_loop()
+            self._open.set_result(client)
+            await self._stopping.wait()
+            # What was called is over before the client is left; what waits for ever must not.
+            self._loop, loop = None, self._loop
+            for task in asyncio.all_tasks(loop):
+                if task.get_name() == Call.TASK_NAME:
+                    task.cancel()
+
+
+class Call(Generic[T]):
+    """A coroutine that runs on another thread's loop."""
+
+    TASK_NAME = "ottla-call"
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._result: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
+
+    def begin(
+        self,
+        make: Callable[[], Coroutine[Any, Any, T]],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        """Start it, on the loop."""
+        if self._is_cancelled:
+            return
+        try:
+            self._task = spawn(self._finish(make()))
+        except BaseException as error:
+            self._result.set_exception(error)
+            return
+        self._task.set_name(self.TASK_NAME)
+
+    async def _finish(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        try:
+            result = await coroutine
+        except asyncio.CancelledError:
+            self._result.set_exception(NotRunning("the client was closed, or the call cancelled"))
+            raise
+        except BaseException as error:
+            self._result.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._result.set_result(result)
+
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self._result.done()
+
+    def result(self, timeout_s: float | None = None) -> T:
+        """Wait for it; a wait that ends early, by time or by Ctrl-C, cancels it."""
+        try:
+            return self._result.result(timeout_s)
+        except BaseException:
+            if not self._result.done():
+                self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """End it."""
+        self._is_cancelled = True
+        with suppress(RuntimeError):  # the loop is closed, and everything over
+            self._loop.call_soon_threadsafe(self._cancel_task)
+
+    def _cancel_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+_unclosed: weakref.WeakSet[LoopThread[Any]] = weakref.WeakSet()
+
+
+def _close_at_exit(thread: LoopThread[Any]) -> None:
+    _unclosed.add(thread)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close what is open still: what waits in a producer is sent before the interpreter ends."""
+    for thread in list(_unclosed):
+        with suppress(Exception):
+            thread.close(EXIT_TIMEOUT_S)
+
+
+def _single(error: BaseException) -> BaseException:
+    """Take the only error out of a group."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
