@@ -98,6 +98,22 @@ async def test_a_static_member_that_comes_back_gets_what_it_had_without_a_rebala
         assert one.events == events
 
 
+async def test_a_static_member_closes_at_once_while_others_have_still_to_join(cluster: Servers) -> None:
+    servers, group = cluster.bootstrap_servers, fresh("group")
+    topic = await topic_of(servers, 2)
+
+    stubborn = {"group_id": group, "handling_grace_ms": 60_000}
+    async with group_application(servers, subscription(topic), **stubborn) as one:
+        await one.until_owning(0, 1)
+        one.handles = True
+        static = {"group_id": group, "group_instance_id": "static"}
+        async with group_application(servers, subscription(topic), **static) as other:
+            await one.until(lambda: bool(one.held), "a rebalance, which the static member waits for")
+            async with asyncio.timeout(PATIENCE_S / 4):
+                await other.membership.close()
+        one.handles = False
+
+
 async def test_a_static_member_is_fenced_by_another_one_of_its_name(cluster: Servers) -> None:
     servers, group = cluster.bootstrap_servers, fresh("group")
     topic = await topic_of(servers, 2)

@@ -113,6 +113,7 @@ class Membership:
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup | None = None
         self._request: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
         self._failures: list[Exception] = []
         self._is_closing = False
         self._closed = asyncio.Event()
@@ -168,7 +169,10 @@ class Membership:
                     self._watch.run(self._inbox.put_nowait, lambda: self._member.watched)
                 )
                 await self._live()
-                watching.cancel()
+                # Nobody is left to hear their answers; only leaving is seen through.
+                for task in (watching, self._request, self._heartbeat):
+                    if task is not None:
+                        task.cancel()
         finally:
             self._closed.set()
             await self._line.hang_up()
@@ -233,7 +237,7 @@ class Membership:
             case LookUp():
                 self._ask(effect.token, self._look_up(effect))
             case Heartbeat():
-                self._start(self._beat(effect))
+                self._heartbeat = self._start(self._beat(effect))
             case Leave():
                 self._leave(effect)
             case ForgetCoordinator():
