@@ -20,6 +20,9 @@ IN_ORDER = (
     "broker_network",
     "startup",
     "broker_end_to_end",
+    "producer_sdk",
+    "consumer_sdk",
+    "client_latency",
 )
 
 
