@@ -152,6 +152,11 @@ class Membership:
         return self.speaker() or nobody
 
     @property
+    def is_involved(self) -> bool:
+        """Whether the consumer is in the group, on its way in, or still giving up what it had there."""
+        return self._member.phase is not Phase.OUT
+
+    @property
     def is_stable(self) -> bool:
         """Whether the consumer is in the group, with nothing under way."""
         return self._stable.is_set()
