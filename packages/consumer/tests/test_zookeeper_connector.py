@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from ottla.client.config import Address
 from ottla.consumer.record import ConsumerRecord
 from ottla.consumer.zookeeper import (
     ConsumerRebalanceFailed,
@@ -18,139 +16,19 @@ from ottla.consumer.zookeeper import (
     MessageStream,
     MessageStreamsExist,
     Whitelist,
-    ZookeeperConsumerConfig,
-    ZookeeperConsumerConnector,
 )
+from ottla.consumer.zookeeper.testing import MemoryGroup
 from ottla.protocol.errors import LeaderNotAvailable
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.session import Session
-from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
-from ottla.zookeeper.znodes import BrokerRegistration, ConsumerOwner, Endpoint, TopicAssignment
+from ottla.zookeeper.znodes import ConsumerOwner, TopicAssignment
 
 BOUND_S = 5.0
 
 
-class Logs:
-    """The brokers' side: partitions in memory, and offsets kept in Kafka."""
-
-    def __init__(self) -> None:
-        self.logs: dict[TopicPartition, list[bytes]] = defaultdict(list)
-        self.kept: dict[TopicPartition, int] = {}
-        self.grown = asyncio.Event()
-        self.refuses = False
-
-    def append(self, topic: str, partition: int, *values: bytes) -> None:
-        self.logs[TopicPartition(topic, partition)] += values
-        self.grown.set()
-
-    @asynccontextmanager
-    async def open(
-        self, addresses: Iterable[Address], config: ZookeeperConsumerConfig
-    ) -> AsyncIterator[Logs]:
-        assert list(addresses)
-        yield self
-
-    async def reader(self) -> LogReader:
-        return LogReader(self)
-
-    async def bounds(
-        self, partitions: Iterable[TopicPartition], *, smallest: bool
-    ) -> Mapping[TopicPartition, int]:
-        return {each: 0 if smallest else len(self.logs[each]) for each in partitions}
-
-    async def committed(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        return {each: self.kept[each] for each in partitions if each in self.kept}
-
-    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        if self.refuses:
-            raise LeaderNotAvailable("refused")
-        self.kept.update(offsets)
-
-
-class LogReader:
-    def __init__(self, logs: Logs) -> None:
-        self._logs = logs
-        self._positions: dict[TopicPartition, int] = {}
-
-    def assign(self, partitions: Mapping[TopicPartition, int | None]) -> None:
-        self._positions = {
-            each: self._positions.get(each, 0) if start is None else start
-            for each, start in partitions.items()
-        }
-        self._logs.grown.set()
-
-    async def next_records(self) -> list[ConsumerRecord]:
-        while True:
-            for each, position in self._positions.items():
-                values = self._logs.logs[each][position : position + 3]
-                if values:
-                    self._positions[each] = position + len(values)
-                    return [record(each, position + n, value) for n, value in enumerate(values)]
-            self._logs.grown.clear()
-            await self._logs.grown.wait()
-
-
-def record(partition: TopicPartition, offset: int, value: bytes) -> ConsumerRecord:
-    return ConsumerRecord(partition.topic, partition.partition, offset, -1, None, value, ())
-
-
-class World:
-    """An ensemble with a broker and topics, and connectors into it."""
-
-    def __init__(self) -> None:
-        self.ensemble = MemoryEnsemble()
-        self.logs = Logs()
-        self.sessions: dict[str, MemorySession] = {}
-        self.admin = self.ensemble.session()
-
-    async def prepare(self, **topics: int) -> None:
-        await self.admin.wait_connected()
-        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
-        broker = BrokerRegistration(1, (endpoint,), {"PLAINTEXT": "PLAINTEXT"}, 0)
-        await self.admin.create(broker.path, broker.encode(), make_parents=True)
-        for name, partitions in topics.items():
-            await self.make_topic(name, partitions)
-
-    async def make_topic(self, name: str, partitions: int) -> None:
-        topic = TopicAssignment(name, dict.fromkeys(range(partitions), (1,)))
-        await self.admin.create(topic.path, topic.encode(), make_parents=True)
-
-    def connector(self, name: str, **settings: Any) -> ZookeeperConsumerConnector:
-        @asynccontextmanager
-        async def open_session(config: ZookeeperConsumerConfig) -> AsyncIterator[Session]:
-            async with self.ensemble.session() as session:
-                self.sessions[name] = session
-                yield session
-
-        config = ZookeeperConsumerConfig(
-            **{
-                "group_id": "g",
-                "zookeeper_connect": "memory",
-                "consumer_id": name,
-                "auto_offset_reset": "smallest",
-                "rebalance_backoff_ms": 100,
-                **settings,
-            }
-        )
-        return ZookeeperConsumerConnector(config, open_session=open_session, open_brokers=self.logs.open)
-
-    async def owners(self, topic: str, partitions: int) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for number in range(partitions):
-            if await self.admin.exists(paths.consumer_owner("g", topic, number)):
-                found[number] = (await self.admin.get(paths.consumer_owner("g", topic, number)))[0].decode()
-        return found
-
-    async def offset(self, topic: str, partition: int) -> int:
-        return int((await self.admin.get(paths.consumer_offset("g", topic, partition)))[0])
-
-
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
+async def world() -> AsyncIterator[MemoryGroup]:
+    made = MemoryGroup()
     yield made
     made.admin.close()
 
@@ -173,7 +51,7 @@ async def take(stream: MessageStream, count: int) -> list[bytes]:
         return [(await anext(stream)).value or b"" for _ in range(count)]
 
 
-async def test_one_member_owns_and_reads_everything(world: World) -> None:
+async def test_one_member_owns_and_reads_everything(world: MemoryGroup) -> None:
     await world.prepare(t=3)
     for partition in range(3):
         world.logs.append("t", partition, *(b"%d-%d" % (partition, n) for n in range(5)))
@@ -192,7 +70,7 @@ async def test_one_member_owns_and_reads_everything(world: World) -> None:
     assert await world.admin.children(paths.consumer_ids("g")) == []
 
 
-async def test_the_registration_is_what_java_writes(world: World) -> None:
+async def test_the_registration_is_what_java_writes(world: MemoryGroup) -> None:
     await world.prepare(t=1)
 
     async with world.connector("a") as connector:
@@ -204,7 +82,7 @@ async def test_the_registration_is_what_java_writes(world: World) -> None:
     assert text.endswith('"}')
 
 
-async def test_members_share_and_hand_offsets_over(world: World) -> None:
+async def test_members_share_and_hand_offsets_over(world: MemoryGroup) -> None:
     await world.prepare(t=5)
     for partition in range(5):
         world.logs.append("t", partition, b"x", b"y")
@@ -224,7 +102,7 @@ async def test_members_share_and_hand_offsets_over(world: World) -> None:
         asking.cancel()
 
 
-async def test_what_stays_is_read_on_without_a_break(world: World) -> None:
+async def test_what_stays_is_read_on_without_a_break(world: MemoryGroup) -> None:
     await world.prepare(t=2)
     world.logs.append("t", 0, *(b"%d" % n for n in range(8)))
 
@@ -239,7 +117,7 @@ async def test_what_stays_is_read_on_without_a_break(world: World) -> None:
     assert values == [b"%d" % n for n in range(8)]
 
 
-async def test_a_record_is_finished_when_the_next_one_is_asked_for(world: World) -> None:
+async def test_a_record_is_finished_when_the_next_one_is_asked_for(world: MemoryGroup) -> None:
     await world.prepare(t=1)
     world.logs.append("t", 0, b"a", b"b", b"c")
 
@@ -253,7 +131,7 @@ async def test_a_record_is_finished_when_the_next_one_is_asked_for(world: World)
         assert await take(stream, 2) == [b"b", b"c"]
 
 
-async def test_without_auto_commit_only_what_was_told_is_committed(world: World) -> None:
+async def test_without_auto_commit_only_what_was_told_is_committed(world: MemoryGroup) -> None:
     await world.prepare(t=1)
     world.logs.append("t", 0, b"a", b"b", b"c")
 
@@ -266,7 +144,7 @@ async def test_without_auto_commit_only_what_was_told_is_committed(world: World)
     assert await world.offset("t", 0) == 2
 
 
-async def test_a_handler_that_is_still_at_work_is_waited_for_and_not_repeated(world: World) -> None:
+async def test_a_handler_that_is_still_at_work_is_waited_for_and_not_repeated(world: MemoryGroup) -> None:
     await world.prepare(t=2)
     world.logs.append("t", 1, b"a", b"b", b"c")
 
@@ -282,7 +160,7 @@ async def test_a_handler_that_is_still_at_work_is_waited_for_and_not_repeated(wo
         asking.cancel()
 
 
-async def test_the_place_where_nothing_was_read_yet_moves_too(world: World) -> None:
+async def test_the_place_where_nothing_was_read_yet_moves_too(world: MemoryGroup) -> None:
     await world.prepare(t=1)
     world.logs.append("t", 0, b"old")
 
@@ -294,7 +172,7 @@ async def test_the_place_where_nothing_was_read_yet_moves_too(world: World) -> N
         assert await take(stream, 1) == [b"new"]
 
 
-async def test_an_expired_session_registers_and_claims_again_and_repeats_nothing(world: World) -> None:
+async def test_an_expired_session_registers_and_claims_again_and_repeats_nothing(world: MemoryGroup) -> None:
     await world.prepare(t=2)
     world.logs.append("t", 0, *(b"%d" % n for n in range(6)))
 
@@ -312,7 +190,7 @@ async def test_an_expired_session_registers_and_claims_again_and_repeats_nothing
         assert stat.ephemeral_owner == session.session_id
 
 
-async def test_others_take_over_from_a_member_that_expired(world: World) -> None:
+async def test_others_take_over_from_a_member_that_expired(world: MemoryGroup) -> None:
     await world.prepare(t=4)
 
     async with world.connector("a") as first, world.connector("b") as second:
@@ -327,7 +205,7 @@ async def test_others_take_over_from_a_member_that_expired(world: World) -> None
         await until(lambda: len(first.assignment) == 2 and len(second.assignment) == 2)
 
 
-async def test_a_lost_reply_to_a_claim_is_no_conflict(world: World) -> None:
+async def test_a_lost_reply_to_a_claim_is_no_conflict(world: MemoryGroup) -> None:
     await world.prepare(t=2)
     topic = TopicAssignment("t", dict.fromkeys(range(4), (1,)))
 
@@ -344,7 +222,9 @@ async def test_a_lost_reply_to_a_claim_is_no_conflict(world: World) -> None:
         assert await world.owners("t", 4) == dict.fromkeys(range(4), "g_a-0")
 
 
-async def test_a_partition_that_somebody_keeps_fails_the_rebalance_and_claims_nothing(world: World) -> None:
+async def test_a_partition_that_somebody_keeps_fails_the_rebalance_and_claims_nothing(
+    world: MemoryGroup,
+) -> None:
     await world.prepare(t=2)
     owner = ConsumerOwner("g", "t", 1, "somebody-0")
     await world.admin.create(owner.path, owner.encode(), make_parents=True)
@@ -360,7 +240,7 @@ async def test_a_partition_that_somebody_keeps_fails_the_rebalance_and_claims_no
         assert len(connector.assignment) == 2
 
 
-async def test_a_later_rebalance_that_fails_is_raised_by_the_streams_and_goes_on(world: World) -> None:
+async def test_a_later_rebalance_that_fails_is_raised_by_the_streams_and_goes_on(world: MemoryGroup) -> None:
     await world.prepare(t=1)
     world.logs.append("t", 1, b"late")
     owner = ConsumerOwner("g", "t", 1, "somebody-0")
@@ -382,7 +262,7 @@ async def test_a_later_rebalance_that_fails_is_raised_by_the_streams_and_goes_on
                 continue
 
 
-async def test_a_wildcard_reads_topics_that_are_made_later(world: World) -> None:
+async def test_a_wildcard_reads_topics_that_are_made_later(world: MemoryGroup) -> None:
     await world.prepare(orders=1, other=1)
     world.logs.append("orders", 0, b"o")
     world.logs.append("other", 0, b"not this")
@@ -398,7 +278,7 @@ async def test_a_wildcard_reads_topics_that_are_made_later(world: World) -> None
         assert b'"subscription":{"orders.*":1},"pattern":"white_list"' in data
 
 
-async def test_a_topic_may_be_made_after_its_stream(world: World) -> None:
+async def test_a_topic_may_be_made_after_its_stream(world: MemoryGroup) -> None:
     await world.prepare()
     await world.admin.create(paths.BROKER_TOPICS)
     world.logs.append("t", 0, b"x")
@@ -409,7 +289,7 @@ async def test_a_topic_may_be_made_after_its_stream(world: World) -> None:
         assert await take(stream, 1) == [b"x"]
 
 
-async def test_a_stream_without_records_times_out_and_can_be_used_again(world: World) -> None:
+async def test_a_stream_without_records_times_out_and_can_be_used_again(world: MemoryGroup) -> None:
     await world.prepare(t=1)
 
     async with world.connector("a", consumer_timeout_ms=20) as connector:
@@ -420,7 +300,7 @@ async def test_a_stream_without_records_times_out_and_can_be_used_again(world: W
         assert await take(stream, 1) == [b"x"]
 
 
-async def test_streams_end_with_the_connector_and_are_made_once(world: World) -> None:
+async def test_streams_end_with_the_connector_and_are_made_once(world: MemoryGroup) -> None:
     await world.prepare(t=1)
     connector = world.connector("a")
     await connector.start()
@@ -440,7 +320,9 @@ async def _all(stream: MessageStream) -> list[ConsumerRecord]:
 
 
 @pytest.mark.parametrize("dual", [True, False])
-async def test_offsets_kept_in_kafka_are_written_to_both_while_migrating(world: World, dual: bool) -> None:
+async def test_offsets_kept_in_kafka_are_written_to_both_while_migrating(
+    world: MemoryGroup, dual: bool
+) -> None:
     await world.prepare(t=1)
     world.logs.append("t", 0, b"a", b"b", b"c", b"d")
     await world.admin.create(paths.consumer_offset("g", "t", 0), b"2", make_parents=True)
@@ -455,7 +337,7 @@ async def test_offsets_kept_in_kafka_are_written_to_both_while_migrating(world: 
     assert await world.offset("t", 0) == (3 if dual else 2)
 
 
-async def test_offsets_that_cannot_be_written_are_not_taken_for_written(world: World) -> None:
+async def test_offsets_that_cannot_be_written_are_not_taken_for_written(world: MemoryGroup) -> None:
     await world.prepare(t=1)
     world.logs.append("t", 0, b"a", b"b")
 
@@ -471,7 +353,7 @@ async def test_offsets_that_cannot_be_written_are_not_taken_for_written(world: W
     assert world.logs.kept == {TopicPartition("t", 0): 1}
 
 
-async def test_finished_records_are_committed_regularly(world: World) -> None:
+async def test_finished_records_are_committed_regularly(world: MemoryGroup) -> None:
     await world.prepare(t=1)
     world.logs.append("t", 0, b"a", b"b")
 
@@ -481,7 +363,7 @@ async def test_finished_records_are_committed_regularly(world: World) -> None:
         await until(lambda: world.logs.kept == {TopicPartition("t", 0): 1})
 
 
-async def test_many_members_coming_and_going_lose_no_record(world: World) -> None:
+async def test_many_members_coming_and_going_lose_no_record(world: MemoryGroup) -> None:
     await world.prepare(t=6)
     expected = {b"%d-%d" % (partition, n) for partition in range(6) for n in range(60)}
     seen: Counter[bytes] = Counter()

@@ -1,0 +1,155 @@
+"""For tests: groups in ZooKeeper, over an ensemble and brokers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ottla.client.config import Address
+from ottla.consumer.record import ConsumerRecord
+from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
+from ottla.consumer.zookeeper.connector import ZookeeperConsumerConnector
+from ottla.consumer.zookeeper.registry import Registry
+from ottla.protocol.errors import LeaderNotAvailable
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.session import Session
+from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
+from ottla.zookeeper.znodes import BrokerRegistration, Endpoint, TopicAssignment
+
+
+class MemoryBrokers:
+    """The brokers' side: `logs` of partitions, and `kept` offsets; with `refuses` nothing can be kept."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        self.kept: dict[TopicPartition, int] = {}
+        self.grown = asyncio.Event()
+        self.refuses = False
+
+    def append(self, topic: str, partition: int, *values: bytes) -> None:
+        """Write records to a partition."""
+        self.logs[TopicPartition(topic, partition)] += values
+        self.grown.set()
+
+    @asynccontextmanager
+    async def open(
+        self, addresses: Iterable[Address], config: ZookeeperConsumerConfig
+    ) -> AsyncIterator[MemoryBrokers]:
+        """Give these brokers to a connector."""
+        assert list(addresses)
+        yield self
+
+    async def reader(self) -> MemoryReader:
+        """Return a new reader."""
+        return MemoryReader(self)
+
+    async def bounds(
+        self, partitions: Iterable[TopicPartition], *, smallest: bool
+    ) -> Mapping[TopicPartition, int]:
+        """Return where partitions begin or end."""
+        return {each: 0 if smallest else len(self.logs[each]) for each in partitions}
+
+    async def committed(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the offsets that are kept."""
+        return {each: self.kept[each] for each in partitions if each in self.kept}
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Keep offsets."""
+        if self.refuses:
+            raise LeaderNotAvailable("refused")
+        self.kept.update(offsets)
+
+
+class MemoryReader:
+    """Reads three records at a time of one partition after the other."""
+
+    def __init__(self, brokers: MemoryBrokers) -> None:
+        self._brokers = brokers
+        self._positions: dict[TopicPartition, int] = {}
+
+    def assign(self, partitions: Mapping[TopicPartition, int | None]) -> None:
+        """Read these partitions."""
+        self._positions = {
+            each: self._positions.get(each, 0) if start is None else start
+            for each, start in partitions.items()
+        }
+        self._brokers.grown.set()
+
+    async def next_records(self) -> list[ConsumerRecord]:
+        """Return records as soon as there are some."""
+        while True:
+            for each, position in self._positions.items():
+                values = self._brokers.logs[each][position : position + 3]
+                if values:
+                    self._positions[each] = position + len(values)
+                    return [_record(each, position + n, value) for n, value in enumerate(values)]
+            self._brokers.grown.clear()
+            await self._brokers.grown.wait()
+
+
+def _record(partition: TopicPartition, offset: int, value: bytes) -> ConsumerRecord:
+    return ConsumerRecord(partition.topic, partition.partition, offset, -1, None, value, ())
+
+
+class MemoryGroup:
+    """A cluster of one broker in memory, and connectors of a group `g` in it."""
+
+    def __init__(self) -> None:
+        self.ensemble = MemoryEnsemble()
+        self.logs = MemoryBrokers()
+        self.sessions: dict[str, MemorySession] = {}
+        self.admin = self.ensemble.session()
+
+    async def prepare(self, **topics: int) -> None:
+        """Register the broker and make topics with so many partitions."""
+        await self.admin.wait_connected()
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
+        broker = BrokerRegistration(1, (endpoint,), {"PLAINTEXT": "PLAINTEXT"}, 0)
+        await self.admin.create(broker.path, broker.encode(), make_parents=True)
+        for name, partitions in topics.items():
+            await self.make_topic(name, partitions)
+
+    async def make_topic(self, name: str, partitions: int) -> None:
+        """Make a topic, or give it more partitions."""
+        topic = TopicAssignment(name, dict.fromkeys(range(partitions), (1,)))
+        if await self.admin.exists(topic.path):
+            await self.admin.set(topic.path, topic.encode())
+        else:
+            await self.admin.create(topic.path, topic.encode(), make_parents=True)
+
+    def connector(self, name: str, **settings: Any) -> ZookeeperConsumerConnector:
+        """Return a member, to be entered; its session is in `sessions` then."""
+
+        @asynccontextmanager
+        async def open_session(config: ZookeeperConsumerConfig) -> AsyncIterator[Session]:
+            async with self.ensemble.session() as session:
+                self.sessions[name] = session
+                yield session
+
+        config = ZookeeperConsumerConfig(
+            **{
+                "group_id": "g",
+                "zookeeper_connect": "memory",
+                "consumer_id": name,
+                "auto_offset_reset": "smallest",
+                "rebalance_backoff_ms": 100,
+                **settings,
+            }
+        )
+        return ZookeeperConsumerConnector(config, open_session=open_session, open_brokers=self.logs.open)
+
+    async def owners(self, topic: str, partitions: int) -> dict[int, str]:
+        """Return who has claimed the partitions of a topic."""
+        asked = [TopicPartition(topic, number) for number in range(partitions)]
+        found = await Registry(self.admin, 0, "g").owners(asked)
+        return {each.partition: owner for each, owner in found.items()}
+
+    async def offset(self, topic: str, partition: int) -> int:
+        """Return the offset in ZooKeeper."""
+        return int((await self.admin.get(paths.consumer_offset("g", topic, partition)))[0])
