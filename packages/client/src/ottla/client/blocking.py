@@ -108,6 +108,11 @@ class LoopThread(Generic[C]):
         except RuntimeError:  # the loop was closed meanwhile
             raise self._refusal() from None
 
+    def check(self) -> None:
+        """Raise what a call would raise now: Forked, NotRunning."""
+        if self._pid != os.getpid() or self._loop is None:
+            _ = self.loop
+
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop. Raises Forked in a process that was forked, NotRunning without one."""
@@ -220,12 +225,12 @@ class Call(Generic[T]):
         """Whether it is over."""
         return self._result.done()
 
-    def result(self, timeout_s: float | None = None) -> T:
-        """Wait for it; a wait that ends early, by time or by Ctrl-C, cancels it."""
+    def result(self, timeout_s: float | None = None, *, cancels: bool = True) -> T:
+        """Wait for it; a wait that ends early, by time or by Ctrl-C, cancels it unless told otherwise."""
         try:
             return self._result.result(timeout_s)
         except BaseException:
-            if not self._result.done():
+            if cancels and not self._result.done():
                 self.cancel()
             raise
 
