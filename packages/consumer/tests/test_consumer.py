@@ -147,7 +147,7 @@ async def test_a_poll_of_nothing_ends_in_time() -> None:
     async with ScriptedBroker() as broker:
         Log(broker)
         async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
-            assert await consumer.poll(timeout_ms=20) == []
+            assert await consumer.getmany(timeout_ms=20) == {}
 
 
 async def test_a_commit_without_a_group_says_what_is_missing() -> None:

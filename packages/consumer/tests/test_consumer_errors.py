@@ -167,8 +167,12 @@ async def test_a_committed_offset_whose_lookup_was_cancelled_is_looked_up_again(
 
         broker.on(OffsetFetchRequest, committed)
         async with Consumer(
-            "t", bootstrap_servers=broker.bootstrap_servers, group_id="g", auto_offset_reset="earliest"
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
         ) as consumer:
+            consumer.assign([T])
             reading = asyncio.ensure_future(take(consumer, 1))
             with pytest.raises(asyncio.CancelledError):
                 await reading
@@ -195,7 +199,9 @@ async def test_a_partition_that_is_assigned_again_begins_where_the_group_stands(
             return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name=topic.name, partitions=[found])])
 
         broker.on(OffsetFetchRequest, committed)
-        async with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="g") as consumer:
+        async with Consumer(
+            bootstrap_servers=broker.bootstrap_servers, group_id="g", enable_auto_commit=False
+        ) as consumer:
             consumer.assign([T])
             assert await consumer.position(T) == 1
             consumer.assign([U])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from ottla.consumer.decoding import decode
-from ottla.consumer.positions import Positions
 from ottla.protocol.messages.fetch import AbortedTransaction
 from ottla.protocol.records import BatchBuilder, ControlType, convert_down, end_transaction_marker
 from ottla.protocol.topics import TopicPartition
@@ -73,28 +72,3 @@ def test_aborted_transactions_are_left_out_up_to_their_marker() -> None:
 
 def test_nothing_fetched_moves_nothing() -> None:
     assert decode(ORDERS, b"", 42) == ([], 42)
-
-
-def test_an_answer_for_a_place_that_was_left_is_void() -> None:
-    positions = Positions()
-    positions.assign([ORDERS])
-    positions.seek(ORDERS, 5)
-
-    positions.seek(ORDERS, 100)
-
-    assert not positions.moved(ORDERS, 5, 10)
-    assert positions.position(ORDERS) == 100
-
-
-def test_partitions_that_stay_keep_their_place() -> None:
-    other = TopicPartition("orders", 1)
-    positions = Positions()
-    positions.assign([ORDERS])
-    positions.seek(ORDERS, 5)
-    positions.pause([ORDERS])
-
-    positions.assign([ORDERS, other])
-
-    assert positions.all() == {ORDERS: 5}
-    assert positions.missing() == [other]
-    assert positions.fetchable() == {}

@@ -38,7 +38,10 @@ async def test_a_reader_that_closes_the_pipe_has_read_only_what_came_through() -
             lambda _: FindCoordinatorResponse(node_id=1, host=broker.host, port=broker.port),
         )
         broker.on(OffsetCommitRequest, lambda _: OffsetCommitResponse())
-        async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, group_id="g") as consumer:
+        async with Consumer(
+            bootstrap_servers=broker.bootstrap_servers, group_id="g", enable_auto_commit=False
+        ) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
             consumer.seek(TopicPartition("t", 0), 0)
             progress = Progress(consumer, commits=True)
             with pytest.raises(BrokenPipeError):

@@ -11,13 +11,14 @@ import click
 from ottla.client.commands import cluster_options, load_config, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ottla.consumer.consumer import Consumer
     from ottla.consumer.progress import Progress
     from ottla.consumer.record import ConsumerRecord
     from ottla.protocol.topics import TopicPartition
 
+AT_ONCE = 500
 FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
 
 
@@ -81,12 +82,15 @@ def consume(
         config = ConsumerConfig(
             group_id=group,
             auto_offset_reset="earliest" if from_beginning else "latest",
+            enable_auto_commit=False,  # what was printed is committed, not what was given out
             isolation_level=isolation_level,  # type: ignore[arg-type]
             client=client,
         )
-        async with Consumer(*topics, bootstrap_servers=bootstrap_server, config=config) as consumer:
+        names = () if partition is not None else topics
+        async with Consumer(*names, bootstrap_servers=bootstrap_server, config=config) as consumer:
             if partition is not None:
-                consumer.assign(_only(partition, topics, consumer.assignment))
+                known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
+                consumer.assign(_only(partition, known))
             if offset is not None and partition is not None:
                 consumer.seek(TopicPartition(topics[0], partition), offset)
             progress = Progress(consumer, commits=group is not None)
@@ -98,16 +102,17 @@ def consume(
     run(call)
 
 
-def _only(partition: int, topics: tuple[str, ...], known: list[TopicPartition]) -> list[TopicPartition]:
+def _only(partition: int, known: Mapping[str, set[int] | None]) -> list[TopicPartition]:
     """Name one partition of every topic. Raises ValueError where there is none, for which one would wait."""
+    from ottla.client.cluster import NoSuchTopic
     from ottla.protocol.topics import TopicPartition
 
-    wanted = [TopicPartition(topic, partition) for topic in topics]
-    for each in wanted:
-        if each not in known:
-            last = max(one.partition for one in known if one.topic == each.topic)
-            raise ValueError(f"topic {each.topic!r} has no partition {partition}, only 0 to {last}")
-    return wanted
+    for topic, partitions in known.items():
+        if not partitions:
+            raise NoSuchTopic(topic)
+        if partition not in partitions:
+            raise ValueError(f"topic {topic!r} has no partition {partition}, only 0 to {max(partitions)}")
+    return [TopicPartition(topic, partition) for topic in known]
 
 
 async def _print(
@@ -122,10 +127,12 @@ async def _print(
     while remaining is None or remaining > 0:
         if exit_at_end and not [p for p, end in ends.items() if await consumer.position(p) < end]:
             return
-        for record in await consumer.poll(500, 500 if remaining is None else min(remaining, 500)):
-            show(record)
-            progress.printed(record)
-            remaining = None if remaining is None else remaining - 1
+        count = AT_ONCE if remaining is None else min(remaining, AT_ONCE)
+        for records in (await consumer.getmany(timeout_ms=500, max_records=count)).values():
+            for record in records:
+                show(record)
+                progress.printed(record)
+                remaining = None if remaining is None else remaining - 1
         await progress.commit_when_due()
 
 
@@ -145,7 +152,8 @@ def _line(record: ConsumerRecord, template: str | None, as_json: bool) -> str | 
 
 def _shown(record: ConsumerRecord) -> dict[str, Any]:
     headers = ",".join(f"{key}={_text(value)}" for key, value in record.headers)
-    return record._asdict() | {"key": _text(record.key), "value": _text(record.value), "headers": headers}
+    plain = {name: getattr(record, name) for name in FIELDS[:4]}
+    return plain | {"key": _text(record.key), "value": _text(record.value), "headers": headers}
 
 
 def _text(data: bytes | None) -> str | None:

@@ -3,201 +3,298 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Unpack
 
-from ottla.client.admin import EARLIEST, LATEST, Groups, Offsets
-from ottla.client.cluster import Cluster
-from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.errors import ConsumerClosed, NoOffset
-from ottla.consumer.fetcher import Fetcher
-from ottla.consumer.positions import Positions
-from ottla.consumer.record import ConsumerRecord
+from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.consumer._records import ConsumerRecord
+from ottla.consumer.config import ConsumerConfig, ConsumerSettings
+from ottla.consumer.errors import NotAssigned, WrongMode
+from ottla.consumer.giving import USUAL_RECORDS, Records
+from ottla.consumer.life import Life
+from ottla.consumer.lookups import EARLIEST, LATEST, OffsetAndTimestamp
+from ottla.consumer.metrics import ConsumerMetrics
+from ottla.consumer.record import RecordBatch
+from ottla.consumer.subscription import TopicFilter, subscription
+from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.topics import TopicPartition
 
-POLL_S = 1.0
+Partition = TopicPartition | tuple[str, int]
+Offset = int | OffsetAndMetadata
 
 
-class Consumer:
+class Consumer(Life):
     """Reads topics, or partitions that `assign` gives.
 
-        async with Consumer("orders", auto_offset_reset="earliest") as consumer:
+        async with Consumer("orders", group_id="billing", auto_offset_reset="earliest") as consumer:
             async for record in consumer:
                 print(record.offset, record.key, record.value)
 
-    Every consumer reads all partitions of its topics: members of a group do not share them yet. With
-    `group_id` it begins where that group committed, and `commit` keeps the place.
+    With `group_id` the members of that group share the partitions, and the place is kept under its name;
+    without, a consumer reads all partitions of its topics. Records are fetched ahead in the background. They
+    may be asked for by one task at a time.
     """
 
     def __init__(
         self,
         *topics: str,
-        bootstrap_servers: str | Iterable[str] = "127.0.0.1:9092",
         config: ConsumerConfig | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
-        if config is not None and settings:
-            raise TypeError("give a config or single settings, not both")
-        self.config = config or ConsumerConfig(**settings)
-        self.topics = topics
-        self._cluster = Cluster(bootstrap_servers, self.config.client)
-        self._offsets = Offsets(self._cluster)
-        self._groups = Groups(self._cluster, self._offsets)
-        self._positions = Positions()
-        self._fetcher = Fetcher(self._cluster, self._positions, self.config)
-        self._buffer: deque[ConsumerRecord] = deque()
-        self._given: dict[TopicPartition, int] = {}
-        self._looked_up: set[TopicPartition] = set()
-        self._tasks: asyncio.TaskGroup | None = None
+        super().__init__(config, settings)
+        if topics:
+            self.subscribe(topics)
 
-    async def __aenter__(self) -> Self:
-        await self._cluster.__aenter__()
-        try:
-            await self._assign_topics()
-            self._tasks = asyncio.TaskGroup()
-            await self._tasks.__aenter__()
-        except BaseException:
-            await self._cluster.close()
-            raise
-        return self
+    # --- what to read
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | TopicFilter | None = None,
+        listener: Any = None,
     ) -> None:
-        tasks, self._tasks = self._tasks, None
-        self._fetcher.stop()
-        try:
-            if tasks is not None:
-                await tasks.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
-        finally:
-            await self._cluster.close()
+        """Read topics by name, or all whose names match; in place of what was subscribed to before.
 
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        return self
+        New partitions, and new topics that match, are found within `metadata_max_age_ms`. `listener` is a
+        RebalanceListener. Raises WrongMode after `assign`: unsubscribe first.
+        """
+        if self._is_manual:
+            raise WrongMode("partitions were assigned by hand; unsubscribe before subscribing to topics")
+        self._subscribe(subscription(topics, pattern), listener)
 
-    async def __anext__(self) -> ConsumerRecord:
-        while not self._buffer:
-            self._buffer.extend(await self._fetch(POLL_S))
-        return self._give(self._buffer.popleft())
+    def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group; what comes next is up to `subscribe` or `assign`."""
+        self._unsubscribe()
 
-    async def poll(self, timeout_ms: float = 1_000, max_records: int = 500) -> list[ConsumerRecord]:
-        """Return up to `max_records`, waiting up to `timeout_ms` for the first of them."""
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1_000
-        while not self._buffer:
-            left_s = deadline - asyncio.get_running_loop().time()
-            if left_s <= 0:
-                return []
-            self._buffer.extend(await self._fetch(left_s))
-        count = min(max_records, len(self._buffer))
-        return [self._give(self._buffer.popleft()) for _ in range(count)]
+    def subscription(self) -> frozenset[str]:
+        """Return the topics that are subscribed to: those named, or those found that match."""
+        if self._subscription is None:
+            return frozenset()
+        return self._subscription.names or frozenset(each.topic for each in self.assignment())
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions instead of whole topics."""
-        self._positions.assign(partitions)
-        kept = set(self._positions.assigned)
-        self._looked_up &= kept
-        self._buffer = deque(each for each in self._buffer if (each.topic, each.partition) in kept)
-        self._given = {each: offset for each, offset in self._given.items() if each in kept}
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read exactly these partitions; those that were read before go on from where they are.
 
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        Raises WrongMode for a member of a group: unsubscribe first.
+        """
+        if self._subscription is not None and self._membership is not None:
+            raise WrongMode("the group assigns partitions; unsubscribe before assigning some by hand")
+        self._assign_by_hand(partitions)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are read."""
         return self._positions.assigned
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read a partition from an offset on."""
-        self._positions.seek(partition, offset)
-        self._forget_buffered(partition)
+    def pause(self, *partitions: Partition) -> None:
+        """Give out, and fetch, nothing of some partitions until they are resumed; what is at hand is kept."""
+        places = [self._positions[_partition(each)] for each in partitions]
+        self.stop_giving(frozenset(place.partition for place in places))
+        for place in places:
+            place.is_paused = True
 
-    async def seek_to(self, timestamp_ms: int) -> None:
-        """Read all partitions from the first record at or after a time; EARLIEST and LATEST are times too."""
-        found = await self._offsets.find(dict.fromkeys(self._positions.assigned, timestamp_ms))
-        for partition, offset in found.items():
-            self.seek(partition, offset)
+    def resume(self, *partitions: Partition) -> None:
+        """Go on with partitions that were paused."""
+        for place in [self._positions[_partition(each)] for each in partitions]:
+            place.is_paused = False
+            self._positions.enqueue(place)
+        self._fetcher.look()
+        self._news.tell()
 
-    async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record that will be given out."""
-        if partition in self._given:
-            return self._given[partition]
-        await self._find_positions()
-        buffered = [each.offset for each in self._buffer if (each.topic, each.partition) == partition]
-        offset = buffered[0] if buffered else self._positions.position(partition)
-        if offset is None:
-            raise NoOffset(partition)
-        return offset
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are paused."""
+        return frozenset(place.partition for place in self._positions if place.is_paused)
 
-    async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return where the partitions end: one past their last record."""
-        wanted = dict.fromkeys(self._positions.assigned, LATEST)
-        return await self._offsets.find(wanted, read_committed=self.config.reads_committed)
+    # --- records
 
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Fetch nothing of some partitions until they are resumed; what is buffered is still given out."""
-        self._positions.pause(partitions)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Fetch partitions again."""
-        self._positions.resume(partitions)
-
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Keep the place under the group's name: behind the records that were given out, or as told.
-
-        Raises ValueError without `group_id`, NonEmptyGroup while others are members of that group.
-        """
-        if self.config.group_id is None:
-            raise ValueError("there is no group to commit for; set group_id")
-        wanted = self._given if offsets is None else offsets
-        if wanted:
-            await self._groups.commit(self.config.group_id, dict(wanted))
-
-    async def _assign_topics(self) -> None:
-        partitions: list[TopicPartition] = []
-        for name in self.topics:
-            topic = await self._cluster.topic(name)
-            partitions += (TopicPartition(name, index) for index in sorted(topic.partitions))
-        self._positions.assign(partitions)
-
-    async def _fetch(self, timeout_s: float) -> list[ConsumerRecord]:
-        if self._tasks is None:
-            raise ConsumerClosed("the consumer is not open; use it inside `async with`")
-        await self._find_positions()
-        return await self._fetcher.next_records(self._tasks, timeout_s)
-
-    async def _find_positions(self) -> None:
-        missing = self._positions.missing()
-        if not missing:
-            return
-        found = await self._committed(missing)
-        rest = [each for each in missing if each not in found]
-        if rest and self.config.auto_offset_reset == "none":
-            raise NoOffset(rest[0])
-        if rest:
-            goal = EARLIEST if self.config.auto_offset_reset == "earliest" else LATEST
-            found |= await self._offsets.find(dict.fromkeys(rest, goal))
-        for partition, offset in found.items():
-            if self._positions.position(partition) is None and partition in self._positions.assigned:
-                self._positions.seek(partition, offset)
-
-    async def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        # An offset that ran out of the log is not looked up again: it would run out again.
-        fresh = [each for each in partitions if each not in self._looked_up]
-        if self.config.group_id is None or not fresh:
-            return {}
-        committed = await self._groups.offsets(self.config.group_id, fresh)
-        # Not before the answer is there: a lookup that was cancelled would pass for "nothing committed".
-        self._looked_up.update(fresh)
-        return {each.partition: each.offset for each in committed}
-
-    def _give(self, record: ConsumerRecord) -> ConsumerRecord:
-        self._given[TopicPartition(record.topic, record.partition)] = record.offset + 1
+    async def getone(self, *partitions: Partition) -> ConsumerRecord:
+        """Return the next record, of all partitions or some."""
+        if not partitions and self._timeout_ms < 0:
+            return await self.__anext__()
+        found = await self._collect([_partition(each) for each in partitions], None, 1)
+        ((record,),) = found.values()
         return record
 
-    def _forget_buffered(self, partition: TopicPartition) -> None:
-        self._given.pop(partition, None)
-        self._buffer = deque(each for each in self._buffer if (each.topic, each.partition) != partition)
+    async def getmany(
+        self, *partitions: Partition, timeout_ms: float | None = 0, max_records: int | None = None
+    ) -> Records:
+        """Return what is at hand of all partitions or some, waiting up to `timeout_ms` for the first of it.
+
+        At most `max_records` (default: `max_poll_records`, or some thousands); None waits without end. The
+        result is finished when something is asked for next. Raises what keeps a partition from being read:
+        OffsetOutOfRange, RecordDeserializationFailed, CorruptMessage, errors of authorization.
+        """
+        limit = max_records or self.config.max_poll_records or USUAL_RECORDS
+        return await self._collect([_partition(each) for each in partitions], timeout_ms, limit)
+
+    async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
+        """Iterate over batches of records, each of one partition; one is finished when the next is asked for."""
+        limit = max_records or self.config.max_poll_records or USUAL_RECORDS
+        while (batch := await self._next_batch(limit)) is not None:
+            yield batch
+
+    # --- places
+
+    def seek(self, partition: Partition, offset: Offset) -> None:
+        """Go on with a partition from an offset; with a leader epoch, a truncation there is noticed."""
+        place = self._positions[_partition(partition)]
+        epoch = offset.leader_epoch if isinstance(offset, OffsetAndMetadata) else -1
+        where = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
+        if where < 0:
+            raise ValueError(f"an offset cannot be {where}")
+        self._leave(place)
+        place.seek(where, epoch)
+        self._look()
+
+    async def seek_to_beginning(self, *partitions: Partition) -> None:
+        """Go on from the first records of partitions, or of all that are read."""
+        await self._seek_times(dict.fromkeys(self._named(partitions), EARLIEST))
+
+    async def seek_to_end(self, *partitions: Partition) -> None:
+        """Go on behind the last records of partitions, or of all that are read."""
+        await self._seek_times(dict.fromkeys(self._named(partitions), LATEST))
+
+    async def seek_to_timestamp(self, timestamps: int | Mapping[TopicPartition, int]) -> None:
+        """Go on from the first records at or after a time in ms, of all partitions or each its own."""
+        if isinstance(timestamps, int):
+            await self._seek_times(dict.fromkeys(self._named(()), timestamps))
+        else:
+            await self._seek_times({_partition(each): time for each, time in timestamps.items()})
+
+    async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
+        """Go on from where the group stands; where it stands nowhere, nothing changes. Returns the offsets."""
+        wanted = self._named(partitions)
+        committed = await self.committed_offsets(wanted)
+        for partition, offset in committed.items():
+            if partition in self._positions:
+                self.seek(partition, offset)
+        return {each: committed[each].offset if each in committed else None for each in wanted}
+
+    async def position(self, partition: Partition) -> int:
+        """Return the offset of the next record of a partition that will be given out.
+
+        Raises NoOffset if there is none to begin from, NotAssigned if the partition is not read.
+        """
+        return await self._position(_partition(partition))
+
+    def highwater(self, partition: Partition) -> int | None:
+        """Return where a partition ended in the last answer; None before there was one."""
+        return self._positions[_partition(partition)].high_watermark
+
+    def last_stable_offset(self, partition: Partition) -> int | None:
+        """Return up to where no transaction was open in the last answer; None before there was one."""
+        return self._positions[_partition(partition)].last_stable_offset
+
+    def lag(self, partition: Partition) -> int | None:
+        """Return how many offsets the position is behind the end, as far as is known without asking."""
+        return self._lag(self._positions[_partition(partition)])
+
+    async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """Return the offsets of the first records of partitions."""
+        return await self._lookups.offsets({_partition(each): EARLIEST for each in partitions})
+
+    async def end_offsets(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
+        """Return where partitions end, one past their last record; None: those that are read.
+
+        With `read_committed` that is before the first transaction that is open.
+        """
+        wanted = self.assignment() if partitions is None else partitions
+        return await self._lookups.offsets({_partition(each): LATEST for each in wanted})
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record at or after a time in ms of each partition; None where there is none."""
+        wanted = {_partition(each): time for each, time in timestamps.items()}
+        for time in wanted.values():
+            if time < 0:
+                raise ValueError(f"a timestamp cannot be {time}")
+        found = await self._lookups.by_time(wanted)
+        return {partition: None if each.offset < 0 else each for partition, each in found.items()}
+
+    # --- commits
+
+    async def commit(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> None:
+        """Keep the place under the group's name: behind all records that were given out, or as told.
+
+        Raises ValueError without `group_id`, CommitFailed when the group gave the partitions to others.
+        """
+        commits = self._need_commits()
+        await commits.commit(self._to_commit(offsets))
+
+    def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> asyncio.Future[None]:
+        """`commit` without waiting for it; the future tells how it went, and may be left alone."""
+        return self._need_commits().commit_nowait(self._to_commit(offsets), self._need_tasks())
+
+    async def committed(self, partition: Partition) -> int | None:
+        """Return the offset that the group has committed of a partition; None where it has none."""
+        found = await self.committed_offsets([partition])
+        committed = found.get(_partition(partition))
+        return None if committed is None else committed.offset
+
+    async def committed_offsets(
+        self, partitions: Iterable[Partition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what the group has committed, with its notes; partitions without a commit are left out."""
+        wanted = [_partition(each) for each in partitions]
+        return await self._need_commits().committed(wanted, require_stable=self.config.reads_committed)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return who speaks for the group, for a producer that commits offsets of it in a transaction."""
+        self._need_commits()
+        return self._group_metadata()
+
+    # --- the cluster
+
+    async def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the numbers of a topic's partitions; None where there is no such topic."""
+        answer = await self._cluster.retry("finding a topic", lambda: self._cluster.refresh([topic]))
+        for each in answer.topics:
+            if each.name == topic:
+                if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    return None
+                if each.error_code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                    raise error_for(each.error_code, f"topic {topic!r}")
+                return {found.partition_index for found in each.partitions}
+        return None
+
+    async def topics(self) -> set[str]:
+        """Return the names of all topics that may be read, internal ones left out if the config says so."""
+        answer = await self._cluster.retry("finding topics", lambda: self._cluster.refresh(None))
+        return {
+            each.name or ""
+            for each in answer.topics
+            if not (each.is_internal and self.config.exclude_internal_topics)
+        }
+
+    @property
+    def metrics(self) -> ConsumerMetrics:
+        """What is counted."""
+        return self._metrics
+
+    # --- inside
+
+    def _named(self, partitions: Iterable[Partition]) -> list[TopicPartition]:
+        named = [_partition(each) for each in partitions] or sorted(self.assignment())
+        for each in named:
+            if each not in self._positions:
+                raise NotAssigned(each)
+        return named
+
+    def _to_commit(
+        self, offsets: Mapping[TopicPartition, Offset] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            given = ((place.partition, place.committable()) for place in self._positions)
+            return {partition: offset for partition, offset in given if offset is not None}
+        return {
+            _partition(partition): offset
+            if isinstance(offset, OffsetAndMetadata)
+            else OffsetAndMetadata(offset)
+            for partition, offset in offsets.items()
+        }
+
+
+def _partition(given: Partition) -> TopicPartition:
+    return given if isinstance(given, TopicPartition) else TopicPartition(*given)

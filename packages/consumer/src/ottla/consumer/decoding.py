@@ -1,20 +1,20 @@
-"""Records out of a fetched piece of a partition. Pure."""
+"""Records out of fetched pieces of partitions. The work is native (`_records.pyx`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from ottla.consumer._records import Cursor, end_of
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.messages.fetch import AbortedTransaction
-from ottla.protocol.records import (
-    Record,
-    decode_records,
-    magic_at,
-    read_header,
-    split_batches,
-)
+from ottla.protocol.records import Codec
 from ottla.protocol.topics import TopicPartition
+
+__all__ = ["Cursor", "Decoded", "decode", "decompression_ms", "end_of"]
+
+# How many compressed bytes a core unfolds in a millisecond, cautiously.
+_BYTES_PER_MS = {Codec.GZIP: 50_000, Codec.SNAPPY: 200_000, Codec.LZ4: 200_000, Codec.ZSTD: 100_000}
 
 
 class Decoded(NamedTuple):
@@ -29,6 +29,8 @@ def decode(
     data: bytes | memoryview,
     position: int,
     aborted: Sequence[AbortedTransaction] | None = None,
+    *,
+    check_crcs: bool = True,
 ) -> Decoded:
     """Return the records at or above `position`.
 
@@ -36,54 +38,19 @@ def decode(
     nobody's business. With `aborted` records of those transactions are left out (KIP-98). The next offset
     also passes batches that compaction emptied. Raises CorruptMessage.
     """
+    cursor = Cursor(partition, data, position, abortions(aborted), check_crcs=check_crcs)
     records: list[ConsumerRecord] = []
-    following = position
-    filtered = _Aborted(aborted or ())
-    for batch in split_batches(data, torn_tail=True):
-        kept = _records_of(batch, filtered)
-        records += (_named(partition, each) for each in kept if each.offset >= position)
-        following = max(following, _end_of(batch))
-    return Decoded(records, following)
+    while (record := cursor.read()) is not None:
+        records.append(record)
+    return Decoded(records, cursor.position)
 
 
-def _named(partition: TopicPartition, record: Record) -> ConsumerRecord:
-    topic, index = partition
-    return ConsumerRecord(
-        topic, index, record.offset, record.timestamp_ms, record.key, record.value, record.headers
-    )
+def abortions(aborted: Sequence[AbortedTransaction] | None) -> list[tuple[int, int]] | None:
+    """Bring aborted transactions into the shape that cursors take."""
+    return [(each.first_offset, each.producer_id) for each in aborted] if aborted else None
 
 
-def _records_of(batch: memoryview, filtered: _Aborted) -> Iterable[Record]:
-    if magic_at(batch) == 2:
-        header = read_header(batch)
-        if header.is_control:
-            filtered.ended(header.producer_id)
-            return ()
-        if header.is_transactional and filtered.covers(header.producer_id, header.base_offset):
-            return ()
-    return decode_records(batch)
-
-
-def _end_of(batch: memoryview) -> int:
-    if magic_at(batch) == 2:
-        return read_header(batch).next_offset
-    # Before v2 the offset in front is that of the last record inside.
-    return int.from_bytes(batch[:8], "big") + 1
-
-
-class _Aborted:
-    """Which producers are in an aborted transaction at the place that is being read."""
-
-    def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
-        self._coming = sorted(transactions, key=lambda each: each.first_offset)
-        self._open: set[int] = set()
-
-    def covers(self, producer_id: int, base_offset: int) -> bool:
-        """Say whether a transactional batch belongs to an aborted transaction."""
-        while self._coming and self._coming[0].first_offset <= base_offset:
-            self._open.add(self._coming.pop(0).producer_id)
-        return producer_id in self._open
-
-    def ended(self, producer_id: int) -> None:
-        """Take note that a producer's transaction ended here."""
-        self._open.discard(producer_id)
+def decompression_ms(cursor: Cursor) -> float:
+    """Estimate how long decompressing all that lies ahead of a cursor takes."""
+    sizes = cursor.compressed_sizes()
+    return sum(size / _BYTES_PER_MS.get(Codec(codec), 50_000) for codec, size in sizes.items() if codec <= 4)

@@ -1,181 +1,380 @@
-"""Fetches: one request at a time per broker, for all partitions that it leads."""
+"""Fetches ahead of the application: one request at a time per broker, for all partitions read from it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from ottla.client.cluster import Cluster, is_stale
+from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
+from ottla.client.pool import Pool
 from ottla.client.retry import is_retriable
+from ottla.client.serialization import deserializer
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.decoding import decode
-from ottla.consumer.errors import NoOffset
-from ottla.consumer.positions import Positions
-from ottla.consumer.record import ConsumerRecord
-from ottla.protocol.errors import CorruptMessage, ErrorCode, KafkaError, MessageTooLarge, error_for
+from ottla.consumer.decoding import Cursor, abortions, decompression_ms, end_of
+from ottla.consumer.errors import OffsetOutOfRange
+from ottla.consumer.fetch_session import Asked, FetchSession, Wanted
+from ottla.consumer.metrics import ConsumerMetrics
+from ottla.consumer.news import News
+from ottla.consumer.positions import NO_LEADER, Piece, Place, Positions
+from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, KafkaError, MessageTooLarge, error_for
 from ottla.protocol.messages.fetch import (
+    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     PartitionData,
 )
 from ottla.protocol.topics import TopicPartition
 
 NO_REPLICA = -1
-NO_SESSION, NO_SESSION_EPOCH = 0, -1
-NO_LEADER = -1
+OFF_LOOP_ABOVE_MS = 10.0
+
+_LOOK_AGAIN = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+)
+
+log = logging.getLogger(__name__)
 
 
-class _Failure(NamedTuple):
-    """What went wrong, and for which partitions at which offsets."""
+@dataclass(frozen=True, slots=True)
+class RawPiece:
+    """Bytes of a partition as they were fetched; records below `since_offset` are not wanted."""
 
-    error: ClientError | KafkaError
-    wanted: Mapping[TopicPartition, int]
+    partition: TopicPartition
+    data: memoryview
+    since_offset: int
+    aborted: Sequence[AbortedTransaction] | None
+    high_watermark: int
+    next_offset: int
+    """Where the partition goes on behind this piece."""
 
 
 class Fetcher:
-    """Keeps one fetch out per broker; `next_records` gives what comes first."""
+    """Keeps records at hand for all places that may be read.
 
-    def __init__(self, cluster: Cluster, positions: Positions, config: ConsumerConfig) -> None:
+    No more is fetched of a partition of which two answers are at hand, nor of any while about
+    `fetch_max_bytes` are.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Positions,
+        config: ConsumerConfig,
+        news: News,
+        metrics: ConsumerMetrics,
+        *,
+        look_up_leaders: Callable[[], None],
+        look_up_offsets: Callable[[], None],
+    ) -> None:
         self._cluster = cluster
         self._positions = positions
         self._config = config
-        self._out: dict[int, asyncio.Task[list[ConsumerRecord]]] = {}
-        self._failures: deque[_Failure] = deque()
+        self._news = news
+        self._metrics = metrics
+        self._look_up_leaders = look_up_leaders
+        self._look_up_offsets = look_up_offsets
+        self._key_deserializer = deserializer(config.key_deserializer)
+        self._value_deserializer = deserializer(config.value_deserializer)
+        # Brokers answer in order: other questions shall not wait behind a fetch that waits for records.
+        self._pool = Pool(cluster.config)
+        self._sessions: dict[int, FetchSession] = {}
+        self._out: set[int] = set()
+        self._wake = asyncio.Event()
 
-    async def next_records(self, tasks: asyncio.TaskGroup, timeout_s: float) -> list[ConsumerRecord]:
-        """Return records of one answer, or none when the time is over.
+    # --- what the consumer calls
 
-        Raises what is not worth repeating: NoOffset, authorization, corrupt records. What other partitions
-        had in the same answer is given first. Whoever calls again meets the error again, or seeks.
-        """
-        self._raise_failure()
-        for leader, wanted in self._by_leader().items():
-            if leader not in self._out:
-                ask = self._learn_leaders(wanted) if leader == NO_LEADER else self._fetch(leader, wanted)
-                self._out[leader] = tasks.create_task(ask)
-        if not self._out:  # everything is paused, or nothing assigned
-            await asyncio.sleep(min(self._config.client.retry_backoff_ms / 1_000, timeout_s))
-            return []
-        done, _ = await asyncio.wait(
-            self._out.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        records: list[ConsumerRecord] = []
-        for leader in [leader for leader, task in self._out.items() if task in done]:
-            records += self._out.pop(leader).result()
-        if not records:
-            self._raise_failure()
-        return records
+    def look(self) -> None:
+        """See what may be fetched now."""
+        self._wake.set()
 
-    def stop(self) -> None:
-        """Give up what is out."""
-        for task in self._out.values():
-            task.cancel()
-        self._out.clear()
-
-    def _raise_failure(self) -> None:
-        while self._failures:
-            error, wanted = self._failures.popleft()
-            # Whoever sought elsewhere since, or reads other partitions now, is past it.
-            if any(self._positions.position(each) == since for each, since in wanted.items()):
-                raise error
-
-    def _by_leader(self) -> dict[int, dict[TopicPartition, int]]:
-        found: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
-        for partition, offset in self._positions.fetchable().items():
-            leader = self._cluster.known_leader(partition)
-            found[NO_LEADER if leader is None else leader][partition] = offset
-        return found
-
-    async def _learn_leaders(self, wanted: Mapping[TopicPartition, int]) -> list[ConsumerRecord]:
+    async def run(self) -> None:
+        """Fetch, until cancelled."""
+        loop = asyncio.get_running_loop()
         try:
-            await self._cluster.refresh({partition.topic for partition in wanted})
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    self._wake.clear()
+                    for node, places in self._due(loop.time()).items():
+                        self._out.add(node)
+                        tasks.create_task(self._fetch(node, places))
+                    await self._next_turn(loop)
+        finally:
+            await self._pool.close()
+
+    def take_raw(self, max_bytes: int, partitions: Sequence[TopicPartition] = ()) -> list[RawPiece]:
+        """Return what is at hand as it was fetched, about `max_bytes` but at least one piece, and move on."""
+        taken: list[RawPiece] = []
+        size = 0
+        while size < max_bytes and (place := self._positions.next_ready(partitions)) is not None:
+            piece = place.pieces[0]
+            since = piece.cursor.position
+            place.finish_piece()
+            self._positions.enqueue(place)
+            end_offset = max(piece.end_offset, since)
+            taken.append(
+                RawPiece(
+                    place.partition,
+                    memoryview(piece.data),
+                    since,
+                    piece.aborted,
+                    piece.high_watermark,
+                    end_offset,
+                )
+            )
+            size += piece.cursor.size_in_bytes
+        self.look()
+        return taken
+
+    # --- when to fetch what
+
+    async def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        waits = [place.not_before_s for place in self._positions if place.not_before_s > now_s]
+        if not waits:
+            await self._wake.wait()
+            return
+        try:
+            async with asyncio.timeout_at(min(waits)):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _due(self, now_s: float) -> dict[int, list[Place]]:
+        """Return what to fetch from which broker, of those with no fetch out."""
+        due: dict[int, list[Place]] = defaultdict(list)
+        at_hand = 0
+        needs_leader = needs_offset = False
+        for place in self._positions:
+            for piece in place.pieces:
+                at_hand += piece.cursor.size_in_bytes
+            if place.is_fetchable(now_s):
+                node = self._node(place, now_s)
+                if node == NO_LEADER:
+                    needs_leader = True
+                elif node not in self._out:
+                    due[node].append(place)
+            elif place.must_validate or place.lacks_position:
+                needs_offset = True
+        if needs_leader:
+            self._look_up_leaders()
+        if needs_offset:
+            self._look_up_offsets()
+        return due if at_hand < self._config.fetch_max_bytes else {}
+
+    def _node(self, place: Place, now_s: float) -> int:
+        """Return the broker to read from: the leader, or the replica that it recommended (KIP-392)."""
+        if place.preferred != NO_LEADER:
+            if now_s < place.preferred_until_s and place.preferred in self._cluster.nodes:
+                return place.preferred
+            place.preferred = NO_LEADER
+        return place.leader if place.leader in self._cluster.nodes else NO_LEADER
+
+    # --- one fetch
+
+    async def _fetch(self, node: int, places: list[Place]) -> None:
+        session = self._sessions.setdefault(node, FetchSession())
+        asked = {place.partition: (place, place.generation) for place in places}
+        try:
+            answer = await self._ask(node, session, places)
         except (ClientError, KafkaError) as error:
-            if not is_retriable(error):
-                self._failures.append(_Failure(error, wanted))
-        if any(self._cluster.known_leader(partition) is None for partition in wanted):
-            await self._pause()
-        return []
+            session.broke()
+            self._failed(error, node, places)
+        else:
+            session.answered(answer.session_id, answer.error_code)
+            if answer.error_code != ErrorCode.NONE:
+                log.debug("fetch session ended", extra={"broker": node, "code": answer.error_code})
+            await self._read(node, answer, asked)
+        finally:
+            self._out.discard(node)
+            self._wake.set()
 
-    async def _fetch(self, leader: int, wanted: Mapping[TopicPartition, int]) -> list[ConsumerRecord]:
-        try:
-            bound_s = self._config.fetch_max_wait_ms / 1_000 + self._config.client.request_timeout_ms / 1_000
-            answer = await self._cluster.send(leader, self._request(wanted), FetchResponse, timeout_s=bound_s)
-        except (ClientError, KafkaError) as error:  # a KafkaError: the broker left the cluster
-            if not is_retriable(error):
-                self._failures.append(_Failure(error, wanted))
-            self._cluster.forget(*{partition.topic for partition in wanted})
-            await self._pause()
-            return []
-        records = self._records(answer, wanted)
-        if not records and any(data.error_code for _, data in _parts(answer)):
-            # Metadata and leader may contradict each other for a while: do not ask as fast as they answer.
-            await self._pause()
-        return records
+    async def _ask(self, node: int, session: FetchSession, places: list[Place]) -> FetchResponse:
+        known = self._cluster.nodes.get(node)
+        if known is None:
+            raise BrokerNotAvailable(f"broker {node} left the cluster")
+        connection = await self._pool.get(known.address)
+        wanted = {place.partition: Wanted(place.fetch_offset, place.leader_epoch) for place in places}
+        bound_s = (self._config.fetch_max_wait_ms + self._config.client.request_timeout_ms) / 1_000
+        request = self._request(session.ask(wanted))
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
+        answer = await connection.send(request, FetchResponse, timeout_s=bound_s)
+        self._metrics.answered((loop.time() - since_s) * 1_000, answer.throttle_time_ms)
+        return answer
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
-
-    def _records(self, answer: FetchResponse, wanted: Mapping[TopicPartition, int]) -> list[ConsumerRecord]:
-        records: list[ConsumerRecord] = []
-        for partition, data in _parts(answer):
-            if partition not in wanted:
-                continue
-            # Positions of earlier partitions have moved: an error here must not cost what they had.
-            try:
-                records += self._read(partition, wanted[partition], data)
-            except (ClientError, KafkaError) as error:
-                self._failures.append(_Failure(error, {partition: wanted[partition]}))
-        return records
-
-    def _read(self, partition: TopicPartition, since: int, data: PartitionData) -> list[ConsumerRecord]:
-        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._out_of_range(partition, since)
-            return []
-        if data.error_code != ErrorCode.NONE:
-            error = error_for(data.error_code, f"{partition} at offset {since}")
-            # What is damaged on disk stays so, though Kafka calls it retriable for producers.
-            if isinstance(error, CorruptMessage) or not (is_retriable(error) or is_stale(error)):
-                raise error
-            self._cluster.forget(partition.topic)
-            return []
-        aborted = data.aborted_transactions if self._config.reads_committed else None
-        decoded = decode(partition, data.records or b"", since, aborted)
-        if data.records and decoded.next_offset == since:
-            # Before version 3 a broker cuts a batch off rather than send more than was asked for.
-            raise MessageTooLarge(f"{partition} at offset {since}: raise max_partition_fetch_bytes")
-        return decoded.records if self._positions.moved(partition, since, decoded.next_offset) else []
-
-    def _out_of_range(self, partition: TopicPartition, since: int) -> None:
-        if self._config.auto_offset_reset == "none":
-            raise NoOffset(partition)
-        if self._positions.position(partition) == since:
-            self._positions.seek(partition, None)
-
-    def _request(self, wanted: Mapping[TopicPartition, int]) -> FetchRequest:
+    def _request(self, asked: Asked) -> FetchRequest:
         topics: dict[str, list[FetchPartition]] = defaultdict(list)
-        for partition, offset in wanted.items():
+        for partition, wanted in asked.partitions.items():
             topics[partition.topic].append(
                 FetchPartition(
                     partition=partition.partition,
-                    fetch_offset=offset,
+                    current_leader_epoch=wanted.leader_epoch,
+                    fetch_offset=wanted.offset,
                     partition_max_bytes=self._config.max_partition_fetch_bytes,
                 )
             )
+        forgotten: dict[str, list[int]] = defaultdict(list)
+        for partition in asked.forgotten:
+            forgotten[partition.topic].append(partition.partition)
         return FetchRequest(
             replica_id=NO_REPLICA,
             max_wait_ms=self._config.fetch_max_wait_ms,
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=self._config.fetch_max_bytes,
             isolation_level=int(self._config.reads_committed),
-            session_id=NO_SESSION,
-            session_epoch=NO_SESSION_EPOCH,
-            topics=[FetchTopic(topic=name, partitions=found) for name, found in topics.items()],
+            session_id=asked.session_id,
+            session_epoch=asked.epoch,
+            topics=[FetchTopic(topic=name, partitions=parts) for name, parts in topics.items()],
+            forgotten_topics_data=[
+                ForgottenTopic(topic=name, partitions=parts) for name, parts in forgotten.items()
+            ],
+            rack_id=self._config.client_rack or "",
         )
+
+    def _failed(self, error: ClientError | KafkaError, node: int, places: list[Place]) -> None:
+        """Nothing came of a fetch: ask again after a while, perhaps others."""
+        log.info("fetch failed", extra={"broker": node, "reason": str(error)})
+        if not is_retriable(error) and not isinstance(error, BrokerNotAvailable):
+            for place in places:
+                place.failure = error
+            self._news.tell()
+            return
+        for place in places:
+            place.preferred = NO_LEADER
+            self._put_off(place)
+        self._look_up_leaders()
+
+    def _put_off(self, place: Place) -> None:
+        place.not_before_s = asyncio.get_running_loop().time() + self._cluster.config.retry_backoff_ms / 1_000
+
+    # --- one answer
+
+    async def _read(
+        self, node: int, answer: FetchResponse, asked: Mapping[TopicPartition, tuple[Place, int]]
+    ) -> None:
+        pieces: list[tuple[Place, int, Piece]] = []
+        for partition, data in _parts(answer):
+            if partition not in asked:
+                continue
+            place, generation = asked[partition]
+            if place.is_gone or place.generation != generation:
+                continue
+            if data.error_code:
+                self._read_error(place, node, data.error_code)
+            elif (piece := self._read_data(place, data)) is not None:
+                pieces.append((place, generation, piece))
+        await self._decompress([piece.cursor for _, _, piece in pieces])
+        for place, generation, piece in pieces:
+            if not place.is_gone and place.generation == generation:
+                place.add(piece)
+                self._positions.enqueue(place)
+        self._news.tell()
+
+    async def _decompress(self, cursors: list[Cursor]) -> None:
+        """Do off the loop what would hold it up."""
+        slow = [(cursor, ms) for cursor in cursors if (ms := decompression_ms(cursor)) > 0]
+        if sum(ms for _, ms in slow) > OFF_LOOP_ABOVE_MS:
+            await asyncio.to_thread(_decompress_ahead, [cursor for cursor, _ in slow])
+
+    def _read_data(self, place: Place, data: PartitionData) -> Piece | None:
+        place.high_watermark = data.high_watermark
+        place.last_stable_offset = data.last_stable_offset if data.last_stable_offset >= 0 else None
+        if data.log_start_offset >= 0:
+            place.log_start_offset = data.log_start_offset
+        if data.preferred_read_replica != NO_LEADER and data.preferred_read_replica != place.leader:
+            self._prefer(place, data.preferred_read_replica)
+        records = data.records
+        if not records:
+            return None
+        end_offset, epoch, count = end_of(records, place.fetch_offset)
+        self._metrics.fetched(place.partition.topic, count, len(records))
+        if end_offset == place.fetch_offset:
+            return self._nothing_whole(place, records)
+        cursor = Cursor(
+            place.partition,
+            records,
+            place.fetch_offset,
+            abortions(data.aborted_transactions),
+            check_crcs=self._config.check_crcs,
+            key_deserializer=self._key_deserializer,
+            value_deserializer=self._value_deserializer,
+        )
+        return Piece(cursor, records, data.aborted_transactions, end_offset, epoch, data.high_watermark)
+
+    def _nothing_whole(self, place: Place, records: bytes | memoryview) -> Piece | None:
+        """Raise to the application what will never get any larger (before Kafka 0.10.1)."""
+        try:
+            Cursor(place.partition, records, place.fetch_offset).read()
+        except KafkaError as error:
+            place.failure = error
+            return None
+        place.failure = MessageTooLarge(
+            f"{place.partition} at offset {place.fetch_offset}: the record is larger than "
+            f"max_partition_fetch_bytes ({self._config.max_partition_fetch_bytes})"
+        )
+        return None
+
+    def _prefer(self, place: Place, replica: int) -> None:
+        place.preferred = replica
+        until_s = asyncio.get_running_loop().time() + self._cluster.config.metadata_max_age_ms / 1_000
+        place.preferred_until_s = until_s
+        if replica not in self._cluster.nodes:
+            self._look_up_leaders()
+
+    # --- errors
+
+    def _read_error(self, place: Place, node: int, code: int) -> None:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(place, node)
+        elif code in _LOOK_AGAIN:
+            place.preferred = NO_LEADER
+            place.leader = NO_LEADER
+            self._put_off(place)
+            self._look_up_leaders()
+        elif code != ErrorCode.CORRUPT_MESSAGE and is_retriable(error_for(code)):
+            self._put_off(place)
+        elif code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            log.warning("broker error", extra={"broker": node, "partition": str(place.partition)})
+            self._put_off(place)
+        else:
+            what = f"{place.partition} at offset {place.fetch_offset}: {ErrorCode(code).name}"
+            place.failure = error_for(code, what)
+
+    def _out_of_range(self, place: Place, node: int) -> None:
+        """Begin again as the policy says; but a follower may only be behind, and its leader knows better."""
+        if place.preferred == node != place.leader:
+            place.preferred = NO_LEADER
+            return
+        offset = place.fetch_offset
+        log.info("offset out of range", extra={"partition": str(place.partition), "offset": offset})
+        if self._config.auto_offset_reset == "none":
+            place.failure = OffsetOutOfRange({place.partition: offset})
+        elif place.pieces:
+            self._put_off(place)  # what is at hand comes first
+        else:
+            place.seek_time(None)
+            place.was_looked_up = True
+            self._look_up_offsets()
+
+
+def _decompress_ahead(cursors: list[Cursor]) -> None:
+    for cursor in cursors:
+        cursor.decompress_ahead()
 
 
 def _parts(answer: FetchResponse) -> Iterator[tuple[TopicPartition, PartitionData]]:

@@ -1,18 +1,52 @@
-"""A record as the consumer gives it out."""
+"""Records as the consumer gives them out, one by one or by the batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from ottla.consumer._records import ConsumerRecord
+from ottla.protocol.topics import TopicPartition
+
+__all__ = ["ConsumerRecord", "RecordBatch"]
 
 
-class ConsumerRecord(NamedTuple):
-    """One record. `timestamp_ms` is -1 where its format has none (before Kafka 0.10)."""
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordBatch(Sequence[ConsumerRecord]):
+    """Records of one partition, in order: a sequence that knows where it comes from."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
+    topic_partition: TopicPartition
+    records: list[ConsumerRecord]
+    next_offset: int
+    """Where the partition goes on behind this batch; offsets in between may be missing."""
+    high_watermark: int
+    """Where the partition ended when this was fetched."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.topic_partition.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self.topic_partition.partition
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of the first record."""
+        return self.records[0].offset
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return iter(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> ConsumerRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ConsumerRecord]: ...
+    def __getitem__(self, index: int | slice) -> ConsumerRecord | list[ConsumerRecord]:
+        return self.records[index]

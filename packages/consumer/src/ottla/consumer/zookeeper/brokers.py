@@ -62,7 +62,8 @@ class ConsumerReader:
 
     async def next_records(self) -> Sequence[ConsumerRecord]:
         """Return records as soon as there are some, or none after a while."""
-        return await self._consumer.poll(POLL_MS, RECORDS_AT_ONCE)
+        found = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=RECORDS_AT_ONCE)
+        return [record for records in found.values() for record in records]
 
 
 class ClusterBrokers:

@@ -1,0 +1,277 @@
+# Records: numbers at once, key, value and headers when they are asked for.
+
+@cython.final
+@cython.no_gc
+cdef class Held:
+    """Bytes that records point into, kept alive and unchanged."""
+
+    cdef Py_buffer view
+    cdef bint held
+
+    def __cinit__(self, data):
+        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+@cython.final
+@cython.no_gc
+cdef class Origin:
+    """What all records of a batch share."""
+
+    cdef object topic, topic_partition, timestamp_type
+    cdef int32_t partition, leader_epoch
+
+
+@cython.final
+@cython.freelist(1024)
+@cython.no_gc
+cdef class ConsumerRecord:
+    cdef readonly int64_t offset, timestamp_ms
+    cdef const unsigned char* _key_data
+    cdef const unsigned char* _value_data
+    cdef const unsigned char* _header_data
+    cdef readonly int32_t serialized_key_size, serialized_value_size
+    cdef int32_t _header_count
+    cdef bint _has_key, _has_value           # whether _key and _value are made
+    cdef Origin _origin
+    cdef Held _held                          # what the pointers point into; None when all is made
+    cdef object _key, _value
+    cdef tuple _headers
+
+    def __init__(
+        self,
+        str topic not None,
+        int32_t partition,
+        int64_t offset,
+        int64_t timestamp_ms=-1,
+        key=None,
+        value=None,
+        headers=(),
+        *,
+        timestamp_type=TimestampType.CREATE_TIME,
+        int32_t leader_epoch=-1,
+        serialized_key_size=None,
+        serialized_value_size=None,
+    ):
+        self._origin = _origin(TopicPartition(topic, partition), leader_epoch, timestamp_type)
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self._key = key
+        self._value = value
+        self._has_key = self._has_value = True
+        self._headers = tuple(headers)
+        self.serialized_key_size = _size(key, serialized_key_size)
+        self.serialized_value_size = _size(value, serialized_value_size)
+
+    @property
+    def topic(self):
+        return self._origin.topic
+
+    @property
+    def partition(self):
+        return self._origin.partition
+
+    @property
+    def topic_partition(self):
+        return self._origin.topic_partition
+
+    @property
+    def leader_epoch(self):
+        return self._origin.leader_epoch
+
+    @property
+    def timestamp_type(self):
+        return self._origin.timestamp_type
+
+    @property
+    def timestamp(self):
+        return self.timestamp_ms
+
+    @property
+    def key(self):
+        return self._get_key()
+
+    @property
+    def value(self):
+        return self._get_value()
+
+    @property
+    def headers(self):
+        return self._get_headers()
+
+    cdef inline object _get_key(self):
+        if not self._has_key:
+            self._key = _bytes(self._key_data, self.serialized_key_size)
+            self._has_key = True
+            self._let_go()
+        return self._key
+
+    cdef inline object _get_value(self):
+        if not self._has_value:
+            self._value = _bytes(self._value_data, self.serialized_value_size)
+            self._has_value = True
+            self._let_go()
+        return self._value
+
+    cdef inline tuple _get_headers(self):
+        if self._headers is None:
+            self._headers = _unpack_headers(self._header_data, self._header_count)
+            self._let_go()
+        return self._headers
+
+    cdef inline void _let_go(self):
+        """A record that is kept for long must not keep all that was fetched with it."""
+        if self._has_key and self._has_value and self._headers is not None:
+            self._held = None
+
+    def __eq__(self, other):
+        if not isinstance(other, ConsumerRecord):
+            return NotImplemented
+        return _fields(self) == _fields(other)
+
+    def __hash__(self):
+        return hash((self._origin.topic, self._origin.partition, self.offset))
+
+    def __repr__(self):
+        return (
+            f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp_ms={self.timestamp_ms}, key={self.key!r}, value={self.value!r}, "
+            f"headers={self.headers!r})"
+        )
+
+    def __copy__(self):
+        return self
+
+    def __reduce__(self):
+        return _restored, (
+            *_fields(self), int(self.timestamp_type), self.leader_epoch, self.serialized_key_size,
+            self.serialized_value_size,
+        )
+
+
+def _restored(
+    topic, partition, offset, timestamp_ms, key, value, headers, timestamp_type, leader_epoch, key_size,
+    value_size,
+):
+    return ConsumerRecord(
+        topic, partition, offset, timestamp_ms, key, value, headers,
+        timestamp_type=_TIMESTAMP_TYPES[timestamp_type], leader_epoch=leader_epoch,
+        serialized_key_size=key_size, serialized_value_size=value_size,
+    )
+
+
+cdef inline object _bytes(const unsigned char* data, int32_t size):
+    return None if size < 0 else PyBytes_FromStringAndSize(<const char*>data, size)
+
+
+cdef int32_t _size(data, told) except -2:
+    if told is not None:
+        return told
+    return len(data) if isinstance(data, (bytes, bytearray, memoryview)) else -1
+
+
+cdef tuple _fields(ConsumerRecord record):
+    return (
+        record.topic, record.partition, record.offset, record.timestamp_ms, record.key, record.value,
+        record.headers,
+    )
+
+
+cdef Origin _origin(topic_partition, int32_t leader_epoch, timestamp_type):
+    cdef Origin origin = Origin.__new__(Origin)
+    origin.topic, partition = topic_partition
+    origin.partition = partition
+    origin.topic_partition = topic_partition
+    origin.leader_epoch = leader_epoch
+    origin.timestamp_type = timestamp_type
+    return origin
+
+
+cdef struct RawRecord:
+    int64_t timestamp_delta
+    const unsigned char* key
+    const unsigned char* value
+    const unsigned char* headers
+    int32_t offset_delta
+    int32_t key_size
+    int32_t value_size
+    int32_t header_count
+
+
+cdef inline const unsigned char* _parse(
+    const unsigned char* p, const unsigned char* end, RawRecord* r
+) noexcept nogil:
+    """Read one record wholly inside [p, end); return where the next begins, or NULL when it is malformed."""
+    cdef int32_t size
+    cdef const unsigned char* record_end
+    p = get_varint(p, end, &size)
+    if p is NULL or size < 1 or size > end - p:
+        return NULL
+    record_end = p + size
+    p = get_varlong(p + 1, record_end, &r.timestamp_delta)
+    if p is NULL:
+        return NULL
+    p = get_varint(p, record_end, &r.offset_delta)
+    if p is NULL:
+        return NULL
+    p = get_varint(p, record_end, &r.key_size)
+    if p is NULL or r.key_size > record_end - p:
+        return NULL
+    r.key = p
+    if r.key_size > 0:
+        p += r.key_size
+    p = get_varint(p, record_end, &r.value_size)
+    if p is NULL or r.value_size > record_end - p:
+        return NULL
+    r.value = p
+    if r.value_size > 0:
+        p += r.value_size
+    p = get_varint(p, record_end, &r.header_count)
+    if p is NULL:
+        return NULL
+    r.headers = p
+    if r.header_count:
+        p = _skip_headers(p, record_end, r.header_count)
+    # a record that does not fill its length is as wrong as one that runs over
+    if p is not record_end:
+        return NULL
+    return record_end
+
+
+cdef const unsigned char* _skip_headers(
+    const unsigned char* p, const unsigned char* end, int32_t count
+) noexcept nogil:
+    cdef int32_t size, i
+    # every header takes at least two bytes: a hostile count costs no walk
+    if count < 0 or count > (end - p) // 2:
+        return NULL
+    for i in range(count):
+        p = get_varint(p, end, &size)
+        if p is NULL or size < 0 or size > end - p:
+            return NULL
+        p = get_varint(p + size, end, &size)
+        if p is NULL or size > end - p:
+            return NULL
+        if size > 0:
+            p += size
+    return p
+
+
+cdef tuple _unpack_headers(const unsigned char* p, int32_t count):
+    """The headers of a record that `_parse` accepted: every length is known to fit."""
+    # Far enough for any length; the lengths themselves were seen to end in time.
+    cdef const unsigned char* end = p + (<Py_ssize_t>1 << 31)
+    cdef int32_t size = 0
+    cdef list headers = []
+    for _ in range(count):
+        p = get_varint(p, end, &size)
+        key = PyUnicode_DecodeUTF8(<char*>p, size, "surrogateescape")
+        p = get_varint(p + size, end, &size)
+        headers.append((key, _bytes(p, size)))
+        if size > 0:
+            p += size
+    return tuple(headers)
