@@ -12,6 +12,7 @@ from ottla.client.errors import ClientError
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.coordinator_line import CoordinatorLine
 from ottla.consumer.group_errors import CommitFailed
+from ottla.consumer.metrics import ConsumerMetrics
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -52,6 +53,7 @@ class Commits:
         speaker: Callable[[], GroupMetadata | None],
         *,
         on_commit: Callable[[Offsets], None] | None = None,
+        metrics: ConsumerMetrics | None = None,
     ) -> None:
         self.group_id = group_id
         self._cluster = cluster
@@ -59,6 +61,7 @@ class Commits:
         self._line = CoordinatorLine(cluster, group_id)
         self._speaker = speaker
         self._on_commit = on_commit
+        self._metrics = metrics or ConsumerMetrics()
         self._order = asyncio.Lock()
 
     async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
@@ -73,8 +76,20 @@ class Commits:
         speaker = self._speaker()
         if speaker is None:
             raise CommitFailed(_OUT_OF_GROUP)
+        try:
+            async with self._order:
+                await self._store(speaker, offsets, timeout_s)
+        except (ClientError, KafkaError):
+            self._metrics.commit_error_total += 1
+            raise
+        if self._on_commit is not None:
+            self._on_commit(offsets)
+
+    async def _store(self, speaker: GroupMetadata, offsets: Offsets, timeout_s: float | None) -> None:
         request = _commit_request(speaker, offsets)
         min_version = VERSION_WITH_INSTANCES if speaker.group_instance_id is not None else None
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
 
         async def ask() -> None:
             answer = await self._line.send(request, OffsetCommitResponse, min_version=min_version)
@@ -84,12 +99,9 @@ class Commits:
                         TopicPartition(topic.name, each.partition_index), each.error_code
                     )
 
-        async with self._order:
-            await self._cluster.retry(
-                f"committing offsets of group {self.group_id!r}", ask, timeout_s=timeout_s
-            )
-        if self._on_commit is not None:
-            self._on_commit(offsets)
+        what = f"committing offsets of group {self.group_id!r}"
+        await self._cluster.retry(what, ask, timeout_s=timeout_s)
+        self._metrics.committed((loop.time() - since_s) * 1_000)
 
     def commit_nowait(self, offsets: Offsets, tasks: asyncio.TaskGroup) -> asyncio.Future[None]:
         """Store offsets without waiting for it; the future tells how it went, and may be left alone."""

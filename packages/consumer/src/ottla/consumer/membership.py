@@ -26,6 +26,7 @@ from ottla.consumer.group_config import GroupConfig
 from ottla.consumer.group_errors import Fenced
 from ottla.consumer.group_requests import GroupRequests
 from ottla.consumer.listener import tell
+from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.rebalance import NO_GENERATION, Member, MemberRules, Phase
 from ottla.consumer.rebalance_events import (
     Adopt,
@@ -41,6 +42,7 @@ from ottla.consumer.rebalance_events import (
     GiveUp,
     Heartbeat,
     Join,
+    Joined,
     Leave,
     LookUp,
     Partitions,
@@ -99,9 +101,12 @@ class Membership:
         auto_commit: AutoCommit | None = None,
         *,
         wake: Callable[[], None] | None = None,
+        metrics: ConsumerMetrics | None = None,
     ) -> None:
         self.config = config
         self._wake = wake
+        self._metrics = metrics or ConsumerMetrics()
+        self._unstable_since_ms: float | None = None
         self._cluster = cluster
         self._application = application
         self._auto_commit = auto_commit
@@ -219,6 +224,7 @@ class Membership:
         effects = self._member.step(event, self._now_ms())
         if self._member.phase is not before:
             self._say(event)
+            self._measure(event)
         if isinstance(event, TopicsFound) and not all(event.topics.values()):
             self._watch.look_now()
         for effect in effects:
@@ -228,6 +234,18 @@ class Membership:
         member = self._member
         (self._stable.set if member.phase is Phase.STABLE else self._stable.clear)()
         self._log(logging.DEBUG, f"group member is {member.phase.value}", after=type(event).__name__)
+
+    def _measure(self, event: Event) -> None:
+        now_ms, phase = self._now_ms(), self._member.phase
+        self._metrics.join_total += isinstance(event, Joined)
+        self._metrics.failed_rebalance_total += isinstance(event, Refused) and phase is not Phase.JOINING
+        if phase is Phase.OUT:
+            self._unstable_since_ms = None
+        elif phase is not Phase.STABLE:
+            self._unstable_since_ms = self._unstable_since_ms or now_ms
+        elif self._unstable_since_ms is not None:
+            self._metrics.rebalanced(now_ms - self._unstable_since_ms)
+            self._unstable_since_ms = None
 
     def _do(self, effect: Effect) -> None:
         match effect:
@@ -333,6 +351,7 @@ class Membership:
 
     async def _beat(self, effect: Heartbeat) -> None:
         code = await self._requests.beat(effect)
+        self._metrics.heartbeat_total += code is not None
         self._inbox.put_nowait(Beaten(effect.member_id, effect.generation, code))
 
     def _leave(self, effect: Leave) -> None:
