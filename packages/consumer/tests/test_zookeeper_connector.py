@@ -16,6 +16,7 @@ from ottla.consumer.zookeeper import (
     MessageStream,
     MessageStreamsExist,
     Whitelist,
+    ZookeeperConsumerConnector,
 )
 from ottla.consumer.zookeeper.testing import MemoryGroup
 from ottla.protocol.errors import LeaderNotAvailable
@@ -396,3 +397,48 @@ async def test_many_members_coming_and_going_lose_no_record(world: MemoryGroup) 
 
     assert set(seen) == expected
     assert sum(seen.values()) <= len(expected) + 6 * 6
+
+
+class Ear:
+    """Keeps what a listener hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, list[int]]] = []
+        self.connector: ZookeeperConsumerConnector | None = None
+
+    async def on_partitions_revoked(self, revoked: frozenset[TopicPartition]) -> None:
+        self.heard.append(("revoked", sorted(each.partition for each in revoked)))
+        if self.connector is not None:
+            await self.connector.commit_offsets()
+
+    def on_partitions_assigned(self, assigned: frozenset[TopicPartition]) -> None:
+        self.heard.append(("assigned", sorted(each.partition for each in assigned)))
+
+    def on_partitions_lost(self, lost: frozenset[TopicPartition]) -> None:
+        self.heard.append(("lost", sorted(each.partition for each in lost)))
+
+
+async def test_a_listener_hears_of_partitions_and_may_commit_before_they_go(world: MemoryGroup) -> None:
+    await world.prepare(t=2)
+    world.logs.append("t", 1, b"a", b"b")
+    ear = Ear()
+
+    async with world.connector("a", listener=ear, auto_commit_enable=False) as connector:
+        ear.connector = connector
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        await take(stream, 1)
+        async with world.connector("b") as second:
+            await second.create_message_streams({"t": 1})
+            assert await world.offset("t", 1) == 1
+        await until(lambda: len(connector.assignment) == 2)
+        world.ensemble.expire(world.sessions["a"])
+        await until(lambda: len(connector.assignment) == 2)
+
+    assert ear.heard == [
+        ("assigned", [0, 1]),
+        ("revoked", [1]),
+        ("assigned", [1]),
+        ("lost", [0, 1]),
+        ("assigned", [0, 1]),
+        ("revoked", [0, 1]),
+    ]

@@ -61,19 +61,22 @@ class ZookeeperConsumerConnector:
     Each partition is owned by one stream of one member, and moves as members come and go; members may be
     written in Java. What is finished is committed before a partition is given up, a record being finished
     when the next one of its stream is asked for. Around failures records may be given out twice, never not at
-    all. Instead of `async with`, `start` and `shutdown` may be called.
+    all. A `listener` hears of partitions as a `RebalanceListener` does: before they are given up, and before
+    the first record of new ones. Instead of `async with`, `start` and `shutdown` may be called.
     """
 
     def __init__(
         self,
         config: ZookeeperConsumerConfig | None = None,
         *,
+        listener: object | None = None,
         open_session: OpenSession = kazoo_session,
         open_brokers: OpenBrokers = ClusterBrokers,
         **settings: Any,
     ) -> None:
         self.config = chosen(ZookeeperConsumerConfig, config, settings)
         self.consumer_id = new_consumer_id(self.config.group_id, self.config.consumer_id)
+        self._listener = listener
         self._open_session = open_session
         self._open_brokers = open_brokers
         self._places = Places()
@@ -189,7 +192,15 @@ class ZookeeperConsumerConnector:
         if self._session is None or self._tasks is None:
             raise ConsumerClosed("the connector is not open; use it inside `async with`")
         registration = ConsumerRegistration(self.config.group_id, self.consumer_id, dict(counts), pattern, -1)
-        member = Member(self.config, self._session, self._open_brokers, self._places, registration, streams)
+        member = Member(
+            self.config,
+            self._session,
+            self._open_brokers,
+            self._places,
+            registration,
+            streams,
+            self._listener,
+        )
         self._member = member
         running = self._tasks.create_task(self._take_part(member))
         try:

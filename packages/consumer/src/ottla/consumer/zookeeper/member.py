@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ottla.client.config import Address
 from ottla.client.errors import ClientError
+from ottla.consumer.listener import tell
 from ottla.consumer.zookeeper.assignment import ASSIGNMENTS, Ownership, ThreadId
 from ottla.consumer.zookeeper.brokers import Brokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
@@ -52,6 +53,7 @@ class Member:
         places: Places,
         registration: ConsumerRegistration,
         streams: Streams,
+        listener: object | None = None,
     ) -> None:
         self.config = config
         self.registration = registration
@@ -60,6 +62,8 @@ class Member:
         self._open_brokers = open_brokers
         self._places = places
         self._streams = streams
+        self._listener = listener
+        self._lost_partitions: frozenset[TopicPartition] = frozenset()
         self._brokers: Brokers | None = None
         self._readers: dict[MessageStream, Reader] = {}
         self._stack = AsyncExitStack()
@@ -111,6 +115,7 @@ class Member:
 
     def _lost(self) -> None:
         """Own nothing any more: the ephemeral claims ended with the session, and others may have them."""
+        self._lost_partitions |= self.partitions
         for stream in self._streams.values():
             stream.release(self._held)
         self._places.end(self._held)
@@ -177,6 +182,8 @@ class Member:
     # --- one rebalance
 
     async def _attempt(self) -> None:
+        lost, self._lost_partitions = self._lost_partitions, frozenset()
+        await self._tell("lost", lost)
         await self._session.wait_connected()
         number, registry = self._session.session_number, self._registry()
         if self._registered_in != number:
@@ -213,6 +220,7 @@ class Member:
         for stream in self._streams.values():
             stream.release(going)
         await self._until_done_with(going)
+        await self._tell("revoked", going)
         # Commit before deleting our claim: once the znode is gone another member may start from the old
         # offset and deliver everything since then again.
         if self.config.auto_commit_enable:
@@ -258,6 +266,7 @@ class Member:
         # Not before the claims: who owned them before committed before giving them up.
         stored, starts = await self._starts(registry, [each for some in wanted.values() for each in some])
         readers = {stream: await self._reader(stream) for stream in wanted}
+        await self._tell("assigned", [each for some in wanted.values() for each in some])
         if self._session.session_number != number:
             raise SessionExpired("", "the claims ended while offsets were looked up")
         for stream, partitions in wanted.items():
@@ -266,6 +275,16 @@ class Member:
         if wanted:
             owned = ", ".join(sorted(str(each) for each in mine))
             log.info("%s owns %s", self.registration.consumer_id, owned)
+
+    async def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        """Tell the listener. What it raises is logged: others wait for the rebalance to go on."""
+        if self._listener is None or not partitions:
+            return
+        timeout_s = self.config.backoff_s * self.config.rebalance_max_retries
+        try:
+            await tell(self._listener, what, frozenset(partitions), timeout_s)
+        except Exception:
+            log.exception("a rebalance listener failed")
 
     def _stream(self, partition: TopicPartition, thread: ThreadId) -> MessageStream:
         topic = None if self.registration.pattern in FILTERS else partition.topic
@@ -342,6 +361,7 @@ class Member:
         registry = self._registry()
         try:
             async with asyncio.timeout(GOODBYE_S):
+                await self._tell("revoked", self._held)
                 if self.config.auto_commit_enable and self._held:
                     await self.commit(registry)
                 await registry.release(self._doubtful.union(self._held))

@@ -123,7 +123,9 @@ class MemoryGroup:
         else:
             await self.admin.create(topic.path, topic.encode(), make_parents=True)
 
-    def connector(self, name: str, **settings: Any) -> ZookeeperConsumerConnector:
+    def connector(
+        self, name: str, *, listener: object | None = None, **settings: Any
+    ) -> ZookeeperConsumerConnector:
         """Return a member, to be entered; its session is in `sessions` then."""
 
         @asynccontextmanager
@@ -142,7 +144,9 @@ class MemoryGroup:
                 **settings,
             }
         )
-        return ZookeeperConsumerConnector(config, open_session=open_session, open_brokers=self.logs.open)
+        return ZookeeperConsumerConnector(
+            config, listener=listener, open_session=open_session, open_brokers=self.logs.open
+        )
 
     async def owners(self, topic: str, partitions: int) -> dict[int, str]:
         """Return who has claimed the partitions of a topic."""
