@@ -1,17 +1,37 @@
-"""An asyncio producer for Kafka and Ottla."""
+"""An asyncio producer for Kafka and Ottla, and a synchronous one."""
 
-from ottla.producer.config import ProducerConfig
-from ottla.producer.errors import DeliveryTimeout, ProducerClosed, RecordTooLarge
+from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.serialization import SerializationFailed
+from ottla.producer.config import ProducerConfig, ProducerSettings
+from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed, RecordTooLarge
+from ottla.producer.interceptors import ProducerInterceptor
+from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.partitioner import Partitioner
 from ottla.producer.producer import Producer
-from ottla.producer.record import RecordMetadata
+from ottla.producer.record import ProducerRecord, RecordMetadata
+from ottla.producer.sending import Acknowledgement, Acknowledgements, BatchBuilder
+from ottla.protocol.topics import TopicPartition
 
 __all__ = [
+    "Acknowledgement",
+    "Acknowledgements",
+    "BatchBuilder",
+    "BufferFull",
     "DeliveryTimeout",
+    "GroupMetadata",
+    "OffsetAndMetadata",
+    "Partitioner",
     "Producer",
     "ProducerClosed",
     "ProducerConfig",
+    "ProducerInterceptor",
+    "ProducerMetrics",
+    "ProducerRecord",
+    "ProducerSettings",
     "RecordMetadata",
     "RecordTooLarge",
+    "SerializationFailed",
+    "TopicPartition",
 ]
 
 __version__ = "0.1.0"

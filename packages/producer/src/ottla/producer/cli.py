@@ -12,7 +12,7 @@ from ottla.client.commands import cluster_options, key_values, load_config, run
 
 if TYPE_CHECKING:
     from ottla.producer.producer import Producer
-    from ottla.producer.record import RecordMetadata
+    from ottla.producer.sending import Acknowledgement
 
 CHUNK_BYTES = 64 * 1024
 
@@ -90,11 +90,11 @@ async def _send_lines(
 
     # A partition that nobody has could still come to be: only the producer's own deadline would end the wait.
     if partition is not None and partition not in (there := await producer.partitions_for(topic)):
-        raise ValueError(f"topic {topic!r} has no partition {partition}, only 0 to {there[-1]}")
+        raise ValueError(f"topic {topic!r} has no partition {partition}, only 0 to {max(there)}")
     failed: list[BaseException] = []
 
-    def finished(done: asyncio.Future[RecordMetadata]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
+    def finished(sent: Acknowledgement) -> None:
+        if (error := sent.exception()) is not None:
             failed.append(error)
 
     count = 0

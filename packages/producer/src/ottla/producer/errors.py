@@ -11,11 +11,23 @@ class ProducerClosed(ClientError):
 
 
 class RecordTooLarge(ClientError):
-    """A record is larger than `max_request_size`."""
+    """A record is larger than `max_request_size`. Nothing of it was queued."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"a record of about {size_bytes} bytes; max_request_size allows {limit_bytes}")
         self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class BufferFull(ClientError):
+    """There is no room for a record, nor was there within `max_block_ms`. Nothing of it was queued."""
+
+    retriable = True
+
+    def __init__(self, waiting_bytes: int, limit_bytes: int, waited_ms: int = 0) -> None:
+        after = f" after {waited_ms} ms" if waited_ms else ""
+        super().__init__(f"{waiting_bytes} bytes wait to be sent{after}; buffer_memory allows {limit_bytes}")
+        self.waiting_bytes = waiting_bytes
         self.limit_bytes = limit_bytes
 
 
@@ -26,3 +38,5 @@ class DeliveryTimeout(ClientError):
         because = f": {last}" if last is not None else ""
         super().__init__(f"{partition} did not acknowledge a batch within {timeout_ms} ms{because}")
         self.partition = partition
+        self.timeout_ms = timeout_ms
+        self.last = last

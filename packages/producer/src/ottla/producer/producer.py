@@ -3,72 +3,140 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack
 
 from ottla.client.cluster import Cluster
-from ottla.producer.accumulator import Accumulator, Batch, record_size
-from ottla.producer.config import CODECS, ProducerConfig
-from ottla.producer.errors import ProducerClosed, RecordTooLarge
-from ottla.producer.partitioner import StickyPartitioner
-from ottla.producer.record import RecordMetadata
+from ottla.client.errors import ClientError
+from ottla.client.interceptors import Interceptors
+from ottla.client.running import Running
+from ottla.client.serialization import SerializationFailed, serializer
+from ottla.client.settings import chosen
+from ottla.producer.config import ProducerConfig, ProducerSettings
+from ottla.producer.errors import BufferFull, ProducerClosed, RecordTooLarge
+from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.partitioner import partitioner
+from ottla.producer.record import ProducerRecord, RecordMetadata
+from ottla.producer.room import Room
 from ottla.producer.sender import Sender
-from ottla.protocol.topics import TopicPartition
+from ottla.producer.sending import (
+    Acknowledgement,
+    Acknowledgements,
+    Batch,
+    BatchBuilder,
+    Gathering,
+    Headers,
+    Route,
+    Sending,
+    packed_headers,
+)
+from ottla.producer.unplaced import Unplaced
+from ottla.protocol.errors import KafkaError
 
-Headers = Sequence[tuple[str, bytes | None]]
+# A record beside its key, value and headers, at most: varints, attributes, counts.
+RECORD_OVERHEAD = 40
+# So many records are queued at a stretch: a millisecond or two, then others have their turn.
+RECORDS_AT_A_STRETCH = 8_192
+# What is still sent when the block was left by an exception gets so long.
+LAST_FLUSH_S = 5.0
 
 
-class Producer:
+class Producer(Sending):
     """Writes records to topics.
 
         async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
             metadata = await producer.send_and_wait("orders", b"one coffee", key=b"josef")
 
     Leaving the block sends what is still waiting. With the defaults a record is acknowledged by all in-sync
-    replicas and written once, in the order of `send` for each partition.
+    replicas and written once, in the order of `send` for each partition. Settings are those of
+    `ProducerConfig`, `ClientConfig` and `SecurityConfig`, as keywords.
     """
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] = "127.0.0.1:9092",
+        bootstrap_servers: str | Sequence[str] | None = None,
+        /,
         config: ProducerConfig | None = None,
-        **settings: Any,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        if config is not None and settings:
-            raise TypeError("give a config or single settings, not both")
-        self.config = config or ProducerConfig(**settings)
-        self._cluster = Cluster(bootstrap_servers, self.config.client)
-        self._accumulator = Accumulator(
-            batch_size=min(self.config.batch_size, self.config.max_request_size),
-            linger_ms=self.config.linger_ms,
-            codec=CODECS[self.config.compression_type],
+        if bootstrap_servers is not None and config is not None:
+            config = replace(config, client=replace(config.client, bootstrap_servers=bootstrap_servers))
+        elif bootstrap_servers is not None:
+            settings["bootstrap_servers"] = bootstrap_servers
+        self.config = config = chosen(ProducerConfig, config, settings)
+        super().__init__(
+            Gathering(
+                batch_size=config.batch_size,
+                linger_ms=config.linger_ms,
+                buffer_memory=config.buffer_memory,
+                max_record_size=config.max_request_size,
+                monotonic_ms=self._now_ms,
+            )
         )
-        self._partitioner = StickyPartitioner()
-        self._sender = Sender(self._cluster, self._accumulator, self.config)
+        self.metrics = ProducerMetrics(buffer_total_bytes=config.buffer_memory, available=self._available)
+        self._cluster = Cluster(config.client.bootstrap_servers, config.client)
+        self._room = Room(self.gathering, config.max_block_ms, self.metrics)
+        self._unplaced = Unplaced()
+        self._interceptors = Interceptors(config.interceptors)
+        self._on_send = self._interceptors.methods("on_send")
+        self._on_enqueue = self._interceptors.methods("on_enqueue")
+        self._on_batch = self._interceptors.methods("on_batch")
+        self._on_acknowledgement = self._interceptors.methods("on_acknowledgement")
+        self._serialize_key = serializer(config.key_serializer, is_key=True)
+        self._serialize_value = serializer(config.value_serializer)
+        self._partitioner = partitioner(config.partitioner)
+        self._told_of_full = getattr(self._partitioner, "batch_full", None)
+        self._sender = Sender(
+            self._cluster,
+            self.gathering,
+            config,
+            self.metrics,
+            on_metadata=self._update_route,
+            on_room=self._room.open,
+            on_batch=self._batch_leaves if self._on_batch else None,
+        )
+        self.metrics.in_flight = lambda: self._sender.requests_in_flight
+        self.gathering.wake = self._sender.wake
         self._tasks: asyncio.TaskGroup | None = None
+        self._running: Running | None = None
         self._open = False
+
+    # --- opening and closing
+
+    async def start(self) -> None:
+        """Open the producer; `stop` closes it. For code that has no block to put it in."""
+        if self._running is None:
+            self._running = Running(self)
+            await self._running.start()
+
+    async def stop(self) -> None:
+        """Send what is still waiting, and close."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running.stop()
 
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
+        self.gathering.loop = asyncio.get_running_loop()
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
-        self._running = self._tasks.create_task(self._sender.run(self._tasks))
+        self._sending = self._tasks.create_task(self._sender.run(self._tasks))
+        self._refreshing = self._tasks.create_task(self._keep_fresh())
         self._open = True
+        self._choose_way()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._tasks is not None
-        self._open = False
+        self._open = self.quick = False
         try:
-            if kind is None:
-                await self.flush()
+            await self._last_flush(kind)
         finally:
-            self._sender.stop()
-            self._running.cancel()
+            self._give_up_the_rest()
             try:
                 await self._tasks.__aexit__(kind, error, trace)
             except BaseExceptionGroup as group:
@@ -78,88 +146,282 @@ class Producer:
             finally:
                 await self._cluster.close()
 
-    async def send(
-        self,
-        topic: str,
-        value: bytes | None = None,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers = (),
-    ) -> asyncio.Future[RecordMetadata]:
-        """Take a record and return a future of its acknowledgement. Waits while the buffer is full.
+    async def _last_flush(self, kind: type[BaseException] | None) -> None:
+        if self._sending.done():
+            return  # the sender died: nothing would ever be sent
+        if kind is None:
+            await self.flush()
+            return
+        try:
+            await self.flush(LAST_FLUSH_S)
+        except TimeoutError:
+            return  # what is left fails with ProducerClosed
 
-        Raises RecordTooLarge, ProducerClosed, and what finding the topic meets; what happens later is in the
-        future. An error in a future that nobody looks at is logged by asyncio.
-        """
-        self._refuse_when_closed()
-        size = record_size(key, value, headers)
-        if size > self.config.max_request_size:
-            raise RecordTooLarge(size, self.config.max_request_size)
-        target = TopicPartition(topic, await self._choose(topic, key, partition))
-        await self._room_for(size)
-        self._refuse_when_closed()
-        # Nothing is awaited from here on: the order of calls is the order in the log.
-        stamp = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        batch, began = self._accumulator.append(target, key, value, stamp, headers, self._sender.now_ms())
-        if began and key is None and batch.size_bytes < self.config.batch_size:
-            self._partitioner_turns(topic, batch)
-        done: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        batch.waiters.append(done)
-        self._sender.wake()
-        return done
+    def _give_up_the_rest(self) -> None:
+        closed = ProducerClosed("the producer was closed before the record was acknowledged")
+        self._sender.stop()
+        self._unplaced.fail_all(closed)
+        self._room.close(closed)
+        self._sending.cancel()
+        self._refreshing.cancel()
+
+    # --- sending
 
     async def send_and_wait(
         self,
         topic: str,
-        value: bytes | None = None,
-        *,
-        key: bytes | None = None,
+        value: object = None,
+        key: object = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Headers = (),
+        headers: Headers | None = None,
     ) -> RecordMetadata:
         """Send a record and wait for its acknowledgement. Raises what kept it from being written."""
-        sent = await self.send(
-            topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
-        )
-        return await sent
+        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
-    async def flush(self) -> None:
-        """Send everything that waits now, and return when all of it is acknowledged or given up."""
-        waiting = [cast(asyncio.Future[RecordMetadata], one) for one in self._sender.waiting()]
-        self._accumulator.flush(True)
-        self._sender.wake()
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[object],
+        *,
+        keys: Iterable[object] | None = None,
+        partition: int | None = None,
+        timestamps_ms: Iterable[int] | None = None,
+        headers: Headers | None = None,
+    ) -> Acknowledgements:
+        """Take many records, in their order; return their Acknowledgements, which may be awaited as one.
+
+        `keys` and `timestamps_ms` are as long as `values`; `headers` go with every record. Waits whenever the
+        buffer is full. When it raises, some of the records may be queued: those before the one at fault.
+        """
+        given = values if isinstance(values, list) else list(values)
+        stamps = None if timestamps_ms is None else list(timestamps_ms)
+        given_keys = None if keys is None else list(keys)
+        _refuse_other_lengths(len(given), keys=given_keys, timestamps_ms=stamps)
+        out = Acknowledgements()
+        if self._is_watched:
+            raise ClientError("send_many takes no custom partitioner and no interceptors: use send")
+        self._refuse_unless_open()
+        route = await self._route(topic)
+        packed = packed_headers(headers)
+        bytes_keys = None if given_keys is None else [self._key(topic, key) for key in given_keys]
+        done = 0
         try:
-            if waiting:
-                await asyncio.wait(waiting)
+            while done < len(given):
+                await self._room.wait()
+                self._refuse_unless_open()
+                done = self._put_some(
+                    route, given, bytes_keys, done, RECORDS_AT_A_STRETCH, partition, stamps, packed,
+                    lambda value: self._value(topic, value), out,
+                )  # fmt: skip
+                await asyncio.sleep(0)
         finally:
-            self._accumulator.flush(False)
+            self._let_go(out)
+        return out
 
-    async def partitions_for(self, topic: str) -> list[int]:
+    def create_batch(self) -> BatchBuilder:
+        """Return a batch to fill by hand, for `send_batch`; it takes `batch_size` bytes of records."""
+        return BatchBuilder(min(self.config.batch_size, self.config.max_request_size))
+
+    async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> Acknowledgement:
+        """Send a batch that was filled by hand; the acknowledgement is that of its first record."""
+        self._refuse_unless_open()
+        if not batch.record_count():
+            raise ValueError("the batch is empty")
+        route = await self._route(topic)
+        await self._room.wait()
+        self._refuse_unless_open()
+        return self._send_batch(batch, route, partition)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Send everything that waits now, and return when all of it is acknowledged or given up.
+
+        Raises TimeoutError when `timeout_s` is over before; what waits goes on waiting then. Errors are in
+        the acknowledgements.
+        """
+        began_ms = self._now_ms()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._unplaced.placed()
+                self.gathering.flush(True)
+                self.gathering.close_open_batches()
+                waiting = [batch.settled() for batch in self.gathering.everything()]
+                if waiting:
+                    await asyncio.wait(waiting)
+        finally:
+            self.gathering.flush(False)
+            self.metrics.flush_time_total_ms += self._now_ms() - began_ms
+
+    async def partitions_for(self, topic: str) -> set[int]:
         """Return the partitions of a topic, which is created where brokers do that."""
-        return sorted((await self._cluster.topic(topic, may_create=True)).partitions)
+        return set((await self._route(topic)).partitions)
 
-    async def _choose(self, topic: str, key: bytes | None, partition: int | None) -> int:
-        if partition is not None:
-            return partition
-        known = self._cluster.known_topic(topic) or await self._cluster.topic(topic, may_create=True)
-        led = [index for index, each in known.partitions.items() if each.leader >= 0]
-        return self._partitioner.choose(topic, key, len(known.partitions), led)
+    # --- the slower ways
 
-    async def _room_for(self, size: int) -> None:
-        while (
-            self._accumulator.size_bytes and self._accumulator.size_bytes + size > self.config.buffer_memory
-        ):
-            self._refuse_when_closed()
-            await self._sender.progress()
+    @property
+    def _is_watched(self) -> bool:
+        """Whether somebody wants to see every record."""
+        return bool(self._on_send or self._on_enqueue or self._on_acknowledgement or self._partitioner)
 
-    def _partitioner_turns(self, topic: str, batch: Batch) -> None:
-        # A new batch began because the last was full: further keyless records may go elsewhere.
-        if len([one for one in self._accumulator.everything() if one.partition == batch.partition]) > 1:
-            self._partitioner.batch_full(topic)
+    def _choose_way(self) -> None:
+        self.quick = (
+            self._open
+            and not self._is_watched
+            and self.config.key_serializer is None
+            and self.config.value_serializer is None
+        )
 
-    def _refuse_when_closed(self) -> None:
+    async def _send_slowly(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> Acknowledgement:
+        ready = self._prepared(ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ()))
+        route = await self._route(ready.topic)
+        await self._room.wait()
+        await self._leave_others_their_turn()
+        self._refuse_unless_open()
+        return self._place(route, ready)
+
+    async def _leave_others_their_turn(self) -> None:
+        # The quick way comes here after every so many bytes; without it a loop of sends would never suspend.
+        if self.quick:
+            await asyncio.sleep(0)
+            self._pause_later()
+
+    def _send_nowait_slowly(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> Acknowledgement:
+        ready = self._prepared(ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ()))
+        waiting_bytes = self.gathering.size_bytes + self._unplaced.size_bytes
+        if waiting_bytes >= self.config.buffer_memory:
+            self.metrics.buffer_exhausted_total += 1
+            raise BufferFull(waiting_bytes, self.config.buffer_memory)
+        route = self.gathering.routes.get(ready.topic)
+        if route is not None:
+            return self._place(route, ready)
+        assert self._tasks is not None
+        if ready.topic not in self._unplaced:
+            self._tasks.create_task(self._find_for_waiting(ready.topic))
+        return self._unplaced.add(ready)
+
+    def _prepared(self, record: ProducerRecord) -> ProducerRecord:
+        """The record as interceptors want it, in bytes, of a size that can be sent."""
+        self._refuse_unless_open()
+        if self._on_send:
+            record = self._interceptors.transform(self._on_send, record)
+        key, value = self._key(record.topic, record.key), self._value(record.topic, record.value)
+        headers = packed_headers(record.headers)
+        size = len(key or b"") + len(value or b"") + len(headers or b"") + RECORD_OVERHEAD
+        if size > self.gathering.max_record_size:
+            raise RecordTooLarge(size, self.gathering.max_record_size)
+        return record._replace(key=key, value=value)
+
+    def _place(self, route: Route, record: ProducerRecord) -> Acknowledgement:
+        """Queue a prepared record."""
+        partition = record.partition
+        if partition is None and self._partitioner is not None:
+            partition = self._partitioner.partition(route.topic, record.key, route.count, route.available)
+        begun = self.gathering.batches_begun
+        sent = self._put(
+            route, record.key, record.value, partition, record.timestamp_ms, packed_headers(record.headers)
+        )
+        if self._told_of_full is not None and self.gathering.batches_begun > begun:
+            self._told_of_full(route.topic)
+        if self._on_enqueue:
+            self._interceptors.tell(self._on_enqueue, sent.topic_partition, record)
+        if self._on_acknowledgement:
+            sent.add_done_callback(self._acknowledged)
+        return sent
+
+    def _acknowledged(self, sent: Acknowledgement) -> None:
+        error = sent.exception()
+        metadata = sent.result() if error is None else None
+        self._interceptors.tell(self._on_acknowledgement, metadata, error)
+
+    def _batch_leaves(self, batch: Batch) -> None:
+        self._interceptors.tell(self._on_batch, batch.partition, batch.record_count, len(batch.data or b""))
+
+    def _key(self, topic: str, key: Any) -> bytes | None:
+        try:
+            return None if key is None else self._serialize_key(key)
+        except Exception as error:
+            raise SerializationFailed("key", topic, error) from error
+
+    def _value(self, topic: str, value: Any) -> bytes | None:
+        try:
+            return None if value is None else self._serialize_value(value)
+        except Exception as error:
+            raise SerializationFailed("value", topic, error) from error
+
+    # --- topics
+
+    async def _route(self, topic: str) -> Route:
+        """Return where a topic's records go, asking the cluster at first, for up to `max_block_ms`."""
+        found = self.gathering.routes.get(topic)
+        if found is not None:
+            return found
+        self._refuse_unless_open()
+        bound_ms = self.config.max_block_ms
+        timeout_s = None if bound_ms < 0 else max(bound_ms, self.config.client.request_timeout_ms) / 1_000
+        await self._cluster.topic(topic, may_create=True, timeout_s=timeout_s)
+        return self._learn_route(topic)
+
+    def _learn_route(self, topic: str) -> Route:
+        known = self._cluster.known_topic(topic)
+        assert known is not None, "just learnt"
+        led = [index for index, each in sorted(known.partitions.items()) if each.leader >= 0]
+        route = self.gathering.route(topic, len(known.partitions), led)
+        # Those that came first are placed first, before whoever called gets on.
+        self._unplaced.place(topic, lambda record: self._place(route, record))
+        return route
+
+    def _update_route(self, topic: str) -> None:
+        if self._cluster.known_topic(topic) is not None:
+            self._learn_route(topic)
+
+    async def _find_for_waiting(self, topic: str) -> None:
+        try:
+            await self._route(topic)
+        except (ClientError, KafkaError) as error:
+            self._unplaced.fail(topic, error)
+
+    async def _keep_fresh(self) -> None:
+        """Ask for metadata before it is too old to be used, and so find new partitions."""
+        while True:
+            await asyncio.sleep(self.config.client.metadata_max_age_ms / 1_000 * 0.8)
+            topics = list(self.gathering.routes)
+            try:
+                if topics:
+                    await self._cluster.refresh(topics)
+            except (ClientError, KafkaError):
+                continue  # the sender asks again for what it needs
+            for topic in topics:
+                self._update_route(topic)
+
+    def _refuse_unless_open(self) -> None:
         if not self._open:
-            raise ProducerClosed("the producer is not open; use it inside `async with`")
+            raise ProducerClosed("the producer is not open; use it inside `async with`, or await start()")
+
+    def _available(self) -> int:
+        return max(0, self.config.buffer_memory - self.gathering.size_bytes)
+
+    @staticmethod
+    def _now_ms() -> float:
+        return asyncio.get_running_loop().time() * 1_000
+
+
+def _refuse_other_lengths(count: int, **columns: Sequence[object] | None) -> None:
+    for name, column in columns.items():
+        if column is not None and len(column) != count:
+            raise ValueError(f"{name} has {len(column)} entries for {count} values")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.protocol.topics import TopicPartition
@@ -16,7 +16,7 @@ class ProducerRecord(NamedTuple):
     key: Any = None
     partition: int | None = None
     timestamp_ms: int | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
+    headers: Iterable[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None] = ()
 
 
 class RecordMetadata(NamedTuple):

@@ -1,20 +1,32 @@
-"""The sender: takes due batches to the leaders of their partitions, and hands acknowledgements out."""
+"""The sender: takes due batches to the leaders of their partitions, and hands acknowledgements out.
+
+Order within a partition. With idempotence several batches of a partition may be on their way at once,
+numbered in the order they go out. When one of them fails in a way that may pass, those behind it fail too,
+for they leave a gap in the numbers; all go again, one at a time, in their order and with their numbers, until
+none is a repetition any more. Without idempotence only one batch of a partition is on its way, and nothing
+can overtake it.
+
+A batch that is given up after it was numbered leaves a gap for good. Then the producer takes a new id, for
+which numbers begin at 0. What was sent under the old id is repeated under the old id, since a broker may have
+it already; a batch moves to the new id only when a broker refused its number, which proves that it has not.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from ottla.client.cluster import Cluster, is_stale
 from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.client.retry import is_retriable
-from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.errors import DeliveryTimeout, ProducerClosed
-from ottla.producer.record import RecordMetadata
+from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.sending import Batch, Gathering
 from ottla.producer.sequences import Sequences
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
@@ -26,25 +38,73 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from ottla.protocol.records import convert_down
+from ottla.protocol.records import Codec, convert_down
 from ottla.protocol.topics import TopicPartition
+
+log = logging.getLogger(__name__)
 
 # Produce carries v2 batches from version 3 on; version 2 has magic 1, before that it is 0.
 _MAGIC_BY_VERSION: Final = {0: 0, 1: 0, 2: 1}
+
+_NUMBER_REFUSED: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
+
+# From about these sizes on compression takes some milliseconds, and is done on a thread.
+_SLOW_BYTES: Final = {Codec.GZIP: 128 * 1024}
+_SLOW_BYTES_OTHERWISE: Final = 1024 * 1024
+
+# Batches also grow too old; a look once a second is precise enough for that.
+_LONGEST_SLEEP_MS: Final = 1_000.0
+
+
+class TransactionalSide(Protocol):
+    """What the sender asks of a transactional producer."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+
+    async def register(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have the coordinator know partitions before anything is written to them."""
+
+    def failed(self, error: BaseException) -> None:
+        """Hear that a record of the transaction was given up."""
 
 
 class Sender:
     """One task that looks for due batches, and one per request while it is out."""
 
-    def __init__(self, cluster: Cluster, accumulator: Accumulator, config: ProducerConfig) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        gathering: Gathering,
+        config: ProducerConfig,
+        metrics: ProducerMetrics,
+        *,
+        on_metadata: Callable[[str], None],
+        on_room: Callable[[], None],
+        on_batch: Callable[[Batch], None] | None = None,
+        transactions: TransactionalSide | None = None,
+    ) -> None:
         self._cluster = cluster
-        self._accumulator = accumulator
+        self._gathering = gathering
         self._config = config
+        self._metrics = metrics
+        self._on_metadata, self._on_room, self._on_batch = on_metadata, on_room, on_batch
+        self._transactions = transactions
         self._sequences = Sequences()
-        self._idempotent = config.acks == -1 and config.enable_idempotence is not False
+        self._idempotent = config.required_acks == -1 and config.enable_idempotence is not False
         self._awake = asyncio.Event()
-        self._progress = asyncio.Event()
         self._refreshing: set[str] = set()
+        self._requests_out: dict[int, int] = defaultdict(int)
+        self._unnumbered: set[Batch] = set()  # refused under their numbers: they need new ones
+        self._tasks: asyncio.TaskGroup | None = None
 
     def now_ms(self) -> float:
         """The loop's time; what batches are dated with."""
@@ -54,117 +114,184 @@ class Sender:
         """Look again: something changed."""
         self._awake.set()
 
-    async def progress(self) -> None:
-        """Wait until a batch is finished."""
-        self._progress.clear()
-        await self._progress.wait()
-
-    def waiting(self) -> list[object]:
-        """Return the futures of all records that are not acknowledged."""
-        return [waiter for batch in self._accumulator.everything() for waiter in batch.waiters]
+    @property
+    def requests_in_flight(self) -> int:
+        """Requests that were not answered yet."""
+        return sum(self._requests_out.values())
 
     def stop(self) -> None:
         """Give up what was not sent."""
-        for batch in self._accumulator.everything():
-            _fail(batch, ProducerClosed("the producer was closed before the record was acknowledged"))
-        self._progress.set()
+        for batch in self._gathering.everything():
+            self._end(batch, ProducerClosed("the producer was closed before the record was acknowledged"))
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Send until cancelled."""
+        self._tasks = tasks
         while True:
             self._awake.clear()
             self._expire()
-            due, next_ms = self._accumulator.ready(self.now_ms())
-            if due and self._idempotent and not self._sequences.has_id and not await self._obtain_id():
-                next_ms = self.now_ms() + self._config.client.retry_backoff_ms
-                due = []
-            for leader, batches in self._by_leader(due, tasks).items():
-                for batch in batches:
-                    self._accumulator.take(batch)
-                    self._build(batch)
-                tasks.create_task(self._deliver(leader, batches))
+            due, next_ms = self._gathering.ready(self.now_ms(), self._most_in_flight)
+            if due and not await self._prepare(due):
+                due, next_ms = [], self.now_ms() + self._config.client.retry_backoff_ms
+            for leader, batches in self._by_leader(due).items():
+                await self._start(leader, batches)
             await self._sleep_until(next_ms)
 
+    @property
+    def _most_in_flight(self) -> int:
+        return self._config.client.max_in_flight_requests_per_connection if self._idempotent else 1
+
     async def _sleep_until(self, next_ms: float | None) -> None:
-        # Batches also grow too old; a look once a second is precise enough for that.
-        wait_ms = 1_000.0 if next_ms is None else min(max(0.0, next_ms - self.now_ms()), 1_000.0)
+        if self._awake.is_set():
+            await asyncio.sleep(0)
+            return
+        wait_ms = _LONGEST_SLEEP_MS if next_ms is None else min(next_ms - self.now_ms(), _LONGEST_SLEEP_MS)
         try:
-            async with asyncio.timeout(wait_ms / 1_000):
+            async with asyncio.timeout(max(0.0, wait_ms) / 1_000):
                 await self._awake.wait()
         except TimeoutError:
             return
 
     def _expire(self) -> None:
         timeout_ms = self._config.delivery_timeout_ms
-        for batch in self._accumulator.expired(self.now_ms(), timeout_ms):
+        for batch in self._gathering.expired(self.now_ms(), timeout_ms):
             self._give_up(batch, DeliveryTimeout(batch.partition, timeout_ms, batch.last_error))
 
-    async def _obtain_id(self) -> bool:
+    # --- before sending
+
+    async def _prepare(self, due: Sequence[Batch]) -> bool:
+        """Get what has to be there before batches can be numbered; False to try again later."""
+        try:
+            if self._transactions is not None:
+                await self._transactions.register({batch.partition for batch in due})
+            elif self._idempotent and not self._sequences.has_id:
+                await self._obtain_id()
+        except (ClientError, KafkaError) as error:
+            if is_retriable(error):
+                for batch in due:
+                    batch.last_error = error
+                return False
+            for batch in due:
+                self._give_up(batch, error)
+            return False
+        return True
+
+    async def _obtain_id(self) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         try:
             answer = await self._cluster.send_to_any(request, InitProducerIdResponse)
-            if answer.error_code != ErrorCode.NONE:
-                raise error_for(answer.error_code)
         except UnsupportedByBroker:
             if self._config.enable_idempotence:
                 raise
             self._idempotent = False  # a broker before 0.11
-            return True
-        except (ClientError, KafkaError) as error:
-            if not is_retriable(error):
-                raise
-            return False
+            return
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code)
         self._sequences.start(answer.producer_id, answer.producer_epoch)
-        return True
 
-    def _by_leader(self, due: Sequence[Batch], tasks: asyncio.TaskGroup) -> dict[int, list[Batch]]:
+    def _by_leader(self, due: Sequence[Batch]) -> dict[int, list[Batch]]:
         found: dict[int, list[Batch]] = defaultdict(list)
         sizes: dict[int, int] = defaultdict(int)
         for batch in due:
+            if batch.done:
+                continue
             leader = self._cluster.known_leader(batch.partition)
             if leader is None:
-                batch.not_before_ms = self.now_ms() + self._config.client.retry_backoff_ms
-                if batch.partition.topic not in self._refreshing:
-                    tasks.create_task(self._refresh(batch.partition.topic))
-                continue
-            if sizes[leader] and sizes[leader] + batch.size_bytes > self._config.max_request_size:
+                self._find_leader(batch.partition.topic)
+            elif not self._may_go(leader, batch):
+                continue  # an answer has to come first, and that wakes us
+            elif sizes[leader] and sizes[leader] + batch.size_in_bytes > self._config.max_request_size:
                 self.wake()  # the rest goes out with the next look
-                continue
-            sizes[leader] += batch.size_bytes
-            found[leader].append(batch)
+            else:
+                sizes[leader] += batch.size_in_bytes
+                found[leader].append(batch)
         return found
 
+    def _may_go(self, leader: int, batch: Batch) -> bool:
+        if self._requests_out[leader] >= self._config.client.max_in_flight_requests_per_connection:
+            return False
+        # Two ids know nothing of each other's numbers: the new one waits until the old one's batches are in.
+        return not batch.queue.in_flight or batch.was_sent or not self._is_overtaking(batch)
+
+    def _is_overtaking(self, batch: Batch) -> bool:
+        current = self._sequences.producer_id
+        return any(
+            one.in_flight and one.was_sent and one.producer_id != current for one in batch.queue.batches
+        )
+
+    def _find_leader(self, topic: str) -> None:
+        assert self._tasks is not None
+        if topic not in self._refreshing:
+            self._refreshing.add(topic)
+            self._tasks.create_task(self._refresh(topic))
+
     async def _refresh(self, topic: str) -> None:
-        self._refreshing.add(topic)
+        known = [TopicPartition(topic, index) for index in self._gathering.routes[topic].available]
         try:
             await self._cluster.refresh([topic], may_create=True)
+            self._on_metadata(topic)
+            if any(self._cluster.known_leader(each) is None for each in known):
+                await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
         except (ClientError, KafkaError):
-            return  # the batches come round again, and are given up when their time is over
+            # The batches come round again, and are given up when their time is over.
+            await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
         finally:
             self._refreshing.discard(topic)
             self.wake()
 
-    def _build(self, batch: Batch) -> None:
-        if batch.data is not None:
+    async def _start(self, leader: int, batches: Sequence[Batch]) -> None:
+        assert self._tasks is not None
+        for batch in batches:
+            self._gathering.take(batch)
+            await self._pack(batch)
+            self._number(batch)
+            if self._on_batch is not None:
+                self._on_batch(batch)
+        self._requests_out[leader] += 1
+        self._tasks.create_task(self._deliver(leader, batches))
+
+    async def _pack(self, batch: Batch) -> None:
+        codec = self._config.codec_for(batch.partition.topic)
+        level = self._config.compression_level
+        if codec and batch.size_in_bytes > _SLOW_BYTES.get(codec, _SLOW_BYTES_OTHERWISE):
+            await asyncio.to_thread(batch.pack, codec, level)
+        else:
+            batch.pack(codec, level)
+
+    def _number(self, batch: Batch) -> None:
+        if batch.was_sent and batch not in self._unnumbered:
             return  # a repetition keeps its numbers: that is how the broker knows it
+        if not self._unnumbered and batch.attempts and not self._idempotent:
+            return  # it has its header, and no numbers
+        self._unnumbered.discard(batch)
+        codec = self._config.codec_for(batch.partition.topic)
+        if self._transactions is not None:
+            self._sequences.continue_as(self._transactions.producer_id, self._transactions.producer_epoch)
         base = self._sequences.take(batch.partition, batch.record_count)
-        batch.producer_id = self._sequences.producer_id
-        batch.data = batch.builder.build(
-            producer_id=batch.producer_id,
-            producer_epoch=self._sequences.producer_epoch,
-            base_sequence=base,
+        batch.number(
+            codec,
+            self._sequences.producer_id,
+            self._sequences.producer_epoch,
+            base,
+            self._transactions is not None,
         )
 
+    # --- out and back
+
     async def _deliver(self, leader: int, batches: Sequence[Batch]) -> None:
+        began_ms = self.now_ms()
         try:
             answers = await self._send(leader, batches)
         except (ClientError, KafkaError) as error:
             for batch in batches:
                 self._failed(batch, error)
         else:
+            self._metrics.answered(self.now_ms() - began_ms)
             for batch in batches:
                 self._answered(batch, answers.get(batch.partition))
-        self.wake()
+        finally:
+            self._requests_out[leader] -= 1
+            self.wake()
 
     async def _send(
         self, leader: int, batches: Sequence[Batch]
@@ -172,7 +299,8 @@ class Sender:
         connection = await self._cluster.connection(leader)
         newest = connection.versions.get(ApiKey.PRODUCE, (0, 0))[1]
         request = self._request(batches, _MAGIC_BY_VERSION.get(newest, 2))
-        if self._config.acks == 0:
+        self._count(batches)
+        if self._config.required_acks == 0:
             await connection.send_unanswered(request)
             return {batch.partition: PartitionProduceResponse(base_offset=-1) for batch in batches}
         answer = await connection.send(request, ProduceResponse)
@@ -182,6 +310,18 @@ class Sender:
             for each in topic.partition_responses
         }
 
+    def _count(self, batches: Sequence[Batch]) -> None:
+        now_ms = self.now_ms()
+        self._metrics.request_total += 1
+        for batch in batches:
+            self._metrics.batch_sent(
+                batch.partition.topic,
+                batch.record_count,
+                len(batch.data or b""),
+                now_ms - batch.created_ms,
+                batch.attempts,
+            )
+
     def _request(self, batches: Sequence[Batch], magic: int) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
         for batch in batches:
@@ -190,55 +330,85 @@ class Sender:
             part = PartitionProduceData(index=batch.partition.partition, records=records)
             topics[batch.partition.topic].append(part)
         return ProduceRequest(
+            transactional_id=self._config.transactional_id,
             acks=self._config.required_acks,
             timeout_ms=self._config.client.request_timeout_ms,
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
 
+    # --- what became of it
+
     def _answered(self, batch: Batch, answer: PartitionProduceResponse | None) -> None:
+        if batch.done:
+            return  # given up while it was out, when the producer was closed
         if answer is None:
             self._failed(batch, ClientError(f"the broker's answer leaves out {batch.partition}"))
+        elif answer.error_code == ErrorCode.NONE:
+            self._succeed(batch, answer.base_offset, answer.log_append_time_ms)
         elif answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._succeed(batch, -1, -1)  # it is in the log already; where, the broker does not know any more
-        elif answer.error_code != ErrorCode.NONE:
-            self._failed(batch, error_for(answer.error_code, answer.error_message))
+        elif answer.error_code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
+            self._split(batch)
         else:
-            self._succeed(batch, answer.base_offset, answer.log_append_time_ms)
+            error = error_for(answer.error_code, answer.error_message)
+            if answer.error_code in _NUMBER_REFUSED and self._idempotent and self._transactions is None:
+                self._refused(batch, error)
+            else:
+                self._failed(batch, error)
+
+    def _split(self, batch: Batch) -> None:
+        """Send a batch that was too large as two; none of it was written, so they share its numbers."""
+        codec = self._config.codec_for(batch.partition.topic)
+        following = batch.base_sequence
+        for part in self._gathering.split(batch):
+            part.attempts += 1
+            part.pack(codec, self._config.compression_level)
+            part.number(
+                codec, batch.producer_id, batch.producer_epoch, following, self._transactions is not None
+            )
+            following = self._sequences.after(following, part.record_count)
+
+    def _refused(self, batch: Batch, error: KafkaError) -> None:
+        """A number does not follow the last one the broker knows. So the batch is not written."""
+        if batch.queue.batches[0] is batch:  # nothing in front of it can close the gap
+            if batch.producer_id == self._sequences.producer_id:
+                self._sequences.give_up_id()
+            self._unnumbered.add(batch)
+        self._retry(batch, error)
 
     def _failed(self, batch: Batch, error: ClientError | KafkaError) -> None:
-        batch.last_error = error
+        if batch.done:
+            return
         if is_stale(error):
             self._cluster.forget(batch.partition.topic)
-        if self._config.acks == 0 or not is_retriable(error):
+        if self._config.required_acks == 0 or not is_retriable(error):
+            self._give_up(batch, error)
+        else:
+            self._retry(batch, error)
+
+    def _retry(self, batch: Batch, error: ClientError | KafkaError) -> None:
+        batch.last_error = error
+        if batch.attempts >= self._config.retries:
             self._give_up(batch, error)
             return
         delay_ms = self._cluster.backoff.delay_ms(batch.attempts, random.random())
-        batch.attempts += 1
-        self._accumulator.put_back(batch, self.now_ms() + delay_ms)
+        self._gathering.put_back(batch, self.now_ms() + delay_ms)
 
     def _give_up(self, batch: Batch, error: BaseException) -> None:
-        if batch.data is not None and batch.producer_id == self._sequences.producer_id:
+        if batch.was_sent and self._transactions is None and batch.producer_id == self._sequences.producer_id:
             self._sequences.give_up_id()
-        _fail(batch, error)
-        self._finish(batch)
+        if self._transactions is not None:
+            self._transactions.failed(error)
+        self._metrics.batch_failed(batch.partition.topic, batch.record_count)
+        self._end(batch, error)
+
+    def _end(self, batch: Batch, error: BaseException) -> None:
+        self._unnumbered.discard(batch)
+        self._gathering.finish(batch)
+        batch.fail(error)
+        self._on_room()
 
     def _succeed(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
-        topic, partition = batch.partition
-        for index, waiter in enumerate(batch.waiters):
-            done = cast("asyncio.Future[RecordMetadata]", waiter)
-            stamp = log_append_time_ms if log_append_time_ms >= 0 else batch.timestamps[index]
-            offset = base_offset + index if base_offset >= 0 else -1
-            if not done.done():
-                done.set_result(RecordMetadata(topic, partition, offset, stamp))
-        self._finish(batch)
-
-    def _finish(self, batch: Batch) -> None:
-        self._accumulator.finish(batch)
-        self._progress.set()
-
-
-def _fail(batch: Batch, error: BaseException) -> None:
-    for waiter in batch.waiters:
-        done = cast("asyncio.Future[RecordMetadata]", waiter)
-        if not done.done():
-            done.set_exception(error)
+        self._gathering.finish(batch)
+        batch.succeed(base_offset, log_append_time_ms)
+        self._on_room()

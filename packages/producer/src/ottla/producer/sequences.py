@@ -28,6 +28,11 @@ class Sequences:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._next.clear()
 
+    def continue_as(self, producer_id: int, producer_epoch: int) -> None:
+        """Go on under an id and epoch; numbers begin anew where either is another than before."""
+        if (producer_id, producer_epoch) != (self.producer_id, self.producer_epoch):
+            self.start(producer_id, producer_epoch)
+
     def give_up_id(self) -> None:
         """Drop the id: a batch was given up, and the next number would leave a gap behind it."""
         self.start(NO_PRODUCER_ID, -1)
@@ -37,5 +42,10 @@ class Sequences:
         if not self.has_id:
             return -1
         base = self._next.get(partition, 0)
-        self._next[partition] = (base + count) % _WRAP
+        self._next[partition] = self.after(base, count)
         return base
+
+    @staticmethod
+    def after(base: int, count: int) -> int:
+        """Return the number behind `count` records from `base` on."""
+        return (base + count) % _WRAP if base >= 0 else -1

@@ -1,0 +1,188 @@
+# What an application calls. The quick way is here; whatever takes longer is the Python subclass's.
+
+cdef class Sending:
+    """The calls of a producer, for `Producer` to complete.
+
+    A record takes the quick way when there is room, its topic is known, its value (and key) is bytes, and it
+    has neither partition nor time nor headers of its own, nor does anybody want to see it on its way.
+    """
+
+    cdef readonly Gathering gathering
+    cdef public bint quick               # nothing is configured that only the slow way does, and it is open
+    cdef Py_ssize_t _next_pause          # with so many bytes waiting the quick way stops
+
+    def __init__(self, Gathering gathering):
+        self.gathering = gathering
+
+    async def send(self, str topic, value=None, key=None, partition=None, timestamp_ms=None, headers=None):
+        """Take a record; return its Acknowledgement. Waits while the buffer is full, up to `max_block_ms`.
+
+        `await` the acknowledgement for the record's RecordMetadata, or for the error that kept it from being
+        written. Raises RecordTooLarge, SerializationFailed, BufferFull, ProducerClosed, and what finding the
+        topic meets; then nothing of the record was queued.
+        """
+        cdef PyObject* route
+        if (
+            self.quick and partition is None and headers is None and timestamp_ms is None
+            and PyBytes_CheckExact(value) and (key is None or PyBytes_CheckExact(key))
+            and self.gathering.size_bytes < self._next_pause
+        ):
+            route = PyDict_GetItem(self.gathering.routes, topic)
+            if route is not NULL:
+                return self._quickly(<Route>route, value, key)
+        return await self._send_slowly(topic, value, key, partition, timestamp_ms, headers)
+
+    def send_nowait(self, str topic, value=None, key=None, partition=None, timestamp_ms=None, headers=None):
+        """Take a record without waiting for anything; return its Acknowledgement.
+
+        Records of a topic that is not known yet wait for it. Raises BufferFull where `send` would wait.
+        """
+        cdef PyObject* route
+        if (
+            self.quick and partition is None and headers is None and timestamp_ms is None
+            and PyBytes_CheckExact(value) and (key is None or PyBytes_CheckExact(key))
+            and self.gathering.size_bytes < self.gathering.buffer_memory
+        ):
+            route = PyDict_GetItem(self.gathering.routes, topic)
+            if route is not NULL:
+                return self._quickly(<Route>route, value, key)
+        return self._send_nowait_slowly(topic, value, key, partition, timestamp_ms, headers)
+
+    def _pause_later(self):
+        """Let the quick way go on for a while: a loop of sends must leave others their turn."""
+        self._next_pause = min(self.gathering.size_bytes + PAUSE_EVERY, self.gathering.buffer_memory)
+
+    cdef inline object _quickly(self, Route route, value, key):
+        cdef Gathering gathering = self.gathering
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(value), key_size = -1
+        cdef const unsigned char* key_data = NULL
+        cdef int64_t now = gathering._now()
+        cdef int32_t index = 0
+        cdef Batch batch
+        cdef Acknowledgement one
+        if key is not None:
+            key_data = <const unsigned char*>PyBytes_AS_STRING(key)
+            key_size = PyBytes_GET_SIZE(key)
+        if size + key_size + RECORD_OVERHEAD > gathering.max_record_size:
+            raise RecordTooLarge(size + key_size + RECORD_OVERHEAD, gathering.max_record_size)
+        if key is None:
+            batch = gathering._put_anywhere(
+                route, <const unsigned char*>PyBytes_AS_STRING(value), size, NULL, 0, now, &index
+            )
+        else:
+            batch = gathering._put(
+                route._by_key(key_data, key_size), key_data, key_size,
+                <const unsigned char*>PyBytes_AS_STRING(value), size, NULL, 0, now, &index,
+            )
+        one = Acknowledgement.__new__(Acknowledgement)
+        one._batch, one._index, one._timestamp = batch, index, now
+        return one
+
+    def _put(self, Route route, key, value, partition, timestamp_ms, bytes headers):
+        """Queue one record of bytes whose way is decided, except for the partition where that is None."""
+        cdef Gathering gathering = self.gathering
+        cdef int64_t stamp = gathering._now() if timestamp_ms is None else timestamp_ms
+        cdef int32_t index = 0
+        cdef Batch batch
+        cdef Queue queue
+        cdef Acknowledgement one
+        cdef Py_ssize_t key_size = -1 if key is None else PyBytes_GET_SIZE(key)
+        cdef Py_ssize_t value_size = -1 if value is None else PyBytes_GET_SIZE(value)
+        cdef Py_ssize_t headers_size = 0 if headers is None else PyBytes_GET_SIZE(headers)
+        cdef const unsigned char* k = NULL if key is None else <const unsigned char*>PyBytes_AS_STRING(key)
+        cdef const unsigned char* v = NULL if value is None else <const unsigned char*>PyBytes_AS_STRING(value)
+        cdef const unsigned char* h = NULL if headers is None else <const unsigned char*>PyBytes_AS_STRING(headers)
+        if partition is None and key is None:
+            batch = gathering._put_anywhere(route, v, value_size, h, headers_size, stamp, &index)
+        else:
+            queue = route._by_key(k, key_size) if partition is None else route._queue(partition)
+            batch = gathering._put(queue, k, key_size, v, value_size, h, headers_size, stamp, &index)
+        one = Acknowledgement.__new__(Acknowledgement)
+        one._batch, one._index, one._timestamp = batch, index, stamp
+        return one
+
+    def _put_some(
+        self, Route route, list values, list keys, Py_ssize_t start, Py_ssize_t most, partition, list timestamps,
+        bytes headers, serialize, Acknowledgements out,
+    ):
+        """Queue records from `start` on until the buffer is full; return the index of the first one left.
+
+        Values are bytes, or made bytes by `serialize`; keys, where there are any, are bytes or None.
+        """
+        cdef Gathering gathering = self.gathering
+        cdef Queue queue = None if partition is None else route._queue(partition)
+        cdef Py_ssize_t i, count = min(len(values), start + most), value_size, key_size
+        cdef Py_ssize_t headers_size = 0 if headers is None else PyBytes_GET_SIZE(headers)
+        cdef const unsigned char* h = NULL if headers is None else <const unsigned char*>PyBytes_AS_STRING(headers)
+        cdef const unsigned char* k
+        cdef const unsigned char* v
+        cdef int64_t stamp = gathering._now()
+        cdef int32_t index = 0
+        cdef object value, key
+        cdef Batch batch
+        for i in range(start, count):
+            if gathering.size_bytes >= gathering.buffer_memory:
+                return i
+            value = <object>PyList_GET_ITEM(values, i)
+            if value is None:
+                v, value_size = NULL, -1
+            else:
+                if not PyBytes_CheckExact(value):
+                    value = serialize(value)
+                v, value_size = <const unsigned char*>PyBytes_AS_STRING(<bytes?>value), PyBytes_GET_SIZE(value)
+            k, key_size = NULL, -1
+            if keys is not None:
+                key = keys[i]
+                if key is not None:
+                    k, key_size = <const unsigned char*>PyBytes_AS_STRING(<bytes?>key), PyBytes_GET_SIZE(key)
+            if value_size + key_size + headers_size + RECORD_OVERHEAD > gathering.max_record_size:
+                raise RecordTooLarge(value_size + key_size + headers_size + RECORD_OVERHEAD, gathering.max_record_size)
+            if timestamps is not None:
+                stamp = timestamps[i]
+            if queue is not None:
+                batch = gathering._put(queue, k, key_size, v, value_size, h, headers_size, stamp, &index)
+            elif key_size < 0:
+                batch = gathering._put_anywhere(route, v, value_size, h, headers_size, stamp, &index)
+            else:
+                batch = gathering._put(
+                    route._by_key(k, key_size), k, key_size, v, value_size, h, headers_size, stamp, &index
+                )
+            out._add(batch, index, stamp)
+        return count
+
+    def _send_batch(self, BatchBuilder builder, Route route, int32_t partition):
+        """Queue a batch that the application filled; return its first record's acknowledgement."""
+        cdef Acknowledgement one = Acknowledgement.__new__(Acknowledgement)
+        cdef Batch batch = builder._sent()
+        self.gathering.add(batch, route, partition)
+        one._batch, one._timestamp = batch, batch.base_timestamp
+        return one
+
+    def _let_go(self, Acknowledgements out):
+        out._let_go()
+
+
+def placeholder(loop):
+    """A batch that stands for the one a record will be in, once its topic is known."""
+    return Batch(None, 0, 0.0, loop)
+
+
+def waiting_acknowledgement(Batch batch):
+    """An acknowledgement of a record that is not in any batch yet."""
+    cdef Acknowledgement one = Acknowledgement.__new__(Acknowledgement)
+    one._batch = batch
+    return one
+
+
+def place(Acknowledgement waiting, Acknowledgement placed):
+    """The record is in a batch now: whoever waits for it waits for that."""
+    waiting._batch, waiting._index, waiting._timestamp = placed._batch, placed._index, placed._timestamp
+
+
+def all_placed(Batch batch):
+    """Nobody waits at a placeholder any more: its records are in batches, or failed with it."""
+    callbacks, batch._callbacks = batch._callbacks, None
+    for function, waiting in callbacks or ():
+        waiting.add_done_callback(function)
+    batch._looked_at = True
+    batch._wake()

@@ -1,0 +1,41 @@
+"""Records into batches: the compiled part of the producer, under the names the rest uses."""
+
+from collections.abc import Iterable, Mapping
+
+from ottla.producer._sending import (
+    Acknowledgement,
+    Acknowledgements,
+    Batch,
+    BatchBuilder,
+    BatchedRecord,
+    Gathering,
+    Queue,
+    Route,
+    Sending,
+    all_placed,
+    packed_headers,
+    place,
+    placeholder,
+    waiting_acknowledgement,
+)
+
+Headers = Iterable[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None]
+"""Names and values of a record's headers, in order; a mapping where names do not repeat."""
+
+__all__ = [
+    "Acknowledgement",
+    "Acknowledgements",
+    "Batch",
+    "BatchBuilder",
+    "BatchedRecord",
+    "Gathering",
+    "Headers",
+    "Queue",
+    "Route",
+    "Sending",
+    "all_placed",
+    "packed_headers",
+    "place",
+    "placeholder",
+    "waiting_acknowledgement",
+]

@@ -1,0 +1,77 @@
+"""Records of topics that are not known yet: they wait, in their order, until it is known where they go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ottla.producer.record import ProducerRecord
+from ottla.producer.sending import (
+    Acknowledgement,
+    Batch,
+    all_placed,
+    place,
+    placeholder,
+    waiting_acknowledgement,
+)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The records of one topic; `stand_in` is where their acknowledgements wait."""
+
+    stand_in: Batch
+    records: list[tuple[Acknowledgement, ProducerRecord]] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class Unplaced:
+    """Records by topic that wait for their topic."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Waiting] = {}
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of keys and values that wait."""
+        return sum(each.size_bytes for each in self._topics.values())
+
+    def add(self, record: ProducerRecord) -> Acknowledgement:
+        """Have a record wait; its acknowledgement waits with it."""
+        waiting = self._topics.get(record.topic)
+        if waiting is None:
+            waiting = self._topics[record.topic] = _Waiting(placeholder(asyncio.get_running_loop()))
+        acknowledgement = waiting_acknowledgement(waiting.stand_in)
+        waiting.records.append((acknowledgement, record))
+        waiting.size_bytes += len(record.key or b"") + len(record.value or b"")
+        return acknowledgement
+
+    def place(self, topic: str, put: Callable[[ProducerRecord], Acknowledgement]) -> None:
+        """Put the records of a topic where they go."""
+        waiting = self._topics.pop(topic, None)
+        if waiting is None:
+            return
+        for acknowledgement, record in waiting.records:
+            place(acknowledgement, put(record))
+        all_placed(waiting.stand_in)
+
+    def fail(self, topic: str, error: BaseException) -> None:
+        """Give the records of a topic up."""
+        waiting = self._topics.pop(topic, None)
+        if waiting is not None:
+            waiting.stand_in.fail(error)
+
+    def fail_all(self, error: BaseException) -> None:
+        """Give all records up."""
+        for topic in list(self._topics):
+            self.fail(topic, error)
+
+    async def placed(self) -> None:
+        """Return once nothing waits that waits now."""
+        waiting = [each.stand_in.settled() for each in self._topics.values()]
+        if waiting:
+            await asyncio.wait(waiting)
