@@ -260,7 +260,8 @@ def measure(servers: str, idioms: list[Idiom], size: int, count: int, rounds: in
         for _ in range(rounds):
             for idiom in idioms:
                 share = int(count * idiom.share)
-                results[idiom.name].append(run_in_child(__file__, idiom.name, servers, topic, size, share))
+                result = run_in_child(__file__, idiom.name, servers, topic, size, share)
+                results[idiom.name] += [result] if result else []
     return results
 
 
@@ -276,11 +277,13 @@ def main() -> int:
         return be_a_child(IDIOMS, options.child)
     rounds, scale = options.rounds or (2 if options.quick else 5), 0.2 if options.quick else 1.0
     idioms = [each for each in IDIOMS if options.only in each.name]
+    complete = True
     with broker(options.broker) as it:
         for size, count in COUNTS.items():
             results = measure(it.bootstrap_servers, idioms, size, int(count * scale), rounds)
             table(f"consumers, {size} B, {it.name} broker, {rounds} rounds", idioms, size, results, BASE)
-    return 0
+            complete = complete and all(map(len, results.values()))
+    return 0 if complete else 1
 
 
 if __name__ == "__main__":
