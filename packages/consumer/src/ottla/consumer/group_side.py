@@ -33,6 +33,8 @@ class GroupSide:
         self._positions = positions
         self._giving = giving
         self._look = look
+        self.is_over = False
+        """Whether partitions were assigned by hand since: what is left of the group does not touch those."""
 
     def owned(self) -> Partitions:
         """Return the partitions that the consumer has."""
@@ -40,6 +42,8 @@ class GroupSide:
 
     def hold(self, partitions: Partitions) -> None:
         """Give out no more records of partitions, those at hand included. Positions stay."""
+        if self.is_over:
+            return
         self._giving.stop_giving(partitions)
         for partition in partitions:
             if (place := self._positions.get(partition)) is not None:
@@ -56,6 +60,8 @@ class GroupSide:
 
     async def revoke(self, partitions: Partitions) -> None:
         """Take partitions away."""
+        if self.is_over:
+            return
         self._giving.stop_giving(partitions)
         self._positions.assign(self._positions.assigned - partitions)
 
@@ -65,6 +71,8 @@ class GroupSide:
 
     async def assign(self, partitions: Partitions, added: Partitions) -> None:
         """Have exactly these partitions; those that are added come held, until `release`."""
+        if self.is_over:
+            return
         self._giving.stop_giving(self._positions.assigned - partitions)
         self._positions.assign(sorted(partitions), held=True)
         self._look()

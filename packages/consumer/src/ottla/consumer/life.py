@@ -206,7 +206,8 @@ class Life(Giver):
         def tell(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
             self._interceptors.tell(on_commit, dict(offsets))
 
-        return Commits(self._cluster, self.config.group_id, self._speaker, on_commit=tell)
+        group_id, metrics = self.config.group_id, self._metrics
+        return Commits(self._cluster, group_id, self._speaker, on_commit=tell, metrics=metrics)
 
     def _make_auto_commit(self) -> AutoCommit | None:
         if self._commits is None or not self.config.enable_auto_commit:
@@ -214,17 +215,31 @@ class Life(Giver):
         return AutoCommit(self._commits, self._side.finished_offsets, self.config.auto_commit_interval_ms)
 
     def _make_membership(self) -> Membership | None:
-        group = self.config.group()
-        return None if group is None else Membership(self._cluster, group, self._side, self._auto_commit)
+        if (group := self.config.group()) is None:
+            return None
+        return Membership(
+            self._cluster,
+            group,
+            self._side,
+            self._auto_commit,
+            wake=self._news.tell,
+            metrics=self._metrics,
+        )
+
+    @property
+    def _is_member(self) -> bool:
+        # Whoever has just unsubscribed still speaks as a member, for what is to be committed.
+        involved = self._membership is not None and self._membership.is_involved
+        return self._membership is not None and (self._subscription is not None or involved)
 
     def _speaker(self) -> GroupMetadata | None:
         """Return for whom offsets are committed; None while the group goes on without us."""
-        if self._membership is not None and self._subscription is not None:
+        if self._membership is not None and self._is_member:
             return self._membership.speaker()
         return GroupMetadata(self.config.group_id or "")
 
     def _group_metadata(self) -> GroupMetadata:
-        if self._membership is not None and self._subscription is not None:
+        if self._membership is not None and self._is_member:
             return self._membership.group_metadata()
         return GroupMetadata(self.config.group_id or "")
 
@@ -248,6 +263,7 @@ class Life(Giver):
         self._subscription = wanted
         self._knows_topics = False
         if self._membership is not None:
+            self._side.is_over = False
             self._membership.subscribe(wanted, listener)
             if self._tasks is not None:
                 self._join()
@@ -267,7 +283,7 @@ class Life(Giver):
         self.stop_giving(self._positions.assigned - frozenset(wanted))
         self._positions.assign(wanted)
         self._subscription = None
-        self._is_manual = True
+        self._is_manual = self._side.is_over = True
         self._leaders.look_again()
         self._look()
 
