@@ -1,7 +1,10 @@
 """An asyncio consumer for Kafka and Ottla.
 
-`Consumer` reads topics: alone, or as a member of a group whose members share the partitions.
+`Consumer` reads topics: alone, or as a member of a group whose members share the partitions. The consumers of
+Kafka's first years, `SimpleConsumer` and `ZookeeperConsumerConnector`, are imported when they are asked for.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.config import ConsumerConfig
@@ -24,6 +27,10 @@ from ottla.consumer.record import ConsumerRecord, RecordBatch
 from ottla.consumer.subscription import TopicFilter
 from ottla.protocol.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.consumer.simple import SimpleConsumer
+    from ottla.consumer.zookeeper import ZookeeperConsumerConfig, ZookeeperConsumerConnector
+
 __all__ = [
     "CommitFailed",
     "Consumer",
@@ -45,9 +52,26 @@ __all__ = [
     "RebalanceListener",
     "RecordBatch",
     "RecordDeserializationFailed",
+    "SimpleConsumer",
     "TopicFilter",
     "TopicPartition",
     "WrongMode",
+    "ZookeeperConsumerConfig",
+    "ZookeeperConsumerConnector",
 ]
 
 __version__ = "0.1.0"
+
+_LATE = {
+    "SimpleConsumer": "ottla.consumer.simple",
+    "ZookeeperConsumerConfig": "ottla.consumer.zookeeper",
+    "ZookeeperConsumerConnector": "ottla.consumer.zookeeper",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATE[name]), name)
