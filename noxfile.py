@@ -159,6 +159,13 @@ def kill(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """Come between producers, consumers and their broker in a hundred rounds (`-- --rounds N --seed S`)."""
+    _install(session, "psutil", "uvloop", "pyarrow", "confluent-kafka")
+    session.run("python", "tests/system/client_chaos.py", *session.posargs)
+
+
+@nox.session
 def connections(session: nox.Session) -> None:
     """Hold five thousand idle connections open while five hundred clients work."""
     _install(session, "psutil")

@@ -1,4 +1,4 @@
-"""A few rounds of each long test; `nox -s fuzz`, `kill` and `connections` run them at length."""
+"""A few rounds of each long test; `nox -s fuzz`, `kill`, `chaos` and `connections` run them at length."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ HERE = Path(__file__).resolve().parent
             ["kill_rounds.py", "--rounds", "5"], id="nothing acknowledged is lost when it is killed"
         ),
         pytest.param(
+            ["client_chaos.py", "--rounds", "4", "--seed", "1"],
+            id="nothing is lost or doubled where the network between is bad",
+        ),
+        pytest.param(
             ["connections.py", "--idle", "300", "--active", "30", "--requests", "5"],
             id="idle connections and busy clients are served at once",
         ),
     ],
 )
-def test_a_broker_withstands(command: list[str]) -> None:
+def test_a_broker_and_its_clients_withstand(command: list[str]) -> None:
     script, *options = command
 
     done = subprocess.run(

@@ -1,0 +1,106 @@
+"""What happens to the network and the broker in a round of chaos: planned from a seed, then done."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos_proxy import TO_BROKER, TO_CLIENT, ProxyProcess
+
+from ottla.broker.testing import BrokerProcess
+
+LOAD_S = 2.5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens at a time of the round."""
+
+    at_s: float
+    kind: str
+    how: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        how = ", ".join(f"{name}={value}" for name, value in self.how.items())
+        return f"{self.at_s:.2f} s {self.kind}({how})"
+
+
+def plan(rng: random.Random) -> list[Fault]:
+    """Choose what happens in a round; after most faults that last there is some time of peace."""
+    faults: list[Fault] = []
+    at_s = rng.uniform(0.1, 0.6)
+    while at_s < LOAD_S:
+        kind = rng.choice(sorted(_HOW))
+        faults.append(Fault(at_s, kind, _HOW[kind](rng)))
+        at_s += rng.uniform(0.05, 0.8)
+        if rng.random() < 0.5:
+            faults.append(Fault(at_s, "heal"))
+            at_s += rng.uniform(0.0, 0.4)
+    return faults
+
+
+def _some(rng: random.Random) -> dict[str, Any]:
+    return {"share": rng.choice((0.3, 0.6, 1.0)), "seed": rng.randrange(1 << 30)}
+
+
+def _way(rng: random.Random) -> dict[str, Any]:
+    return {"way": rng.choice((TO_BROKER, TO_CLIENT))}
+
+
+_HOW: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+    "cut": _some,
+    "reset": _some,
+    "swallow": lambda rng: _some(rng) | _way(rng),
+    "truncate": lambda rng: _some(rng) | _way(rng) | {"within_bytes": rng.choice((8, 200, 20_000))},
+    "delay": lambda rng: _way(rng) | {"seconds": rng.choice((0.005, 0.05, 0.4))},
+    "dribble": lambda rng: {"piece_bytes": rng.choice((7, 50, 400))},
+    "stall": _way,
+    "deafen": lambda rng: {},
+    "refuse": _some,
+    "kill": lambda rng: {"down_s": rng.choice((0.0, 0.1, 0.6))},
+    "pause": lambda rng: {"seconds": rng.choice((0.1, 0.5, 2.0))},
+    "join": lambda rng: {},
+    "leave": lambda rng: {},
+    "quit": lambda rng: {},
+}
+
+
+class Faults:
+    """Does what was planned to proxy and broker."""
+
+    def __init__(self, proxy: ProxyProcess, broker: BrokerProcess) -> None:
+        self._proxy = proxy
+        self._broker = broker
+
+    async def do(self, fault: Fault) -> None:
+        """Do one fault; returns when it is there, or over in the broker's case."""
+        match fault.kind:
+            case "kill":
+                await self._kill(fault.how["down_s"])
+            case "pause":
+                await self._pause(fault.how["seconds"])
+            case "deafen":
+                self._proxy.tell("deafen")
+                self._proxy.tell("reset", share=1.0)
+            case kind:
+                self._proxy.tell(kind, **fault.how)
+
+    def heal(self) -> None:
+        """End all faults that last."""
+        self._proxy.tell("heal")
+
+    async def _kill(self, down_s: float) -> None:
+        self._broker.kill()
+        await asyncio.sleep(down_s)
+        # Not to be interrupted: the broker has to be there in the end.
+        await asyncio.shield(asyncio.to_thread(self._broker.start))
+
+    async def _pause(self, seconds: float) -> None:
+        self._broker.pause()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._broker.resume()

@@ -1,0 +1,158 @@
+"""Consumers for the chaos rounds, and the book of what a group has handled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.client.errors import ClientError
+from ottla.consumer import Consumer, RebalanceListener
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.topics import TopicPartition
+
+# Committing, the listener and leaving, also where the broker does not answer.
+CLOSE_BOUND_S = 12.0
+
+
+class Handled:
+    """Which records of a partition a group's members are finished with, and up to where without a gap."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, set[int]] = {}
+        self.prefix: dict[int, int] = {}
+
+    def add(self, partition: int, offset: int) -> None:
+        offsets = self.offsets.setdefault(partition, set())
+        offsets.add(offset)
+        prefix = self.prefix.get(partition, 0)
+        while prefix in offsets:
+            prefix += 1
+        self.prefix[partition] = prefix
+
+    def holds(self, partition: int, offset: int) -> bool:
+        return offset in self.offsets.get(partition, ())
+
+
+class Watching(RebalanceListener):
+    """Forgets the order of what is assigned anew: it may begin again where the group had committed."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        await asyncio.sleep(self._member.rng.choice((0, 0.01)))
+
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        for partition in assigned:
+            self._member.last.pop(partition.partition, None)
+
+
+@dataclass
+class Member:
+    """A member of a group that reads in one way until it is cancelled."""
+
+    name: str
+    way: str
+    topic: str
+    handled: Handled
+    settings: dict[str, Any]
+    rng: random.Random
+    commits_by_hand: bool
+    last: dict[int, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    given: int = 0
+    closing_s: float = 0.0
+
+    async def run(self) -> None:
+        consumer = Consumer(**self.settings)
+        consumer.subscribe([self.topic], listener=Watching(self))
+        await consumer.start()
+        try:
+            await WAYS[self.way](self, consumer)
+        except (ClientError, KafkaError) as error:
+            self.wrong.append(f"{self.name} ({self.way}) ended with {error!r}")
+        finally:
+            begun = time.monotonic()
+            await consumer.stop()
+            self.closing_s = time.monotonic() - begun
+            if self.closing_s > CLOSE_BOUND_S:
+                self.wrong.append(f"{self.name} ({self.way}) took {self.closing_s:.1f} s to close")
+
+    async def handle(self, partition: int, offset: int) -> None:
+        """Handle a record; between being given and being handled there may be a moment."""
+        self.given += 1
+        last = self.last.get(partition, -1)
+        if offset <= last:
+            self.wrong.append(f"{self.name} ({self.way}) was given {partition}:{offset} after {last}")
+        self.last[partition] = offset
+        if self.rng.random() < 0.002:
+            await asyncio.sleep(0.05)
+        self.handled.add(partition, offset)
+
+    async def commit(self, consumer: Consumer) -> None:
+        """Commit by hand now and then; a rebalance or a fault may come between."""
+        if not self.commits_by_hand or self.rng.random() > 0.05:
+            return
+        try:
+            await consumer.commit()
+        except (ClientError, KafkaError):
+            return  # the group went on without us, or the broker is away: others will read it again
+
+
+async def _iterate(member: Member, consumer: Consumer) -> None:
+    async for record in consumer:
+        await member.handle(record.partition, record.offset)
+        await member.commit(consumer)
+
+
+async def _getmany(member: Member, consumer: Consumer) -> None:
+    while True:
+        limit = member.rng.choice((None, 1, 10, 500))
+        given = await consumer.getmany(timeout_ms=member.rng.choice((0, 10, 200)), max_records=limit)
+        if not given:
+            await asyncio.sleep(0.01)
+        for partition, records in given.items():
+            for record in records:
+                await member.handle(partition.partition, record.offset)
+        await member.commit(consumer)
+
+
+async def _batches(member: Member, consumer: Consumer) -> None:
+    async for batch in consumer.batches():
+        for record in batch:
+            await member.handle(batch.partition, record.offset)
+        await member.commit(consumer)
+
+
+async def _arrow(member: Member, consumer: Consumer) -> None:
+    async for batch in consumer.arrow_batches():
+        places = zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
+        for partition, offset in places:
+            await member.handle(partition, offset)
+        await member.commit(consumer)
+
+
+WAYS: dict[str, Callable[[Member, Consumer], Awaitable[None]]] = {
+    "async for": _iterate,
+    "getmany": _getmany,
+    "batches": _batches,
+    "arrow": _arrow,
+}
+_NEEDS = {"getmany": "getmany", "batches": "batches", "arrow": "arrow_batches"}
+
+
+def available_ways() -> list[str]:
+    """Name the ways to read that the consumer has."""
+    return [way for way in WAYS if hasattr(Consumer, _NEEDS.get(way, "__anext__"))]
+
+
+async def follow(topic: str, partitions: int, settings: dict[str, Any], seen: dict[int, list[int]]) -> None:
+    """Read all partitions without a group from the beginning until cancelled; `seen` gets every offset."""
+    async with Consumer(**settings) as consumer:
+        consumer.assign([TopicPartition(topic, index) for index in range(partitions)])
+        async for record in consumer:
+            seen.setdefault(record.partition, []).append(record.offset)

@@ -1,0 +1,248 @@
+"""Producers for the chaos rounds: one per way to send, each with a book of what it was told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow
+
+from ottla.client.errors import ClientError
+from ottla.producer import Producer, ProducerConfig
+from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed
+from ottla.protocol.errors import KafkaError
+
+PARTITIONS = 4
+KEYS = 10
+# A writer that is closed amid a fault: how long that may take.
+CLOSE_BOUND_S = 5.0
+# Acknowledgements come, or fail, within the delivery timeout of patient writers.
+SETTLE_BOUND_S = 45.0
+
+Pending = tuple[int, Awaitable[Any], int]
+
+
+@dataclass
+class Record:
+    """One record, and what became of it."""
+
+    number: int
+    key: bytes | None
+    partition: int | None
+    place: tuple[int, int] | None = None
+    error: BaseException | None = None
+
+
+@dataclass
+class Writer:
+    """Sends numbered records in one way; `records` says what it was told of each."""
+
+    name: str
+    kind: str
+    topic: str
+    settings: dict[str, Any]
+    rng: random.Random
+    patient: bool = True
+    records: list[Record] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    closing_s: float = 0.0
+    _pending: list[Pending] = field(default_factory=list)
+
+    @property
+    def idempotent(self) -> bool:
+        return self.settings.get("enable_idempotence") is not False
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Send until told to stop, or cancelled; then close, and look at every acknowledgement."""
+        try:
+            async with self._producer() as producer:
+                while not stopping.is_set():
+                    await self._step(producer)
+                    await asyncio.sleep(self.rng.choice((0, 0.001, 0.005, 0.02)))
+        finally:
+            await self._settle()
+
+    @asynccontextmanager
+    async def _producer(self) -> AsyncIterator[Producer]:
+        config = ProducerConfig.of(**self.settings)
+        servers = self.settings["bootstrap_servers"]
+        producer = await Producer(servers, config=config).__aenter__()
+        begun = time.monotonic()
+        try:
+            yield producer
+        except BaseException as error:
+            begun = time.monotonic()
+            await producer.__aexit__(type(error), error, error.__traceback__)
+            self.closing_s = time.monotonic() - begun
+            raise
+        else:
+            await producer.__aexit__(None, None, None)
+
+    async def _step(self, producer: Producer) -> None:
+        try:
+            await WAYS[self.kind](self, producer)
+        except BufferFull:
+            await asyncio.sleep(0.02)
+        except (ClientError, KafkaError) as error:
+            # What `send` itself refuses was not sent; only impatient writers may meet that.
+            if self.patient:
+                self.wrong.append(f"{self.name} ({self.kind}) could not send: {error!r}")
+            await asyncio.sleep(0.05)
+
+    def next(self, *, keyed: bool | None = None, partition: int | None = None) -> tuple[Record, bytes]:
+        """Make the next record and its value."""
+        use = self.rng.choice(("key", "partition", "free")) if keyed is None else "key" if keyed else "free"
+        key = b"%s-%d" % (self.name.encode(), self.rng.randrange(KEYS)) if use == "key" else None
+        if use == "partition" and partition is None:
+            partition = self.rng.randrange(PARTITIONS)
+        record = Record(len(self.records), key, partition)
+        self.records.append(record)
+        padding = b"." * self.rng.choice((0, 10, 100, 100, 1000))
+        return record, b"%s %d %s" % (self.name.encode(), record.number, padding)
+
+    def promised(self, record: Record, acknowledgement: Awaitable[Any], shift: int = 0) -> None:
+        """Remember an acknowledgement; `shift` is added to the offset in it."""
+        self._pending.append((record.number, acknowledgement, shift))
+
+    def unsent(self, *records: Record, error: BaseException) -> None:
+        for record in records:
+            record.error = error
+
+    async def _settle(self) -> None:
+        """Wait for every acknowledgement; one that never comes is a mistake."""
+        deadline = asyncio.get_running_loop().time() + SETTLE_BOUND_S
+        for number, acknowledgement, shift in self._pending:
+            record = self.records[number]
+            try:
+                async with asyncio.timeout_at(deadline):
+                    metadata = await acknowledgement
+            except TimeoutError:
+                self.wrong.append(f"{self.name} ({self.kind}): the acknowledgement of {number} never came")
+                return
+            except (ClientError, KafkaError) as error:
+                record.error = error
+            else:
+                record.place = (metadata.partition, metadata.offset + shift) if metadata.offset >= 0 else None
+        self._pending.clear()
+        self._judge_errors()
+
+    def _judge_errors(self) -> None:
+        allowed: tuple[type[BaseException], ...] = (ProducerClosed, BufferFull, asyncio.CancelledError)
+        if not self.patient:
+            allowed += (DeliveryTimeout, ClientError, KafkaError)
+        odd = {
+            repr(each.error) for each in self.records if each.error and not isinstance(each.error, allowed)
+        }
+        self.wrong += [
+            f"{self.name} ({self.kind}) failed a record with {error[:300]}" for error in sorted(odd)[:3]
+        ]
+
+
+async def _send(writer: Writer, producer: Producer) -> None:
+    for _ in range(writer.rng.randrange(1, 30)):
+        record, value = writer.next()
+        try:
+            sent = await producer.send(writer.topic, value, key=record.key, partition=record.partition)
+        except BaseException as error:
+            writer.unsent(record, error=error)
+            raise
+        writer.promised(record, sent)
+
+
+async def _send_and_wait(writer: Writer, producer: Producer) -> None:
+    record, value = writer.next()
+    try:
+        metadata = await producer.send_and_wait(
+            writer.topic, value, key=record.key, partition=record.partition
+        )
+    except BaseException as error:
+        record.error = error
+        if writer.patient and isinstance(error, (ClientError, KafkaError)):
+            raise
+        if not isinstance(error, (ClientError, KafkaError)):
+            raise
+    else:
+        record.place = (metadata.partition, metadata.offset)
+
+
+async def _send_nowait(writer: Writer, producer: Producer) -> None:
+    for _ in range(writer.rng.randrange(1, 60)):
+        record, value = writer.next()
+        try:
+            sent = producer.send_nowait(writer.topic, value, key=record.key, partition=record.partition)
+        except BaseException as error:
+            writer.unsent(record, error=error)
+            raise
+        writer.promised(record, sent)
+
+
+async def _send_many(writer: Writer, producer: Producer) -> None:
+    keyed = writer.rng.random() < 0.5
+    partition = None if keyed else writer.rng.choice((None, *range(PARTITIONS)))
+    made = [writer.next(keyed=keyed, partition=partition) for _ in range(writer.rng.randrange(1, 200))]
+    records, values = [record for record, _ in made], [value for _, value in made]
+    keys = [record.key for record in records] if keyed else None
+    try:
+        sent = await producer.send_many(writer.topic, values, keys=keys, partition=partition)
+    except BaseException as error:
+        writer.unsent(*records, error=error)
+        raise
+    for record, acknowledgement in zip(records, sent, strict=True):
+        writer.promised(record, acknowledgement)
+
+
+async def _send_arrow(writer: Writer, producer: Producer) -> None:
+    made = [writer.next(keyed=True) for _ in range(writer.rng.randrange(1, 200))]
+    columns = {
+        "key": pyarrow.array([record.key for record, _ in made], pyarrow.binary()),
+        "value": pyarrow.array([value for _, value in made], pyarrow.binary()),
+    }
+    records = [record for record, _ in made]
+    try:
+        sent = await producer.send_arrow(writer.topic, pyarrow.table(columns))
+    except BaseException as error:
+        writer.unsent(*records, error=error)
+        raise
+    for record, acknowledgement in zip(records, sent, strict=True):
+        writer.promised(record, acknowledgement)
+
+
+async def _send_batch(writer: Writer, producer: Producer) -> None:
+    batch = producer.create_batch()
+    partition = writer.rng.randrange(PARTITIONS)
+    records: list[Record] = []
+    for _ in range(writer.rng.randrange(1, 50)):
+        record, value = writer.next(keyed=False, partition=partition)
+        records.append(record)
+        if batch.append(key=None, value=value, timestamp=None) is None:
+            writer.records.pop()
+            records.pop()
+            break
+    batch.close()
+    try:
+        sent = await producer.send_batch(batch, writer.topic, partition=partition)
+    except BaseException as error:
+        writer.unsent(*records, error=error)
+        raise
+    for shift, record in enumerate(records):
+        writer.promised(record, sent, shift)
+
+
+WAYS: dict[str, Callable[[Writer, Producer], Awaitable[None]]] = {
+    "send": _send,
+    "send_and_wait": _send_and_wait,
+    "send_nowait": _send_nowait,
+    "send_many": _send_many,
+    "send_arrow": _send_arrow,
+    "send_batch": _send_batch,
+}
+
+
+def available_ways() -> list[str]:
+    """Name the ways to send that the producer has."""
+    return [way for way in WAYS if hasattr(Producer, way)]
