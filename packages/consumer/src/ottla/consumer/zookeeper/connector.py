@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from ottla.client.running import Running
 from ottla.client.settings import chosen
 from ottla.consumer.errors import ConsumerClosed
 from ottla.consumer.zookeeper.brokers import ClusterBrokers
@@ -27,6 +28,7 @@ from ottla.zookeeper.znodes import ConsumerRegistration
 OpenSession = Callable[[ZookeeperConsumerConfig], AbstractAsyncContextManager[Session]]
 
 RECORDS_PER_CHUNK = 500
+STOP_S = 15.0
 
 
 def new_consumer_id(group: str, name: str | None = None) -> str:
@@ -83,9 +85,10 @@ class ZookeeperConsumerConnector:
         self._session: Session | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._member: Member | None = None
-        self._main: asyncio.Task[None] | None = None
-        self._stop = asyncio.Event()
-        self._members_done: set[asyncio.Task[None]] = set()
+        self._taking_part: asyncio.Task[None] | None = None
+        self._block: AbstractAsyncContextManager[None] | None = None
+        self._running: Running | None = None
+        self._ended = False
 
     @classmethod
     async def create(
@@ -98,36 +101,30 @@ class ZookeeperConsumerConnector:
 
     async def start(self) -> None:
         """Connect to ZooKeeper. Raises ottla.zookeeper.errors.Unavailable when it cannot be reached."""
-        if self._main is not None:
+        if self._running is not None or self._block is not None:
             raise ConsumerClosed("a connector starts once")
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # The one task of this object: it opens and closes everything, in whatever task start and shutdown are
-        # called.
-        self._main = asyncio.create_task(self._run(ready), name=self.consumer_id)
-        try:
-            await asyncio.wait([self._main, ready], return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._main.cancel()
-            raise
-        if self._main.done():
-            await self._main
+        self._running = Running(self._opened())
+        await self._running.start()
 
     async def shutdown(self) -> None:
         """End the streams, commit what is finished, and leave the group."""
-        self._stop.set()
-        if self._main is not None:
-            await asyncio.wait([self._main])
-            if not self._main.cancelled():
-                self._main.result()
+        self._ended = True
+        await self._leave_group()
+        if self._running is not None:
+            await self._running.stop()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        if self._running is not None or self._block is not None:
+            raise ConsumerClosed("a connector starts once")
+        self._block = self._opened()
+        await self._block.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.shutdown()
+        assert self._block is not None
+        await self._block.__aexit__(kind, error, trace)
 
     # --- streams
 
@@ -189,10 +186,10 @@ class ZookeeperConsumerConnector:
     async def _join(self, counts: Mapping[str, int], pattern: str, streams: Streams) -> None:
         if self._member is not None:
             raise MessageStreamsExist("a connector makes its streams once")
-        if self._session is None or self._tasks is None:
+        if self._session is None or self._tasks is None or self._ended:
             raise ConsumerClosed("the connector is not open; use it inside `async with`")
         registration = ConsumerRegistration(self.config.group_id, self.consumer_id, dict(counts), pattern, -1)
-        member = Member(
+        member = self._member = Member(
             self.config,
             self._session,
             self._open_brokers,
@@ -201,33 +198,42 @@ class ZookeeperConsumerConnector:
             streams,
             self._listener,
         )
-        self._member = member
-        running = self._tasks.create_task(self._take_part(member))
+        running = self._taking_part = self._tasks.create_task(self._take_part(member))
         try:
             await asyncio.wait([running, member.balanced], return_when=asyncio.FIRST_COMPLETED)
             if not member.balanced.done():
                 raise ConsumerClosed("the connector was shut down")
             member.balanced.result()
         except BaseException:
-            member.stop()
+            await self._leave_group()
             self._member = None
-            await asyncio.wait([running])
             raise
 
-    # --- the task behind it all
+    # --- what lives in the block
 
-    async def _run(self, ready: asyncio.Future[None]) -> None:
-        async with self._open_session(self.config) as self._session:
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        async with self._open_session(self.config) as session:
             try:
-                async with asyncio.TaskGroup() as self._tasks:
-                    ready.set_result(None)
-                    await self._stop.wait()
-                    if self._member is not None:
-                        self._member.stop()
+                async with asyncio.TaskGroup() as tasks:
+                    self._session, self._tasks = session, tasks
+                    try:
+                        yield
+                    finally:
+                        await self._leave_group()
+                        self._session = self._tasks = None
             except BaseExceptionGroup as group:
-                raise group.exceptions[0] from None
-            finally:
-                self._session = self._tasks = None
+                if len(group.exceptions) == 1:
+                    raise group.exceptions[0] from None
+                raise
+
+    async def _leave_group(self) -> None:
+        member, running = self._member, self._taking_part
+        if member is not None and running is not None:
+            member.stop()
+            await asyncio.wait([running], timeout=STOP_S)
+            running.cancel()  # it may wait for brokers or for ZooKeeper; otherwise it is done
+            await asyncio.wait([running])
 
     async def _take_part(self, member: Member) -> None:
         """Run a member with its regular commits; what breaks it is raised by its streams too."""
