@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,11 @@ FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "heade
 @click.option("--exit-at-end", is_flag=True, help="Stop at the end that the topic had at the start.")
 @click.option("--partition", type=click.IntRange(0), help="Read only this partition.")
 @click.option("--offset", type=click.IntRange(0), help="With --partition: read from this offset.")
-@click.option("--group", metavar="NAME", help="Begin where this group stopped, and keep its place.")
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Share the partitions with others of this group, begin where it stopped, and keep its place.",
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
@@ -86,14 +91,16 @@ def consume(
             isolation_level=isolation_level,  # type: ignore[arg-type]
             client=client,
         )
-        names = () if partition is not None else topics
-        async with Consumer(*names, bootstrap_servers=bootstrap_server, config=config) as consumer:
+        consumer = Consumer(bootstrap_servers=bootstrap_server, config=config)
+        progress = Progress(consumer, commits=group is not None)
+        if partition is None:
+            consumer.subscribe(topics, listener=progress)
+        async with consumer:
             if partition is not None:
                 known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
                 consumer.assign(_only(partition, known))
             if offset is not None and partition is not None:
                 consumer.seek(TopicPartition(topics[0], partition), offset)
-            progress = Progress(consumer, commits=group is not None)
             try:
                 await _print(consumer, progress, max_messages, exit_at_end, partial(_show, template, as_json))
             finally:
@@ -122,10 +129,10 @@ async def _print(
     exit_at_end: bool,
     show: Callable[[ConsumerRecord], object],
 ) -> None:
-    ends = await consumer.end_offsets() if exit_at_end else {}
+    ends: dict[TopicPartition, int] = {}
     remaining = limit
     while remaining is None or remaining > 0:
-        if exit_at_end and not [p for p, end in ends.items() if await consumer.position(p) < end]:
+        if exit_at_end and await _is_at_end(consumer, ends):
             return
         count = AT_ONCE if remaining is None else min(remaining, AT_ONCE)
         for records in (await consumer.getmany(timeout_ms=500, max_records=count)).values():
@@ -134,6 +141,22 @@ async def _print(
                 progress.printed(record)
                 remaining = None if remaining is None else remaining - 1
         await progress.commit_when_due()
+
+
+async def _is_at_end(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
+    """Say whether all partitions are read up to the ends that they had when they came to us.
+
+    In a group they come and go: what goes to others is theirs to read.
+    """
+    from ottla.consumer.errors import NotAssigned
+
+    if new := consumer.assignment() - ends.keys():
+        ends.update(await consumer.end_offsets(new))
+    for partition in consumer.assignment() & ends.keys():
+        with suppress(NotAssigned):  # it went while we asked
+            if await consumer.position(partition) < ends[partition]:
+                return False
+    return True
 
 
 def _show(template: str | None, as_json: bool, record: ConsumerRecord) -> None:

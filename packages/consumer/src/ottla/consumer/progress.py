@@ -6,6 +6,8 @@ import asyncio
 import logging
 
 from ottla.consumer.consumer import Consumer
+from ottla.consumer.group_errors import CommitFailed
+from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 
@@ -15,8 +17,11 @@ COMMIT_EVERY_S = 5.0
 LAST_COMMIT_TIMEOUT_S = 5.0
 
 
-class Progress:
-    """What was printed, and commits of it now and then: a reader that is killed repeats little."""
+class Progress(RebalanceListener):
+    """What was printed, and commits of it now and then: a reader that is killed repeats little.
+
+    As a listener it commits what was printed of partitions before they go to others of the group.
+    """
 
     def __init__(self, consumer: Consumer, *, commits: bool) -> None:
         self._consumer = consumer
@@ -41,8 +46,24 @@ class Progress:
         except TimeoutError:
             log.warning("the last offsets were not committed: the cluster does not answer")
 
-    async def _commit(self) -> None:
-        printed, self._printed = self._printed, {}
-        self._committed_s = asyncio.get_running_loop().time()
-        if self._commits and printed:
-            await self._consumer.commit(printed)
+    async def on_partitions_revoked(self, revoked: frozenset[TopicPartition]) -> None:
+        """Commit what was printed of them, while that is still ours to do."""
+        await self._commit(revoked)
+
+    def on_partitions_lost(self, lost: frozenset[TopicPartition]) -> None:
+        """Forget them: others read from the last commit on."""
+        for partition in lost:
+            self._printed.pop(partition, None)
+
+    async def _commit(self, only: frozenset[TopicPartition] | None = None) -> None:
+        due = {each: offset for each, offset in self._printed.items() if only is None or each in only}
+        for partition in due:
+            del self._printed[partition]
+        if only is None:
+            self._committed_s = asyncio.get_running_loop().time()
+        if not (self._commits and due):
+            return
+        try:
+            await self._consumer.commit(due)
+        except CommitFailed as error:
+            log.warning("offsets were not committed: %s", error)
