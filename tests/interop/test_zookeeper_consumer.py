@@ -175,6 +175,30 @@ async def test_a_member_that_is_killed_is_replaced_and_no_record_lost(
     assert len(set(found.values())) == 1
 
 
+@pytest.mark.parametrize(("pauses", "stays"), [("java", "ours"), ("ours", "java")])
+async def test_a_member_that_outlives_its_session_joins_again(
+    cluster: Cluster, pauses: str, stays: str
+) -> None:
+    topic = await make_topic(cluster, 4)
+    group = cluster.group()
+    with group.member(stays, topic) as staying, group.member(pauses, topic) as pausing:
+        staying.joined(), pausing.joined()
+        before = await shared(cluster, group, topic, 4, 2)
+        written = await write(cluster, topic, 4, range(20))
+        await asyncio.to_thread(staying.until, lambda: set(values(staying, pausing)) >= written)
+
+        pausing.pause()
+        written |= await write(cluster, topic, 4, range(20, 40))
+        await asyncio.to_thread(staying.until, lambda: set(values(staying, pausing)) >= written)
+        await shared(cluster, group, topic, 4, 1)
+        pausing.resume()
+        after = await shared(cluster, group, topic, 4, 2)
+        written |= await write(cluster, topic, 4, range(40, 60))
+        await asyncio.to_thread(staying.until, lambda: set(values(staying, pausing)) >= written)
+
+    assert after == before
+
+
 async def test_members_come_and_go_and_no_record_is_lost(cluster: Cluster) -> None:
     topic = await make_topic(cluster, 6)
     group = cluster.group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -92,6 +93,14 @@ class GroupMember:
             assert process.stdin is not None
             process.stdin.close()
             self._listener.join(10)
+
+    def pause(self) -> None:
+        """Hold it: its session expires if it takes long."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._running().send_signal(signal.SIGCONT)
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait until something holds, and raise with the member's last words when it does not come."""
