@@ -341,7 +341,8 @@ cdef class Acknowledgement:
     def __await__(self):
         # Split, or placed only now that the topic is known: the record may have moved on meanwhile.
         while not self.done():
-            yield from self._batch._wait()
+            # All waiters share that future: one that is cancelled must not take it away from the others.
+            yield from asyncio.shield(self._batch._wait())
         return self.result()
 
     def __repr__(self):
@@ -470,7 +471,7 @@ cdef class Acknowledgements:
     def __await__(self):
         for batch in self._batches:
             while not (<Batch>batch)._all_done():
-                yield from (<Batch>batch)._wait()
+                yield from asyncio.shield((<Batch>batch)._wait())
         for batch in self._batches:
             _raise_error(<Batch>batch)
         return self
