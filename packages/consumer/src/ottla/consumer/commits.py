@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.coordinator_line import CoordinatorLine
 from ottla.consumer.group_errors import CommitFailed
@@ -77,15 +77,22 @@ class Commits:
         if speaker is None:
             raise CommitFailed(_OUT_OF_GROUP)
         try:
-            async with self._order:
-                await self._store(speaker, offsets, timeout_s)
+            async with asyncio.timeout(timeout_s), self._order:
+                await self._store(speaker, offsets)
+        except TimeoutError as error:  # of this bound: others arrive as cancellation
+            self._metrics.commit_error_total += 1
+            raise DeadlineExceeded(self._what, timeout_s or 0, error) from error
         except (ClientError, KafkaError):
             self._metrics.commit_error_total += 1
             raise
         if self._on_commit is not None:
             self._on_commit(offsets)
 
-    async def _store(self, speaker: GroupMetadata, offsets: Offsets, timeout_s: float | None) -> None:
+    @property
+    def _what(self) -> str:
+        return f"committing offsets of group {self.group_id!r}"
+
+    async def _store(self, speaker: GroupMetadata, offsets: Offsets) -> None:
         request = _commit_request(speaker, offsets)
         min_version = VERSION_WITH_INSTANCES if speaker.group_instance_id is not None else None
         loop = asyncio.get_running_loop()
@@ -99,8 +106,7 @@ class Commits:
                         TopicPartition(topic.name, each.partition_index), each.error_code
                     )
 
-        what = f"committing offsets of group {self.group_id!r}"
-        await self._cluster.retry(what, ask, timeout_s=timeout_s)
+        await self._cluster.retry(self._what, ask)
         self._metrics.committed((loop.time() - since_s) * 1_000)
 
     def commit_nowait(self, offsets: Offsets, tasks: asyncio.TaskGroup) -> asyncio.Future[None]:
