@@ -11,9 +11,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from ottla.broker.testing import BrokerProcess
 from ottla.client.admin import Admin
+from ottla.consumer.zookeeper.cli import zookeeper_group
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
@@ -21,7 +23,7 @@ from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.testing import Background
 from peers.apache_kafka import ApacheKafka, ZooKeeper
-from peers.zookeeper_group import Group, GroupMember
+from peers.zookeeper_group import Group, GroupMember, run_kafka_1_tool
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
@@ -236,6 +238,38 @@ async def test_a_wildcard_group_takes_up_a_topic_that_is_made_later(cluster: Clu
 
     assert written[0] == written[1]
     assert {each.topic for each in ours.seen} == {each.topic for each in java.seen} == set(topics)
+
+
+async def test_kafkas_tools_and_ours_say_the_same(cluster: Cluster, tmp_path: Path) -> None:
+    topic = await make_topic(cluster, 3)
+    group = cluster.group()
+    written = await write(cluster, topic, 3, range(5))
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+
+    def verified() -> str:
+        server = ("--zookeeper.connect", cluster.zookeeper, "--group", group.name)
+        return run_kafka_1_tool("kafka.tools.VerifyConsumerRebalance", *server)
+
+    def export() -> None:
+        server = ("--zkconnect", cluster.zookeeper, "--group", group.name, "--output-file", str(theirs))
+        run_kafka_1_tool("kafka.tools.ExportZkOffsets", *server)
+        server = ("--zookeeper", cluster.zookeeper, "--group", group.name, "--output-file", str(ours))
+        CliRunner().invoke(zookeeper_group, ["export-offsets", *server], catch_exceptions=False)
+
+    with group.member("ours", topic, 2) as member:
+        await asyncio.to_thread(member.joined().until, lambda: set(values(member)) == written)
+        member.commit()
+        said = await asyncio.to_thread(verified)
+    await asyncio.to_thread(export)
+    ours_said = sorted(ours.read_text().splitlines())
+    assert "Rebalance operation successful" in said
+    assert ours_said == sorted(theirs.read_text().splitlines())
+    assert len(ours_said) == 3
+
+    ours.write_text(f"/consumers/{group.name}/offsets/{topic}/2:1\n")
+    server = ("--zkconnect", cluster.zookeeper, "--input-file", str(ours))
+    await asyncio.to_thread(run_kafka_1_tool, "kafka.tools.ImportZkOffsets", *server)
+    assert await offsets(cluster, group, topic, 3) == [5, 5, 1]
 
 
 @pytest.mark.parametrize(("old", "new"), [("java", "ours"), ("ours", "java")])

@@ -162,8 +162,20 @@ def _ours() -> list[str]:
     return [sys.executable, str(HERE / "zookeeper_member.py")]
 
 
+def kafka_1() -> str:
+    """Class path of Apache Kafka 1.1, the last version that has the old consumers."""
+    return classpath(f"org.apache.kafka:kafka_2.12:{KAFKA_1}", "org.slf4j:slf4j-simple:1.7.36")
+
+
+def run_kafka_1_tool(main_class: str, *arguments: str) -> str:
+    """Run one of Kafka 1.1's command-line classes; return all it said."""
+    command = ["java", "-Xmx128m", "-cp", kafka_1(), main_class, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=True)
+    return done.stdout + done.stderr
+
+
 def _java() -> list[str]:
-    jars = classpath(f"org.apache.kafka:kafka_2.12:{KAFKA_1}", "org.slf4j:slf4j-simple:1.7.36")
+    jars = kafka_1()
     source = HERE.parent / "interop" / "java" / "ZookeeperMember.java"
     classes = compile_program(source, jars)
     return [
