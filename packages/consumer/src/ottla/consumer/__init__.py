@@ -25,6 +25,7 @@ from ottla.consumer.lookups import OffsetAndTimestamp
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import ConsumerRecord, RecordBatch
 from ottla.consumer.subscription import TopicFilter
+from ottla.consumer.sync import SyncConsumer
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
     "RecordBatch",
     "RecordDeserializationFailed",
     "SimpleConsumer",
+    "SyncConsumer",
     "TopicFilter",
     "TopicPartition",
     "WrongMode",

@@ -10,6 +10,7 @@ from ottla.producer.partitioner import Partitioner
 from ottla.producer.producer import Producer
 from ottla.producer.record import ProducerRecord, RecordMetadata
 from ottla.producer.sending import Acknowledgement, Acknowledgements, BatchBuilder
+from ottla.producer.sync import SyncProducer
 from ottla.protocol.topics import TopicPartition
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLarge",
     "SerializationFailed",
+    "SyncProducer",
     "TopicPartition",
 ]
 

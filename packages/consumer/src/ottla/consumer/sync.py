@@ -1,0 +1,349 @@
+"""The consumer for threads: the asynchronous one on an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+
+from ottla.client.blocking import Call, LoopThread, NotRunning
+from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.settings import chosen
+from ottla.consumer.config import ConsumerConfig, ConsumerSettings
+from ottla.consumer.consumer import Consumer, Offset, Partition
+from ottla.consumer.listener import Partitions, RebalanceListener
+from ottla.consumer.lookups import OffsetAndTimestamp
+from ottla.consumer.metrics import ConsumerMetrics
+from ottla.consumer.record import ConsumerRecord, RecordBatch
+from ottla.consumer.subscription import TopicFilter
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
+SETTLE_S = 5.0
+
+
+class SyncConsumer:
+    """Reads topics, for scripts and for threads.
+
+        with SyncConsumer("orders", group_id="billing", auto_offset_reset="earliest") as consumer:
+            for record in consumer:
+                print(record.offset, record.key, record.value)
+
+    All threads of a process may share one; each record goes to one of them. Records that are at hand cost no
+    visit to the loop. A listener's plain methods run on threads of their own, and may call the consumer.
+    After a fork a consumer is of no use any more, and says so: start it in each worker.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        config: ConsumerConfig | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        self.config = chosen(ConsumerConfig, config, settings)
+        self._topics = topics
+        self._thread = LoopThread(self._make, name="the consumer")
+        self._consumer: Consumer | None = None
+        # Of the threads one asks at a time: records of a partition are given out in their order.
+        self._asking = threading.Lock()
+        self._interrupted: Call[ConsumerRecord | None] | None = None
+
+    def start(self) -> Self:
+        """Connect. Raises DeadlineExceeded, and what else opening a consumer raises."""
+        self._consumer = self._thread.start()
+        return self
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Commit what is finished, leave the group, and end; TimeoutError after `timeout` seconds."""
+        self._thread.close(timeout)
+
+    close = stop
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # --- records
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """Return the next record; StopIteration after `consumer_timeout_ms` without one."""
+        with self._asking:
+            record = self._opened._at_hand() if self._interrupted is None else None
+            if record is None:
+                record = self._await_record()
+        if record is None:
+            raise StopIteration
+        return record
+
+    def getone(self, *partitions: Partition) -> ConsumerRecord:
+        """Return the next record, of all partitions or some."""
+        return cast("ConsumerRecord", self._ask(lambda consumer: consumer.getone(*partitions)))
+
+    def getmany(
+        self, *partitions: Partition, timeout_ms: float | None = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Return what is at hand of all partitions or some, waiting up to `timeout_ms` for the first."""
+        records: dict[TopicPartition, list[ConsumerRecord]] = self._ask(
+            lambda consumer: consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records)
+        )
+        return records
+
+    def batches(self, *, max_records: int | None = None) -> Iterator[RecordBatch]:
+        """Iterate over batches of records of one partition; one is finished when the next is asked for."""
+        batches = self._opened.batches(max_records=max_records)
+        while (batch := self._ask(lambda _: anext(batches, None))) is not None:
+            yield batch
+
+    def fetch_arrow(self, **options: Any) -> pyarrow.RecordBatch:
+        """Return records as Arrow columns, as `Consumer.fetch_arrow` does."""
+        return self._ask(lambda consumer: cast("Any", consumer).fetch_arrow(**options))
+
+    def arrow_batches(self, **options: Any) -> Iterator[pyarrow.RecordBatch]:
+        """Iterate over records as Arrow columns, as `Consumer.arrow_batches` does."""
+        batches = cast("Any", self._opened).arrow_batches(**options)
+        while (batch := self._ask(lambda _: anext(batches, None))) is not None:
+            yield batch
+
+    # --- what to read
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | TopicFilter | None = None,
+        listener: Any = None,
+    ) -> None:
+        """Read topics by name, or all whose names match; in place of what was subscribed to before."""
+        wrapped = None if listener is None else OnThreads(listener)
+        self._do(lambda consumer: consumer.subscribe(topics, pattern=pattern, listener=wrapped))
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group."""
+        self._do(lambda consumer: consumer.unsubscribe())
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics that are subscribed to."""
+        return self._do(lambda consumer: consumer.subscription())
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read exactly these partitions."""
+        self._do(lambda consumer: consumer.assign(partitions))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are read."""
+        return self._do(lambda consumer: consumer.assignment())
+
+    def pause(self, *partitions: Partition) -> None:
+        """Give out, and fetch, nothing of some partitions until they are resumed."""
+        self._do(lambda consumer: consumer.pause(*partitions))
+
+    def resume(self, *partitions: Partition) -> None:
+        """Go on with partitions that were paused."""
+        self._do(lambda consumer: consumer.resume(*partitions))
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are paused."""
+        return self._do(lambda consumer: consumer.paused())
+
+    # --- places
+
+    def seek(self, partition: Partition, offset: Offset) -> None:
+        """Go on with a partition from an offset."""
+        self._do(lambda consumer: consumer.seek(partition, offset))
+
+    def seek_to_beginning(self, *partitions: Partition) -> None:
+        """Go on from the first records of partitions, or of all that are read."""
+        self._call(lambda consumer: consumer.seek_to_beginning(*partitions))
+
+    def seek_to_end(self, *partitions: Partition) -> None:
+        """Go on behind the last records of partitions, or of all that are read."""
+        self._call(lambda consumer: consumer.seek_to_end(*partitions))
+
+    def seek_to_timestamp(self, timestamps: int | Mapping[TopicPartition, int]) -> None:
+        """Go on from the first records at or after a time in ms, of all partitions or each its own."""
+        self._call(lambda consumer: consumer.seek_to_timestamp(timestamps))
+
+    def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
+        """Go on from where the group stands. Returns the offsets."""
+        return self._call(lambda consumer: consumer.seek_to_committed(*partitions))
+
+    def position(self, partition: Partition) -> int:
+        """Return the offset of the next record of a partition that will be given out."""
+        return self._call(lambda consumer: consumer.position(partition))
+
+    def highwater(self, partition: Partition) -> int | None:
+        """Return where a partition ended in the last answer; None before there was one."""
+        return self._do(lambda consumer: consumer.highwater(partition))
+
+    def last_stable_offset(self, partition: Partition) -> int | None:
+        """Return up to where no transaction was open in the last answer; None before there was one."""
+        return self._do(lambda consumer: consumer.last_stable_offset(partition))
+
+    def lag(self, partition: Partition) -> int | None:
+        """Return how many offsets the position is behind the end, as far as is known without asking."""
+        return self._do(lambda consumer: consumer.lag(partition))
+
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """Return the offsets of the first records of partitions."""
+        return self._call(lambda consumer: consumer.beginning_offsets(partitions))
+
+    def end_offsets(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
+        """Return where partitions end, one past their last record; None: those that are read."""
+        return self._call(lambda consumer: consumer.end_offsets(partitions))
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record at or after a time in ms of each partition; None where there is none."""
+        return self._call(lambda consumer: consumer.offsets_for_times(timestamps))
+
+    # --- commits
+
+    def commit(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> None:
+        """Keep the place under the group's name: behind all records that were given out, or as told."""
+        self._call(lambda consumer: consumer.commit(offsets))
+
+    def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> Call[None]:
+        """`commit` without waiting for it; `result()` of what it returns does."""
+        consumer = self._opened
+
+        async def commit() -> None:
+            await consumer.commit_nowait(offsets)
+
+        return self._thread.submit(commit)
+
+    def committed(self, partition: Partition) -> int | None:
+        """Return the offset that the group has committed of a partition; None where it has none."""
+        return self._call(lambda consumer: consumer.committed(partition))
+
+    def committed_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what the group has committed, with its notes."""
+        return self._call(lambda consumer: consumer.committed_offsets(partitions))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return who speaks for the group, for a producer that commits offsets of it in a transaction."""
+        return self._do(lambda consumer: consumer.group_metadata())
+
+    # --- the cluster
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partitions of a topic; None where there is none."""
+        return self._call(lambda consumer: consumer.partitions_for_topic(topic))
+
+    def topics(self) -> set[str]:
+        """Return all topics of the cluster."""
+        return self._call(lambda consumer: consumer.topics())
+
+    @property
+    def metrics(self) -> ConsumerMetrics:
+        """What the consumer counts."""
+        return self._opened.metrics
+
+    # --- the thread
+
+    def _make(self) -> Consumer:
+        return Consumer(*self._topics, config=self.config)
+
+    @property
+    def _opened(self) -> Consumer:
+        self._thread.check()
+        assert self._consumer is not None
+        return self._consumer
+
+    def _call(self, what: Callable[[Consumer], Coroutine[Any, Any, T]]) -> T:
+        consumer = self._opened
+        return self._thread.call(lambda: what(consumer))
+
+    def _do(self, what: Callable[[Consumer], T]) -> T:
+        """Do something that needs no waiting, but must not come between other work."""
+        consumer = self._opened
+
+        async def done() -> T:
+            return what(consumer)
+
+        return what(consumer) if self._thread.is_here else self._thread.call(done)
+
+    def _ask(self, what: Callable[[Consumer], Any]) -> Any:
+        """Ask for records otherwise than one by one."""
+        with self._asking:
+            self._put_back_interrupted()
+            consumer = self._opened
+
+            async def asked() -> Any:
+                return await what(consumer)
+
+            return self._thread.call(asked)
+
+    def _await_record(self) -> ConsumerRecord | None:
+        """Wait on the loop; None at the end of `consumer_timeout_ms`."""
+        consumer = self._opened
+
+        async def following() -> ConsumerRecord | None:
+            try:
+                return await anext(consumer)
+            except StopAsyncIteration:
+                return None
+
+        # Ctrl-C may come when the record is there already: it is the next one then.
+        call, self._interrupted = self._interrupted or self._thread.submit(following), None
+        try:
+            return call.result(cancels=False)
+        except (KeyboardInterrupt, SystemExit):
+            self._interrupted = call
+            raise
+
+    def _put_back_interrupted(self) -> None:
+        call, self._interrupted = self._interrupted, None
+        if call is None:
+            return
+        call.cancel()
+        try:
+            record = call.result(SETTLE_S)
+        except (NotRunning, TimeoutError):
+            return
+        if record is not None:
+            self.seek(record.topic_partition, record.offset)
+
+
+class OnThreads(RebalanceListener):
+    """Runs the plain methods of a listener on threads, so that they may call a SyncConsumer."""
+
+    def __init__(self, listener: Any) -> None:
+        self._listener = listener
+
+    async def on_partitions_revoked(self, revoked: Partitions) -> None:
+        """Pass it on."""
+        await self._pass_on("on_partitions_revoked", revoked)
+
+    async def on_partitions_assigned(self, assigned: Partitions) -> None:
+        """Pass it on."""
+        await self._pass_on("on_partitions_assigned", assigned)
+
+    async def on_partitions_lost(self, lost: Partitions) -> None:
+        """Pass it on; to `on_partitions_revoked` where there is no such method."""
+        has_own = hasattr(self._listener, "on_partitions_lost")
+        await self._pass_on("on_partitions_lost" if has_own else "on_partitions_revoked", lost)
+
+    async def _pass_on(self, name: str, partitions: Partitions) -> None:
+        method = getattr(self._listener, name, None)
+        if method is None:
+            return
+        if inspect.iscoroutinefunction(method):
+            await method(partitions)
+        else:
+            await asyncio.to_thread(method, partitions)
