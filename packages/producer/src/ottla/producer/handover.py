@@ -133,12 +133,12 @@ class SyncAcknowledgement:
 class Handover:
     """Takes records of any thread, and gives them to the producer on its own, in order.
 
-    One wake-up of the loop carries over all records that came meanwhile. There is room for 10,000 records, and
-    for large ones of `most_bytes`; beyond that `put` waits up to `max_block_ms`.
+    One wake-up of the loop carries over all records that came meanwhile. There is room for 10,000 records,
+    and for large ones of `most_bytes`; beyond that `put` waits up to `max_block_ms`.
 
     Putting a small record takes no lock: two threads that fight for one, and for the interpreter's, cost more
     than all the rest. A thread appends and then looks whether the pump runs; the pump says that it does not,
-    and then looks whether something was appended. So none is overlooked, and to pump once too often is harmless.
+    and then looks whether something was appended. None is overlooked, and to pump once too often is harmless.
     """
 
     def __init__(self, thread: LoopThread[Producer], *, most_bytes: int, max_block_ms: int) -> None:
