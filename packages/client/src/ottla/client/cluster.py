@@ -131,10 +131,18 @@ class Cluster:
             raise BrokerNotAvailable(f"broker {node_id} is not in the cluster: there are {known}")
         return await self.pool.get(node.address)
 
-    async def send(self, node_id: int, request: Message, response: type[R], **options: float | None) -> R:
+    async def send(
+        self,
+        node_id: int,
+        request: Message,
+        response: type[R],
+        *,
+        timeout_s: float | None = None,
+        max_version: int | None = None,
+    ) -> R:
         """Send a request to one broker. Raises BrokerNotAvailable for an id that is not in the cluster."""
         connection = await self.connection(node_id)
-        return await connection.send(request, response, timeout_s=options.get("timeout_s"))
+        return await connection.send(request, response, timeout_s=timeout_s, max_version=max_version)
 
     async def send_to_any(self, request: Message, response: type[R]) -> R:
         """Send a request to whichever broker can be reached."""

@@ -11,6 +11,7 @@ from ottla.producer.producer import Producer
 from ottla.producer.record import ProducerRecord, RecordMetadata
 from ottla.producer.sending import Acknowledgement, Acknowledgements, BatchBuilder
 from ottla.producer.sync import SyncProducer
+from ottla.producer.transaction_state import ProducerLost, TransactionError, TransactionFailed
 from ottla.protocol.topics import TopicPartition
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "ProducerClosed",
     "ProducerConfig",
     "ProducerInterceptor",
+    "ProducerLost",
     "ProducerMetrics",
     "ProducerRecord",
     "ProducerSettings",
@@ -34,6 +36,8 @@ __all__ = [
     "SerializationFailed",
     "SyncProducer",
     "TopicPartition",
+    "TransactionError",
+    "TransactionFailed",
 ]
 
 __version__ = "0.1.0"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
+from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
 from ottla.client.running import Running
 from ottla.client.serialization import SerializationFailed, serializer
@@ -32,8 +35,13 @@ from ottla.producer.sending import (
     Sending,
     packed_headers,
 )
+from ottla.producer.transaction_state import Phase, TransactionError, TransactionFailed
+from ottla.producer.transactions import Transactions
 from ottla.producer.unplaced import Unplaced
 from ottla.protocol.errors import KafkaError
+from ottla.protocol.topics import TopicPartition
+
+log = logging.getLogger(__name__)
 
 # A record beside its key, value and headers, at most: varints, attributes, counts.
 RECORD_OVERHEAD = 40
@@ -88,6 +96,7 @@ class Producer(Sending):
         self._serialize_value = serializer(config.value_serializer)
         self._partitioner = partitioner(config.partitioner)
         self._told_of_full = getattr(self._partitioner, "batch_full", None)
+        self._transactions = self._transactional_side()
         self._sender = Sender(
             self._cluster,
             self.gathering,
@@ -96,6 +105,7 @@ class Producer(Sending):
             on_metadata=self._update_route,
             on_room=self._room.open,
             on_batch=self._batch_leaves if self._on_batch else None,
+            transactions=self._transactions,
         )
         self.metrics.in_flight = lambda: self._sender.requests_in_flight
         self.gathering.wake = self._sender.wake
@@ -119,6 +129,7 @@ class Producer(Sending):
 
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
+        await self._start_transactions()
         self.gathering.loop = asyncio.get_running_loop()
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
@@ -132,8 +143,9 @@ class Producer(Sending):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._tasks is not None
-        self._open = self.quick = False
         try:
+            await self._leave_transaction()
+            self._open = self.quick = False
             await self._last_flush(kind)
         finally:
             self._give_up_the_rest()
@@ -256,6 +268,100 @@ class Producer(Sending):
         """Return the partitions of a topic, which is created where brokers do that."""
         return set((await self._route(topic)).partitions)
 
+    # --- transactions
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """Write what is sent inside the block all together, or not at all when an exception leaves it.
+
+        Needs `transactional_id`. Consumers with `isolation_level="read_committed"` see only what was
+        committed. Raises TransactionFailed when something could not be written: all of it is aborted then.
+        """
+        await self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException:
+            await self._leave_transaction()
+            raise
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction. Raises TransactionError inside another, or without `transactional_id`."""
+        self._transactional.begin()
+        self._choose_way()
+
+    async def commit_transaction(self) -> None:
+        """Write everything that was sent, and commit it.
+
+        Raises TransactionFailed when something could not be written: `abort_transaction` is all that is left.
+        When the coordinator cannot be reached, it may be called again.
+        """
+        transactions = self._transactional
+        if transactions.state.phase is Phase.OPEN:
+            self.quick = False
+            await self.flush()
+        if transactions.state.phase in (Phase.FAILED, Phase.LOST):
+            transactions.state.refuse("commit")
+        await transactions.commit()
+
+    async def abort_transaction(self) -> None:
+        """Give up everything that was sent since the transaction began."""
+        transactions = self._transactional
+        if transactions.state.phase not in (Phase.OPEN, Phase.FAILED, Phase.ABORTING):
+            transactions.state.refuse("abort")
+        self.quick = False
+        aborted = TransactionFailed("the transaction was aborted before the record was sent")
+        self._unplaced.fail_all(aborted)
+        self._sender.drop_unsent(aborted)
+        await self.flush()  # what is on its way to a broker must have landed before the end is written
+        await transactions.abort()
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
+    ) -> None:
+        """Commit offsets of a consumer group with the transaction (KIP-98).
+
+        `offsets` are those of the next records to read. `group` is best `consumer.group_metadata()`: then a
+        member that has lost its partitions is refused (KIP-447); with a name only it is not.
+        """
+        metadata = GroupMetadata(group) if isinstance(group, str) else group
+        await self._transactional.send_offsets(offsets, metadata)
+
+    send_offsets_to_transaction = send_offsets
+
+    @property
+    def _transactional(self) -> Transactions:
+        if self._transactions is None:
+            raise TransactionError("transactions need a transactional_id: Producer(transactional_id=...)")
+        return self._transactions
+
+    def _transactional_side(self) -> Transactions | None:
+        config = self.config
+        if config.transactional_id is None:
+            return None
+        timeout_ms = config.transaction_timeout_ms
+        return Transactions(self._cluster, config.transactional_id, timeout_ms, self.metrics)
+
+    async def _start_transactions(self) -> None:
+        if self._transactions is None:
+            return
+        try:
+            await self._transactions.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+
+    async def _leave_transaction(self) -> None:
+        """Abort what is open, within a bound: nobody will commit it any more."""
+        if self._transactions is None or self._transactions.state.phase not in (Phase.OPEN, Phase.FAILED):
+            return
+        try:
+            async with asyncio.timeout(LAST_FLUSH_S):
+                await self.abort_transaction()
+        except (ClientError, KafkaError, TimeoutError) as error:
+            # The coordinator aborts it by itself when its time is over.
+            log.warning("the transaction of %r was not aborted: %s", self.config.transactional_id, error)
+
     # --- the slower ways
 
     @property
@@ -267,6 +373,7 @@ class Producer(Sending):
         self.quick = (
             self._open
             and not self._is_watched
+            and (self._transactions is None or self._transactions.state.takes_records)
             and self.config.key_serializer is None
             and self.config.value_serializer is None
         )
@@ -371,7 +478,7 @@ class Producer(Sending):
         found = self.gathering.routes.get(topic)
         if found is not None:
             return found
-        self._refuse_unless_open()
+        self._refuse_when_closed()
         bound_ms = self.config.max_block_ms
         timeout_s = None if bound_ms < 0 else max(bound_ms, self.config.client.request_timeout_ms) / 1_000
         await self._cluster.topic(topic, may_create=True, timeout_s=timeout_s)
@@ -409,9 +516,14 @@ class Producer(Sending):
             for topic in topics:
                 self._update_route(topic)
 
-    def _refuse_unless_open(self) -> None:
+    def _refuse_when_closed(self) -> None:
         if not self._open:
             raise ProducerClosed("the producer is not open; use it inside `async with`, or await start()")
+
+    def _refuse_unless_open(self) -> None:
+        self._refuse_when_closed()
+        if self._transactions is not None and not self._transactions.state.takes_records:
+            self._transactions.state.refuse("send records")
 
     def _available(self) -> int:
         return max(0, self.config.buffer_memory - self.gathering.size_bytes)

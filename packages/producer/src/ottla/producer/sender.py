@@ -73,8 +73,8 @@ class TransactionalSide(Protocol):
     async def register(self, partitions: Iterable[TopicPartition]) -> None:
         """Have the coordinator know partitions before anything is written to them."""
 
-    def failed(self, error: BaseException) -> None:
-        """Hear that a record of the transaction was given up."""
+    def failed(self, error: BaseException, *, numbered: bool = False) -> None:
+        """Hear that a record of the transaction was given up; `numbered`: its batch leaves a gap."""
 
 
 class Sender:
@@ -120,9 +120,17 @@ class Sender:
         return sum(self._requests_out.values())
 
     def stop(self) -> None:
-        """Give up what was not sent."""
+        """Give everything up."""
         for batch in self._gathering.everything():
             self._end(batch, ProducerClosed("the producer was closed before the record was acknowledged"))
+
+    def drop_unsent(self, error: BaseException) -> None:
+        """Give up what is not with a broker: its transaction is going to be aborted."""
+        for batch in self._gathering.everything():
+            if not batch.in_flight:
+                if batch.was_sent and self._transactions is not None:
+                    self._transactions.failed(error, numbered=True)
+                self._end(batch, error)
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Send until cancelled."""
@@ -351,7 +359,7 @@ class Sender:
             self._split(batch)
         else:
             error = error_for(answer.error_code, answer.error_message)
-            if answer.error_code in _NUMBER_REFUSED and self._idempotent and self._transactions is None:
+            if answer.error_code in _NUMBER_REFUSED and self._idempotent and not self._is_final(batch, error):
                 self._refused(batch, error)
             else:
                 self._failed(batch, error)
@@ -367,6 +375,11 @@ class Sender:
                 codec, batch.producer_id, batch.producer_epoch, following, self._transactions is not None
             )
             following = self._sequences.after(following, part.record_count)
+
+    def _is_final(self, batch: Batch, error: KafkaError) -> bool:
+        """Whether a refused number is the end: in a transaction there is no new id to go on under."""
+        fenced = error.code == ErrorCode.INVALID_PRODUCER_EPOCH
+        return self._transactions is not None and (fenced or batch.queue.batches[0] is batch)
 
     def _refused(self, batch: Batch, error: KafkaError) -> None:
         """A number does not follow the last one the broker knows. So the batch is not written."""
@@ -398,7 +411,7 @@ class Sender:
         if batch.was_sent and self._transactions is None and batch.producer_id == self._sequences.producer_id:
             self._sequences.give_up_id()
         if self._transactions is not None:
-            self._transactions.failed(error)
+            self._transactions.failed(error, numbered=batch.was_sent)
         self._metrics.batch_failed(batch.partition.topic, batch.record_count)
         self._end(batch, error)
 

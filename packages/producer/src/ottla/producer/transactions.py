@@ -1,0 +1,267 @@
+"""Transactions: what the coordinator of a transactional id is asked, and in which order (KIP-98, KIP-447).
+
+Partitions and groups are announced to the coordinator before anything is written to them, so that it knows
+what to end. Steps that find it busy, loading or moved are repeated; each of them may be done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from ottla.client.cluster import GROUP, TRANSACTION, Cluster
+from ottla.client.errors import ClientError
+from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.transaction_state import (
+    Phase,
+    TransactionState,
+    is_fatal,
+)
+from ottla.protocol.errors import (
+    CoordinatorNotAvailable,
+    ErrorCode,
+    KafkaError,
+    NotCoordinator,
+    error_for,
+)
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from ottla.protocol.schema import Message
+from ottla.protocol.topics import TopicPartition
+
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+
+# From version 4 on the request is for brokers among themselves.
+_ADD_PARTITIONS_FOR_CLIENTS = 3
+
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+
+class Transactions:
+    """One transactional id's side of a producer."""
+
+    def __init__(
+        self, cluster: Cluster, transactional_id: str, timeout_ms: int, metrics: ProducerMetrics
+    ) -> None:
+        self._cluster = cluster
+        self._id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._metrics = metrics
+        self._registering = asyncio.Lock()
+        self.state = TransactionState()
+        self.producer_id = -1
+        self.producer_epoch = -1
+
+    # --- steps of the application
+
+    async def start(self) -> None:
+        """Obtain id and epoch: an earlier producer of this name is fenced off, its transaction aborted.
+
+        Raises the broker's refusal, for instance TransactionalIdAuthorizationFailed.
+        """
+        await self._obtain_epoch(keep=False)
+        self.state.to(Phase.IDLE, "start")
+
+    def begin(self) -> None:
+        """Begin a transaction. The coordinator hears of it with its first partition."""
+        self.state.to(Phase.OPEN, "begin a transaction")
+
+    async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """Commit offsets of a group with the transaction. Raises what kept them from being stored."""
+        if self.state.phase is not Phase.OPEN:
+            self.state.refuse("send offsets")
+        if not offsets:
+            return
+        try:
+            await self._announce_group(group)
+            await self._store_offsets(offsets, group)
+        except (ClientError, KafkaError) as error:
+            self.failed(error.__cause__ or error)
+            raise
+
+    async def commit(self) -> None:
+        """Have the coordinator commit; everything was flushed before. May be called again after a failure."""
+        self.state.to(Phase.COMMITTING, "commit")
+        try:
+            await self._end(committed=True)
+        except (ClientError, KafkaError) as error:
+            if is_fatal(error):
+                self.state.failed(error)
+            raise
+        self.state.to(Phase.IDLE, "commit")
+        self._metrics.txn_commit_total += 1
+
+    async def abort(self) -> None:
+        """Have the coordinator abort; nothing is on its way any more. May be called again after a failure."""
+        self.state.to(Phase.ABORTING, "abort")
+        try:
+            await self._end(committed=False)
+            if self.state.gap:
+                await self._obtain_epoch(keep=True)
+                self.state.gap = False
+        except (ClientError, KafkaError) as error:
+            if is_fatal(error):
+                self.state.failed(error)
+            raise
+        self.state.to(Phase.IDLE, "abort")
+        self._metrics.txn_abort_total += 1
+
+    # --- steps of the sender
+
+    async def register(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have the coordinator know partitions before anything is written to them."""
+        async with self._registering:
+            new = self.state.unregistered(partitions)
+            if not new:
+                return
+            if self.state.phase in (Phase.FAILED, Phase.LOST):
+                self.state.refuse("send records")
+            await self._retrying("adding partitions to the transaction", lambda: self._add(new))
+            self.state.partitions.update(new)
+
+    def failed(self, error: BaseException, *, numbered: bool = False) -> None:
+        """Hear that a record of the transaction was given up; `numbered`: its batch leaves a gap."""
+        self.state.gap = self.state.gap or numbered
+        self.state.failed(error)
+
+    # --- what is asked
+
+    async def _obtain_epoch(self, *, keep: bool) -> None:
+        async def ask() -> InitProducerIdResponse:
+            request = InitProducerIdRequest(
+                transactional_id=self._id,
+                transaction_timeout_ms=self._timeout_ms,
+                producer_id=self.producer_id if keep else -1,
+                producer_epoch=self.producer_epoch if keep else -1,
+            )
+            answer = await self._ask(request, InitProducerIdResponse)
+            self._raise(answer.error_code)
+            return answer
+
+        answer = await self._retrying(f"obtaining an epoch for {self._id!r}", ask)
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+
+    async def _add(self, partitions: list[TopicPartition]) -> None:
+        topics: dict[str, list[int]] = defaultdict(list)
+        for topic, index in partitions:
+            topics[topic].append(index)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self._id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()
+            ],
+        )
+        answer = await self._ask(request, AddPartitionsToTxnResponse, max_version=_ADD_PARTITIONS_FOR_CLIENTS)
+        codes = {
+            part.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for part in topic.results_by_partition
+        }
+        # OPERATION_NOT_ATTEMPTED stands beside the error of another partition.
+        for code in sorted(codes - {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}):
+            self._raise(code)
+
+    async def _announce_group(self, group: GroupMetadata) -> None:
+        async def ask() -> None:
+            request = AddOffsetsToTxnRequest(
+                transactional_id=self._id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                group_id=group.group_id,
+            )
+            self._raise((await self._ask(request, AddOffsetsToTxnResponse)).error_code)
+
+        await self._retrying(f"adding group {group.group_id!r} to the transaction", ask)
+        self.state.has_offsets = True
+
+    async def _store_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+        request = TxnOffsetCommitRequest(
+            transactional_id=self._id,
+            group_id=group.group_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=_offset_topics(offsets),
+        )
+
+        async def ask() -> None:
+            node_id = await self._cluster.coordinator(group.group_id, GROUP)
+            try:
+                # Below version 3 member and generation cannot be told; then the epoch is all there is.
+                answer = await self._cluster.send(node_id, request, TxnOffsetCommitResponse)
+            except ClientError:
+                self._cluster.forget_coordinator(group.group_id, GROUP)
+                raise
+            for code in {part.error_code for topic in answer.topics for part in topic.partitions}:
+                self._raise(code, group.group_id, GROUP)
+
+        await self._retrying(f"sending offsets of {group.group_id!r}", ask)
+
+    async def _end(self, *, committed: bool) -> None:
+        if self.state.is_empty:
+            return
+
+        async def ask() -> None:
+            request = EndTxnRequest(
+                transactional_id=self._id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                committed=committed,
+            )
+            self._raise((await self._ask(request, EndTxnResponse)).error_code)
+
+        await self._retrying("committing the transaction" if committed else "aborting the transaction", ask)
+
+    async def _ask(self, request: Message, response: type[R], *, max_version: int | None = None) -> R:
+        node_id = await self._cluster.coordinator(self._id, TRANSACTION)
+        try:
+            return await self._cluster.send(node_id, request, response, max_version=max_version)
+        except ClientError:
+            self._cluster.forget_coordinator(self._id, TRANSACTION)
+            raise
+
+    def _raise(self, code: int, key: str | None = None, kind: int = TRANSACTION) -> None:
+        if code == ErrorCode.NONE:
+            return
+        error = error_for(code)
+        if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
+            self._cluster.forget_coordinator(self._id if key is None else key, kind)
+        raise error
+
+    async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        return await self._cluster.retry(what, ask)
+
+
+def _offset_topics(offsets: Offsets) -> list[TxnOffsetCommitRequestTopic]:
+    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
+    for (topic, index), given in offsets.items():
+        one = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        topics[topic].append(
+            TxnOffsetCommitRequestPartition(
+                partition_index=index,
+                committed_offset=one.offset,
+                committed_leader_epoch=one.leader_epoch,
+                committed_metadata=one.metadata,
+            )
+        )
+    return [TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()]

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.producer.transaction_state import (
+    Phase,
+    ProducerLost,
+    TransactionError,
+    TransactionFailed,
+    TransactionState,
+)
+from ottla.protocol.errors import MessageTooLarge, ProducerFenced
+from ottla.protocol.topics import TopicPartition
+
+
+def opened() -> TransactionState:
+    state = TransactionState()
+    state.to(Phase.IDLE, "start")
+    state.to(Phase.OPEN, "begin")
+    return state
+
+
+def test_records_are_taken_inside_a_transaction_only() -> None:
+    state = TransactionState()
+    assert not state.takes_records
+    state.to(Phase.IDLE, "start")
+    assert not state.takes_records
+    with pytest.raises(TransactionError, match=r"outside of a transaction; use `async with"):
+        state.refuse("send records")
+    state.to(Phase.OPEN, "begin")
+    assert state.takes_records
+
+
+def test_after_a_lost_record_there_is_only_the_abort() -> None:
+    state = opened()
+    state.failed(MessageTooLarge("big"))
+
+    with pytest.raises(TransactionFailed, match="only abort: big") as caught:
+        state.to(Phase.COMMITTING, "commit")
+    assert isinstance(caught.value.__cause__, MessageTooLarge)
+    state.to(Phase.ABORTING, "abort")
+    state.to(Phase.IDLE, "abort")
+    state.to(Phase.OPEN, "begin again")
+    assert state.cause is None
+
+
+def test_a_fenced_producer_can_do_nothing_more() -> None:
+    state = opened()
+    state.failed(ProducerFenced())
+
+    for phase in (Phase.COMMITTING, Phase.ABORTING, Phase.OPEN, Phase.IDLE):
+        with pytest.raises(ProducerLost, match="close this producer"):
+            state.to(phase, "go on")
+
+
+def test_an_ended_transaction_forgets_its_partitions() -> None:
+    state = opened()
+    state.partitions.add(TopicPartition("t", 0))
+    state.has_offsets = True
+    known = state.is_empty
+    state.to(Phase.COMMITTING, "commit")
+    state.to(Phase.IDLE, "commit")
+    assert (known, state.is_empty) == (False, True)
+    assert state.unregistered([TopicPartition("t", 1), TopicPartition("t", 0)]) == [
+        TopicPartition("t", 0),
+        TopicPartition("t", 1),
+    ]
+
+
+@given(st.lists(st.sampled_from([*Phase, "lost record", "fenced"]), max_size=30))
+def test_no_way_leads_from_a_failure_to_a_commit(steps: list[object]) -> None:
+    state = opened()
+    failed = False
+    for step in steps:
+        before = state.phase
+        if step == "fenced":
+            state.failed(ProducerFenced())
+        elif step == "lost record":
+            state.failed(MessageTooLarge())
+            failed = failed or before in (Phase.OPEN, Phase.COMMITTING)
+        elif isinstance(step, Phase):
+            try:
+                state.to(step, "go on")
+            except (TransactionError, TransactionFailed, ProducerLost):
+                assert state.phase is before
+                continue
+            assert before is not Phase.LOST
+            assert not (failed and step is Phase.COMMITTING)
+            if step is Phase.IDLE:
+                failed = False

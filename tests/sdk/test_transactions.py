@@ -1,0 +1,216 @@
+"""Transactions of our producer, as consumers of several makes see them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from ottla.client.admin import Admin
+from ottla.consumer import Consumer
+from ottla.producer import (
+    Producer,
+    ProducerLost,
+    TransactionError,
+    TransactionFailed,
+)
+from ottla.protocol.errors import InvalidProducerEpoch, ProducerFenced, TransactionalIdAuthorizationFailed
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from sdk.conftest import Cluster
+
+WORKER = Path(__file__).with_name("transactional_worker.py")
+
+
+@pytest.fixture
+def transactional(cluster: Cluster) -> Cluster:
+    if not cluster.has_transactions:
+        pytest.skip("this cluster has no transactions")
+    return cluster
+
+
+@pytest.fixture
+async def topic(cluster: Cluster, admin: Admin, fresh: Callable[[str], str]) -> str:
+    name = fresh("txn")
+    await admin.topics.create(name, partitions=3, replication_factor=1)
+    return name
+
+
+async def committed(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
+    """Read `count` committed records, and see that no more come."""
+    found: list[bytes | None] = []
+    async with Consumer(
+        topic,
+        bootstrap_servers=cluster.bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    ) as consumer:
+        while len(found) < count:
+            for records in (await consumer.getmany(timeout_ms=20_000)).values():
+                found += [record.value for record in records]
+        assert not await consumer.getmany(timeout_ms=500)
+    return sorted(found, key=lambda value: value or b"")
+
+
+async def test_a_cluster_without_transactions_refuses_at_the_start(
+    cluster: Cluster, fresh: Callable[[str], str]
+) -> None:
+    if cluster.has_transactions:
+        pytest.skip("this cluster has transactions")
+    with pytest.raises(TransactionalIdAuthorizationFailed):
+        async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")):
+            pytest.fail("it was let in")
+
+
+async def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+        async with producer.transaction():
+            for partition in range(3):
+                await producer.send(topic, b"kept %d" % partition, partition=partition)
+        with pytest.raises(RuntimeError, match="no"):
+            async with producer.transaction():
+                await producer.send_and_wait(topic, b"dropped", partition=0)
+                raise RuntimeError("no")
+        async with producer.transaction():
+            await producer.send_many(topic, [b"more %d" % number for number in range(5)])
+        assert (producer.metrics.txn_commit_total, producer.metrics.txn_abort_total) == (2, 1)
+
+    expected = sorted([b"kept %d" % n for n in range(3)] + [b"more %d" % n for n in range(5)])
+    assert await committed(transactional, topic, 8) == expected
+
+
+async def test_aiokafka_sees_the_same(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+        await producer.begin_transaction()
+        await producer.send(topic, b"dropped", partition=1)
+        await producer.abort_transaction()
+        await producer.begin_transaction()
+        await producer.send(topic, b"kept", partition=1)
+        await producer.commit_transaction()
+
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=transactional.bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(topic, 1)])
+        record = await asyncio.wait_for(consumer.getone(), 20)
+    finally:
+        await consumer.stop()
+    assert record.value == b"kept"
+
+
+async def test_a_later_producer_of_the_name_fences_the_earlier_one(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    name = fresh("id")
+    async with Producer(transactional.bootstrap_servers, transactional_id=name) as earlier:
+        await earlier.begin_transaction()
+        await earlier.send_and_wait(topic, b"of the zombie", partition=0)
+        async with Producer(transactional.bootstrap_servers, transactional_id=name) as later:
+            async with later.transaction():
+                await later.send(topic, b"of the heir", partition=0)
+        with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+            await earlier.commit_transaction()
+        with pytest.raises(ProducerLost):
+            await earlier.begin_transaction()
+
+    assert await committed(transactional, topic, 1) == [b"of the heir"]
+
+
+async def test_a_record_that_is_lost_leaves_only_the_abort(
+    transactional: Cluster, admin: Admin, fresh: Callable[[str], str]
+) -> None:
+    topic = fresh("small")
+    await admin.topics.create(
+        topic, partitions=1, replication_factor=1, configs={"max.message.bytes": "1000"}
+    )
+    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+        await producer.begin_transaction()
+        await producer.send(topic, b"x" * 5_000)
+        with pytest.raises(TransactionFailed):
+            await producer.commit_transaction()
+        with pytest.raises(TransactionFailed):
+            await producer.send(topic, b"small")
+        await producer.abort_transaction()
+        async with producer.transaction():
+            await producer.send(topic, b"small")
+
+    assert await committed(transactional, topic, 1) == [b"small"]
+
+
+async def test_calls_that_do_not_fit_say_what_to_do(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+        with pytest.raises(TransactionError, match="outside of a transaction"):
+            await producer.send(topic, b"x")
+        with pytest.raises(TransactionError, match="outside of a transaction"):
+            await producer.commit_transaction()
+        await producer.begin_transaction()
+        with pytest.raises(TransactionError, match="cannot begin"):
+            await producer.begin_transaction()
+    async with Producer(transactional.bootstrap_servers) as plain:
+        with pytest.raises(TransactionError, match="transactional_id"):
+            await plain.begin_transaction()
+
+
+async def test_offsets_are_committed_with_the_transaction_or_not_at_all(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    group, partition = fresh("group"), TopicPartition(topic, 0)
+    async with Admin(transactional.bootstrap_servers) as admin:
+        async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+            await producer.begin_transaction()
+            await producer.send_offsets({partition: 7}, group)
+            await producer.abort_transaction()
+            assert not await admin.groups.offsets(group, [partition])
+            async with producer.transaction():
+                await producer.send_offsets({partition: 9}, group)
+        # The coordinator decides at once and tells the group's partition right afterwards.
+        async with asyncio.timeout(20):
+            while not (found := await admin.groups.offsets(group, [partition])):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert [each.offset for each in found] == [9]
+
+
+async def test_consume_transform_produce_is_exactly_once_though_workers_are_killed(
+    transactional: Cluster, topic: str, admin: Admin, fresh: Callable[[str], str]
+) -> None:
+    target, group = fresh("out"), fresh("group")
+    await admin.topics.create(target, partitions=1, replication_factor=1)
+    async with Producer(transactional.bootstrap_servers) as producer:
+        await producer.send_many(topic, [b"%d" % number for number in range(300)])
+    arguments = (str(WORKER), transactional.bootstrap_servers, topic, target, group)
+
+    for kill_after in (40, 120, None):
+        await run_worker(arguments, kill_after)
+
+    assert await committed(transactional, target, 300) == sorted(b"%d" % number for number in range(300))
+
+
+async def run_worker(arguments: tuple[str, ...], kill_after: int | None) -> None:
+    """Run the worker; kill it in the middle of a transaction after so many records, or let it end."""
+    worker = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    assert worker.stdout is not None
+    async with asyncio.timeout(90):
+        async for line in worker.stdout:
+            if kill_after is not None and int(line) >= kill_after:
+                os.kill(worker.pid, signal.SIGKILL)
+                break
+        await worker.wait()
+    assert kill_after is not None or worker.returncode == 0
