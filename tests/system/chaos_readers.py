@@ -66,9 +66,16 @@ class Member:
     wrong: list[str] = field(default_factory=list)
     given: int = 0
     closing_s: float = 0.0
+    consumer: Consumer | None = None
+
+    def __str__(self) -> str:
+        place = {}
+        if self.consumer is not None:
+            place = {each.partition: self.consumer.lag(each) for each in self.consumer.assignment()}
+        return f"{self.name}: {self.way}, {self.given} given, lags {place}, {self.settings}"
 
     async def run(self) -> None:
-        consumer = Consumer(**self.settings)
+        self.consumer = consumer = Consumer(**self.settings)
         consumer.subscribe([self.topic], listener=Watching(self))
         await consumer.start()
         try:

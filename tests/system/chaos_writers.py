@@ -24,7 +24,10 @@ CLOSE_BOUND_S = 5.0
 # Acknowledgements come, or fail, within the delivery timeout of patient writers.
 SETTLE_BOUND_S = 45.0
 
-Pending = tuple[int, Awaitable[Any], int]
+FAR_AHEAD = 2_000
+
+# The number of a record, its acknowledgement, and what to add to the offset in that.
+Pending = tuple[int, Any, int]
 
 
 @dataclass
@@ -62,7 +65,8 @@ class Writer:
         try:
             async with self._producer() as producer:
                 while not stopping.is_set():
-                    await self._step(producer)
+                    if not self._is_far_ahead():
+                        await self._step(producer)
                     await asyncio.sleep(self.rng.choice((0, 0.001, 0.005, 0.02)))
         finally:
             await self._settle()
@@ -82,6 +86,10 @@ class Writer:
             raise
         else:
             await producer.__aexit__(None, None, None)
+
+    def _is_far_ahead(self) -> bool:
+        """Tell whether more is on its way than can be written soon after the last fault."""
+        return len(self._pending) > FAR_AHEAD and not self._pending[-FAR_AHEAD][1].done()
 
     async def _step(self, producer: Producer) -> None:
         try:

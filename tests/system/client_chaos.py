@@ -197,7 +197,7 @@ class Round:
 
     async def _leave(self, rng: random.Random) -> None:
         """Cancel a member in the middle of what it does; the last one stays."""
-        alive = [task for task in self.member_tasks if not task.done()]
+        alive = [task for task in self.member_tasks if not task.done() and not task.cancelling()]
         if len(alive) > 1:
             rng.choice(alive).cancel()
 
@@ -238,6 +238,7 @@ class Round:
             await asyncio.sleep(0.05)
         if unread := self._unread(log):
             self.wrong.append(f"the group did not handle {len(unread)} records, {unread[:3]} among them")
+            self.wrong += [f"then {member}" for member in self.members]
         self.wrong += [
             f"the follower read {len(self.followed.get(partition, ()))} records of partition {partition} "
             f"in another order or number than the {len(records)} that are there"
@@ -376,7 +377,7 @@ def report(this: Round) -> None:
     for writer in this.writers:
         print(f"    {writer.name}: {writer.kind}, {len(writer.records)} records, {writer.settings}")
     for member in this.members:
-        print(f"    {member.name}: {member.way}, {member.given} given, {member.settings}")
+        print(f"    {member}")
     for line in dict.fromkeys(this.wrong[:15]):
         print(f"    WRONG {line}", flush=True)
 
