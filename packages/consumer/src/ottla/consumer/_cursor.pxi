@@ -63,20 +63,62 @@ cdef class Cursor:
     def take(self, Py_ssize_t limit):
         """Up to `limit` records in a list; fewer at the end, and in front of one that cannot be given."""
         cdef list records = []
-        cdef ConsumerRecord record
-        cdef Py_ssize_t count = 0
-        while count < limit:
-            try:
-                record = self._read()
-            except (CorruptRecords, DecompressedTooLarge, RecordDeserializationFailed):
-                if records:
-                    break
+        try:
+            self._take_into(records, limit)
+        except (CorruptRecords, DecompressedTooLarge, RecordDeserializationFailed):
+            if not records:
                 raise
-            if record is None:
-                break
-            records.append(record)
-            count += 1
         return records
+
+    cdef int _take_into(self, list records, Py_ssize_t limit) except -1:
+        cdef ConsumerRecord record
+        cdef Py_ssize_t left = limit
+        while left > 0:
+            if self._remaining and self._legacy is None and not self._deserializes:
+                left -= self._take_batch(records, left)
+                continue
+            record = self._read()
+            if record is None:
+                return 0
+            records.append(record)
+            left -= 1
+        return 0
+
+    cdef Py_ssize_t _take_batch(self, list records, Py_ssize_t limit) except -1:
+        """Take records of the batch that is open; the loop that all depends on."""
+        cdef RawRecord r
+        cdef const unsigned char* p = self._next
+        cdef const unsigned char* stop = self._stop
+        cdef const unsigned char* following
+        cdef int64_t base_offset = self._base_offset, base_timestamp = self._base_timestamp
+        cdef int64_t offset = -1, position = self.position
+        cdef bint appended = self._appended
+        cdef Origin batch = self._batch
+        cdef Held held = self._held
+        cdef Py_ssize_t count = 0
+        cdef int32_t remaining = self._remaining
+        cdef ConsumerRecord record
+        while remaining > 0 and count < limit:
+            following = _parse(p, stop, &r)
+            if following is NULL or (remaining == 1 and following is not stop):
+                break
+            if base_offset + r.offset_delta >= position:
+                offset = base_offset + r.offset_delta
+                record = _made(&r, batch, held)
+                record.offset = offset
+                record.timestamp_ms = base_timestamp if appended else base_timestamp + r.timestamp_delta
+                records.append(record)
+                count += 1
+                position = offset + 1
+            p = following
+            remaining -= 1
+        self._next = p
+        self._remaining = remaining
+        if count:
+            self._gave(offset, count)
+        elif remaining:
+            self._fail("a record is malformed")
+        return count
 
     cdef inline ConsumerRecord _read(self):
         cdef RawRecord r
@@ -97,37 +139,26 @@ cdef class Cursor:
             if following is NULL or (self._remaining == 1 and following is not self._stop):
                 self._fail("a record is malformed")
             offset = self._base_offset + r.offset_delta
-            if offset >= self.position:
-                record = ConsumerRecord.__new__(ConsumerRecord)
-                record.offset = offset
-                record.timestamp_ms = self._base_timestamp
-                if not self._appended:
-                    record.timestamp_ms += r.timestamp_delta
-                record._key_data = r.key
-                record.serialized_key_size = r.key_size
-                record._value_data = r.value
-                record.serialized_value_size = r.value_size
-                record._has_key = r.key_size < 0
-                record._has_value = r.value_size < 0
-                record._header_data = r.headers
-                record._header_count = r.header_count
-                if r.header_count == 0:
-                    record._headers = _NO_HEADERS
-                record._origin = self._batch
-                record._held = self._held
-                if self._deserializes:
-                    self._deserialize(record)
+            if offset < self.position:
                 self._next = following
                 self._remaining -= 1
-                self._gave(offset)
-                return record
+                continue
+            record = _made(&r, self._batch, self._held)
+            record.offset = offset
+            record.timestamp_ms = self._base_timestamp
+            if not self._appended:
+                record.timestamp_ms += r.timestamp_delta
+            if self._deserializes:
+                self._deserialize(record)
             self._next = following
             self._remaining -= 1
+            self._gave(offset, 1)
+            return record
 
-    cdef inline void _gave(self, int64_t offset) noexcept:
+    cdef inline void _gave(self, int64_t offset, Py_ssize_t count) noexcept:
         self.last_offset = offset
         self.position = offset + 1
-        self.given += 1
+        self.given += count
 
     cdef int _deserialize(self, ConsumerRecord record) except -1:
         what = "key"
@@ -322,7 +353,7 @@ cdef class Cursor:
             self._deserialize(record)
         self._legacy.pop()
         self._remaining -= 1
-        self._gave(record.offset)
+        self._gave(record.offset, 1)
         return record
 
     cdef int _fail(self, why) except -1:

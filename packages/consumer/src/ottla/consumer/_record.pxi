@@ -27,7 +27,7 @@ cdef class Origin:
 
 
 @cython.final
-@cython.freelist(1024)
+@cython.freelist(8192)
 @cython.no_gc
 cdef class ConsumerRecord:
     cdef readonly int64_t offset, timestamp_ms
@@ -200,6 +200,24 @@ cdef struct RawRecord:
     int32_t key_size
     int32_t value_size
     int32_t header_count
+
+
+cdef inline ConsumerRecord _made(RawRecord* r, Origin batch, Held held):
+    """A record but for its numbers, pointing into the bytes that are held."""
+    cdef ConsumerRecord record = ConsumerRecord.__new__(ConsumerRecord)
+    record._key_data = r.key
+    record.serialized_key_size = r.key_size
+    record._value_data = r.value
+    record.serialized_value_size = r.value_size
+    record._has_key = r.key_size < 0
+    record._has_value = r.value_size < 0
+    record._header_data = r.headers
+    record._header_count = r.header_count
+    if r.header_count == 0:
+        record._headers = _NO_HEADERS
+    record._origin = batch
+    record._held = held
+    return record
 
 
 cdef inline const unsigned char* _parse(

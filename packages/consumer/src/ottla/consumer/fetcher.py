@@ -19,7 +19,7 @@ from ottla.consumer.errors import OffsetOutOfRange
 from ottla.consumer.fetch_session import Asked, FetchSession, Wanted
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.news import News
-from ottla.consumer.positions import NO_LEADER, Piece, Place, Positions
+from ottla.consumer.positions import NO_EPOCH, NO_LEADER, Piece, Place, Positions
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, KafkaError, MessageTooLarge, error_for
 from ottla.protocol.messages.fetch import (
     AbortedTransaction,
@@ -30,6 +30,7 @@ from ottla.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from ottla.protocol.records import Buffer
 from ottla.protocol.topics import TopicPartition
 
 NO_REPLICA = -1
@@ -61,6 +62,8 @@ class RawPiece:
     high_watermark: int
     next_offset: int
     """Where the partition goes on behind this piece."""
+    generation: int
+    """The place's, when this was taken."""
 
 
 class Fetcher:
@@ -134,11 +137,23 @@ class Fetcher:
                     piece.aborted,
                     piece.high_watermark,
                     end_offset,
+                    place.generation,
                 )
             )
             size += piece.cursor.size_in_bytes
         self.look()
         return taken
+
+    def give_back(self, raw: RawPiece, next_offset: int) -> None:
+        """Have the rest of a piece at hand again, from an offset on; unless one sought elsewhere since."""
+        place = self._positions.get(raw.partition)
+        if place is None or place.generation != raw.generation or next_offset >= raw.next_offset:
+            return
+        cursor = self._cursor(place, raw.data, next_offset, raw.aborted)
+        place.pieces.appendleft(
+            Piece(cursor, raw.data, raw.aborted, raw.next_offset, NO_EPOCH, raw.high_watermark)
+        )
+        self._positions.enqueue(place)
 
     # --- when to fetch what
 
@@ -305,16 +320,21 @@ class Fetcher:
         self._metrics.fetched(place.partition.topic, count, len(records))
         if end_offset == place.fetch_offset:
             return self._nothing_whole(place, records)
-        cursor = Cursor(
+        cursor = self._cursor(place, records, place.fetch_offset, data.aborted_transactions)
+        return Piece(cursor, records, data.aborted_transactions, end_offset, epoch, data.high_watermark)
+
+    def _cursor(
+        self, place: Place, records: Buffer, offset: int, aborted: Sequence[AbortedTransaction] | None
+    ) -> Cursor:
+        return Cursor(
             place.partition,
             records,
-            place.fetch_offset,
-            abortions(data.aborted_transactions),
+            offset,
+            abortions(aborted),
             check_crcs=self._config.check_crcs,
             key_deserializer=self._key_deserializer,
             value_deserializer=self._value_deserializer,
         )
-        return Piece(cursor, records, data.aborted_transactions, end_offset, epoch, data.high_watermark)
 
     def _nothing_whole(self, place: Place, records: bytes | memoryview) -> Piece | None:
         """Raise to the application what will never get any larger (before Kafka 0.10.1)."""

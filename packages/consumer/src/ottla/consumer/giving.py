@@ -18,7 +18,7 @@ from ottla.consumer.record import RecordBatch
 from ottla.protocol.topics import TopicPartition
 
 # What `getmany` gives at most where nothing else was said: more would leave the processor's caches.
-USUAL_RECORDS = 10_000
+USUAL_RECORDS = 4_000
 
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -112,6 +112,10 @@ class Giver(RecordSource):
         for piece in pieces:
             self._handed.setdefault(piece.partition, piece.since_offset)
         return pieces
+
+    def _give_back(self, piece: RawPiece, next_offset: int) -> None:
+        """Have the rest of a raw piece at hand again: it was not needed whole. The last piece comes first."""
+        self._fetcher.give_back(piece, next_offset)
 
     # --- one turn
 
