@@ -60,10 +60,9 @@ class ConsumerReader:
             if offset is not None:
                 self._consumer.seek(partition, offset)
 
-    async def next_records(self) -> Sequence[ConsumerRecord]:
+    async def next_records(self) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]:
         """Return records as soon as there are some, or none after a while."""
-        found = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=RECORDS_AT_ONCE)
-        return [record for records in found.values() for record in records]
+        return await self._consumer.getmany(timeout_ms=POLL_MS, max_records=RECORDS_AT_ONCE)
 
 
 class ClusterBrokers:

@@ -337,6 +337,8 @@ class Member:
 
     async def _write(self, registry: Registry, due: Callable[[], Mapping[TopicPartition, int]]) -> None:
         async with self._committing:  # an older commit must not overtake a newer one
+            for stream in self._streams.values():
+                stream.note_progress()
             offsets = due()
             if offsets:
                 await self._storage(registry).write(offsets)

@@ -34,9 +34,9 @@ class Places:
     def begin(self, partition: TopicPartition, offset: int, stored: int | None) -> int:
         """Own a partition that is to be read from `offset`; return where to begin.
 
-        UNKNOWN leaves it to the reader, who goes by what is configured.
-        Who gave a partition up, or lost it with its session, and gets it back while nobody else committed,
-        goes on behind what it gave out: its application has those records.
+        UNKNOWN leaves it to the reader, who goes by what is configured. Who gave a partition up, or lost it
+        with its session, and gets it back while nobody else committed, goes on behind what it gave out: its
+        application has those records.
         """
         known = self._places.get(partition)
         if known is not None and known.stored == stored:
@@ -52,12 +52,12 @@ class Places:
                 self._places[each].owned = False
 
     def gave(self, partition: TopicPartition, offset: int) -> None:
-        """Count the record at an offset as given out."""
+        """Count the record at an offset as given out, and all before it as finished."""
         place = self._places.get(partition)
-        if place is not None and place.owned:
+        # The same record again says nothing new: it may have been committed on demand meanwhile.
+        if place is not None and place.owned and place.given != offset + 1:
             place.given = offset + 1
-            # Smaller where the log lost its end and is read anew.
-            place.finished = offset if place.finished == UNKNOWN else min(place.finished, offset)
+            place.finished = offset
 
     def finished(self, partition: TopicPartition, offset: int) -> None:
         """Count the record at an offset as finished, also after the partition was given up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ottla.client.errors import ClientError
@@ -24,7 +24,7 @@ class Reader(Protocol):
     def assign(self, partitions: Mapping[TopicPartition, int | None]) -> None:
         """Read these partitions: from an offset where one is given, on from where it is otherwise."""
 
-    async def next_records(self) -> Sequence[ConsumerRecord]:
+    async def next_records(self) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]:
         """Return records as soon as there are some, or none after a while."""
 
 
@@ -50,7 +50,9 @@ class MessageStream:
         self._timeout_s = None if timeout_ms < 0 else timeout_ms / 1_000
         self._reader: Reader | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
-        self._buffer: deque[ConsumerRecord] = deque()
+        self._chunks: deque[tuple[TopicPartition, Sequence[ConsumerRecord]]] = deque()
+        self._chunk: Iterator[ConsumerRecord] = iter(())
+        self._chunk_of: TopicPartition | None = None
         self._current: ConsumerRecord | None = None
         self._filling: asyncio.Task[None] | None = None
         self._failures: deque[Exception] = deque()
@@ -62,12 +64,19 @@ class MessageStream:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
+        # Nothing is counted here: what is in hand tells what is finished, see `note_progress`.
+        for record in self._chunk:
+            self._current = record
+            return record
         self._finish()
-        if not self._buffer:
-            await self._refill()
-        record = self._current = self._buffer.popleft()
-        self._places.gave(TopicPartition(record.topic, record.partition), record.offset)
-        return record
+        while True:
+            if not self._chunks:
+                await self._refill()
+            self._chunk_of, records = self._chunks.popleft()
+            self._chunk = iter(records)
+            for record in self._chunk:
+                self._current = record
+                return record
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
@@ -77,13 +86,15 @@ class MessageStream:
     def _finish(self) -> None:
         record, self._current = self._current, None
         if record is not None:
-            self._places.finished(TopicPartition(record.topic, record.partition), record.offset)
+            partition = TopicPartition(record.topic, record.partition)
+            self._places.gave(partition, record.offset)
+            self._places.finished(partition, record.offset)
             self._asked.set()
 
     async def _refill(self) -> None:
-        """Return with something in the buffer; raises why there is nothing."""
+        """Return with something to give; raises why there is nothing."""
         deadline = None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
-        while not self._buffer:
+        while not self._chunks:
             if self._failures:
                 raise self._failures.popleft()
             if self._closed:
@@ -103,12 +114,12 @@ class MessageStream:
 
     async def _fill(self, reader: Reader) -> None:
         try:
-            while self._owned and len(self._buffer) < self._capacity and not self._closed:
-                # Nothing is awaited between the reader giving records and these being in the buffer:
-                # `release` meets them in one place or the other.
-                records = await reader.next_records()
-                self._buffer.extend(r for r in records if (r.topic, r.partition) in self._owned)
-                if self._buffer:
+            while self._owned and sum(len(some) for _, some in self._chunks) < self._capacity:
+                # Nothing is awaited between the reader giving records and these being here: `release` meets
+                # them in one place or the other.
+                found = await reader.next_records()
+                self._chunks.extend((each, some) for each, some in found.items() if each in self._owned)
+                if self._chunks:
                     self._changed.set()
         except (ClientError, KafkaError, ZooKeeperError) as error:
             self._failures.append(error)
@@ -130,10 +141,19 @@ class MessageStream:
         gone = self._owned.intersection(partitions)
         if not gone:
             return
+        self.note_progress()
         self._owned -= gone
-        self._buffer = deque(each for each in self._buffer if (each.topic, each.partition) not in gone)
+        self._chunks = deque((each, some) for each, some in self._chunks if each not in gone)
+        if self._chunk_of in gone:
+            self._chunk = iter(())
         if self._reader is not None:
             self._reader.assign(dict.fromkeys(self._owned))
+
+    def note_progress(self) -> None:
+        """Tell the places what is in hand: it was given out, and everything before it is finished."""
+        record = self._current
+        if record is not None:
+            self._places.gave(TopicPartition(record.topic, record.partition), record.offset)
 
     async def done_with(self, partitions: Iterable[TopicPartition]) -> None:
         """Wait until the application has finished the last record it got of these partitions."""
@@ -151,8 +171,10 @@ class MessageStream:
     async def close(self) -> None:
         """End the iteration, and the reading behind it."""
         self._closed = True
+        self.note_progress()
         self._owned = frozenset()
-        self._buffer.clear()
+        self._chunks.clear()
+        self._chunk = iter(())
         filling = self._filling
         if filling is not None:
             filling.cancel()

@@ -81,14 +81,14 @@ class MemoryReader:
         }
         self._brokers.grown.set()
 
-    async def next_records(self) -> list[ConsumerRecord]:
+    async def next_records(self) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return records as soon as there are some."""
         while True:
             for each, position in self._positions.items():
                 values = self._brokers.logs[each][position : position + 3]
                 if values:
                     self._positions[each] = position + len(values)
-                    return [_record(each, position + n, value) for n, value in enumerate(values)]
+                    return {each: [_record(each, position + n, value) for n, value in enumerate(values)]}
             self._brokers.grown.clear()
             await self._brokers.grown.wait()
 
