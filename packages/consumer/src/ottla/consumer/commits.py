@@ -13,6 +13,7 @@ from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.coordinator_line import CoordinatorLine
 from ottla.consumer.group_errors import CommitFailed
 from ottla.consumer.metrics import ConsumerMetrics
+from ottla.consumer.turns import Turn, Turns
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -62,7 +63,7 @@ class Commits:
         self._speaker = speaker
         self._on_commit = on_commit
         self._metrics = metrics or ConsumerMetrics()
-        self._order = asyncio.Lock()
+        self._turns = Turns()
 
     async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
         """Store offsets, trying again while that may help.
@@ -70,14 +71,42 @@ class Commits:
         Raises CommitFailed when the group gave the partitions to others, what the broker refuses as its
         KafkaError, and DeadlineExceeded after `default_api_timeout_ms`.
         """
-        if not offsets:
-            return
-        # Who is asking now: offsets of this generation must not be stored in the name of a later one.
-        speaker = self._speaker()
-        if speaker is None:
-            raise CommitFailed(_OUT_OF_GROUP)
+        await self._commit(self._speaker(), offsets, self._turns.take(), timeout_s)
+
+    def commit_nowait(self, offsets: Offsets, tasks: asyncio.TaskGroup) -> asyncio.Future[None]:
+        """Store offsets without waiting for it; the future tells how it went, and may be left alone."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Both are those of this moment, not of the one in which the task gets to run.
+        speaker, turn = self._speaker(), self._turns.take()
+
+        async def commit() -> None:
+            try:
+                await self._commit(speaker, offsets, turn)
+            except Exception as error:  # the future's to tell, whatever it is; nobody else waits
+                extra = {"group": self.group_id, "reason": str(error)}
+                log.warning("offsets were not committed", extra=extra)
+                _fail(done, error)
+            else:
+                if not done.done():
+                    done.set_result(None)
+
+        def over(_: asyncio.Task[None]) -> None:
+            turn.leave()  # a task that is cancelled early never entered it
+            done.cancel()
+
+        tasks.create_task(commit()).add_done_callback(over)
+        return done
+
+    async def _commit(
+        self, speaker: GroupMetadata | None, offsets: Offsets, turn: Turn, timeout_s: float | None = None
+    ) -> None:
         try:
-            async with asyncio.timeout(timeout_s), self._order:
+            async with asyncio.timeout(timeout_s), turn:
+                # Offsets of one generation must not be stored in the name of a later one.
+                if not offsets:
+                    return
+                if speaker is None:
+                    raise CommitFailed(_OUT_OF_GROUP)
                 await self._store(speaker, offsets)
         except TimeoutError as error:  # of this bound: others arrive as cancellation
             self._metrics.commit_error_total += 1
@@ -108,28 +137,6 @@ class Commits:
 
         await self._cluster.retry(self._what, ask)
         self._metrics.committed((loop.time() - since_s) * 1_000)
-
-    def commit_nowait(self, offsets: Offsets, tasks: asyncio.TaskGroup) -> asyncio.Future[None]:
-        """Store offsets without waiting for it; the future tells how it went, and may be left alone."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def commit() -> None:
-            try:
-                await self.commit(offsets)
-            except (ClientError, KafkaError) as error:
-                log.warning(
-                    "offsets were not committed", extra={"group": self.group_id, "reason": str(error)}
-                )
-                _fail(done, error)
-            except BaseException:
-                done.cancel()
-                raise
-            else:
-                if not done.done():
-                    done.set_result(None)
-
-        tasks.create_task(commit())
-        return done
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, require_stable: bool = False

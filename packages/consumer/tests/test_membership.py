@@ -1,0 +1,232 @@
+"""A membership and a coordinator that says what the test wants: errors, old versions, other brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from ottla.client.groups import OffsetAndMetadata
+from ottla.client.testing import ScriptedBroker
+from ottla.consumer.group_errors import CommitFailed
+from ottla.consumer.group_payloads import encode_assignment
+from ottla.consumer.subscription import subscription
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode, GroupAuthorizationFailed
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponseBroker
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from ottla.protocol.topics import TopicPartition
+from peers.group_application import group_application
+
+PLACE = TopicPartition("t", 0)
+WANTED = subscription("t")
+ME = "member-1"
+OLD: dict[int, tuple[int, int]] = {
+    ApiKey.JOIN_GROUP: (0, 1),
+    ApiKey.SYNC_GROUP: (0, 0),
+    ApiKey.HEARTBEAT: (0, 0),
+    ApiKey.LEAVE_GROUP: (0, 1),
+    ApiKey.OFFSET_COMMIT: (0, 2),
+    ApiKey.FIND_COORDINATOR: (0, 0),
+}
+
+
+def then(*codes: int) -> Callable[[], int]:
+    """Give codes one after the other, and the last one for ever."""
+    left = list(codes)
+    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+
+class Coordinator(ScriptedBroker):
+    """A group of one member, which leads; each API answers with its codes."""
+
+    def __init__(self, versions: dict[int, tuple[int, int]] | None = None) -> None:
+        super().__init__(versions)
+        self.find = self.join = self.sync = self.beat = self.commit = then(0)
+        self.coordinator: ScriptedBroker = self
+        self.generation = 0
+        self.on(MetadataRequest, lambda _: self.metadata("t"))
+        self.on(FindCoordinatorRequest, self._found)
+        self.on(JoinGroupRequest, self._joined)
+        self.on(SyncGroupRequest, self._synced)
+        self.on(HeartbeatRequest, lambda _: HeartbeatResponse(error_code=self.beat()))
+        self.on(LeaveGroupRequest, lambda _: LeaveGroupResponse())
+        self.on(OffsetCommitRequest, self._committed)
+
+    def _found(self, _: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        other = self.coordinator
+        node_id = 1 if other is self else 2
+        return FindCoordinatorResponse(
+            error_code=self.find(), node_id=node_id, host=other.host, port=other.port
+        )
+
+    def _joined(self, request: JoinGroupRequest) -> JoinGroupResponse | None:
+        code = self.join()
+        if code == ErrorCode.NETWORK_EXCEPTION:  # here: no answer at all
+            return None
+        self.generation += code == ErrorCode.NONE
+        members = [JoinGroupResponseMember(member_id=ME, metadata=bytes(request.protocols[0].metadata))]
+        return JoinGroupResponse(
+            error_code=code,
+            generation_id=self.generation,
+            protocol_name=request.protocols[0].name,
+            leader=ME,
+            member_id=ME,
+            members=members,
+        )
+
+    def _synced(self, request: SyncGroupRequest) -> SyncGroupResponse:
+        code = self.sync()
+        return SyncGroupResponse(error_code=code, assignment=b"" if code else encode_assignment([PLACE]))
+
+    def _committed(self, _: OffsetCommitRequest) -> OffsetCommitResponse:
+        part = OffsetCommitResponsePartition(partition_index=0, error_code=self.commit())
+        return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[part])])
+
+
+async def test_a_member_joins_with_an_id_that_it_was_given() -> None:
+    async with Coordinator() as broker:
+        broker.join = then(ErrorCode.MEMBER_ID_REQUIRED, 0)
+        async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
+            await one.until_owning(0)
+
+        assert [each.member_id for each in broker.seen(JoinGroupRequest)] == ["", ME]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.NETWORK_EXCEPTION,
+    ],
+)
+async def test_joining_goes_on_through_what_passes(code: ErrorCode) -> None:
+    async with Coordinator() as broker:
+        broker.join = then(code, code, 0)
+        broker.find = then(ErrorCode.COORDINATOR_NOT_AVAILABLE, 0)
+        async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
+            await one.until_owning(0)
+
+        assert len(broker.seen(JoinGroupRequest)) == 3
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.NOT_COORDINATOR]
+)
+async def test_a_sync_that_fails_is_a_reason_to_join_again(code: ErrorCode) -> None:
+    async with Coordinator() as broker:
+        broker.sync = then(code, 0)
+        async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
+            await one.until_owning(0)
+
+        assert [each.member_id for each in broker.seen(JoinGroupRequest)] == ["", ME]
+
+
+async def test_who_may_not_use_the_group_is_told_so_and_tries_again_when_asked() -> None:
+    async with Coordinator() as broker:
+        broker.join = then(ErrorCode.GROUP_AUTHORIZATION_FAILED, 0)
+        async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
+            await one.until(lambda: not one.membership.is_involved and bool(broker.seen(JoinGroupRequest)))
+            with pytest.raises(GroupAuthorizationFailed):
+                one.membership.asked()
+            one.membership.asked()
+
+            await one.until_owning(0)
+
+
+async def test_what_is_owned_is_lost_when_the_group_went_on_without_us() -> None:
+    async with Coordinator() as broker:
+        broker.beat = then(ErrorCode.UNKNOWN_MEMBER_ID, 0)
+        async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
+            await one.until(lambda: len(one.events) == 3)
+
+            assert [what for what, _ in one.events] == ["released", "lost", "released"]
+            assert [each.member_id for each in broker.seen(JoinGroupRequest)] == ["", ""]
+
+
+async def test_heartbeats_and_commits_follow_the_coordinator() -> None:
+    async with Coordinator() as first, Coordinator() as second:
+        first.on(MetadataRequest, lambda _: both)
+        second.on(MetadataRequest, lambda _: both)
+        both = first.metadata("t")
+        both.brokers.append(MetadataResponseBroker(node_id=2, host=second.host, port=second.port))
+        async with group_application(first.bootstrap_servers, WANTED, group_id="g") as one:
+            await one.until_owning(0)
+            first.coordinator = second.coordinator = Elsewhere(second)
+            first.beat = first.commit = then(ErrorCode.NOT_COORDINATOR)
+            await one.commits.commit({PLACE: OffsetAndMetadata(1)})
+            await one.until(lambda: bool(second.seen(HeartbeatRequest)))
+
+            assert one.membership.is_stable
+            assert [what for what, _ in one.events] == ["released"]
+
+        assert len(second.seen(OffsetCommitRequest)) == 1
+        assert len(second.seen(LeaveGroupRequest)) == 1
+
+
+class Elsewhere(ScriptedBroker):
+    """Names another broker as the coordinator."""
+
+    def __init__(self, other: ScriptedBroker) -> None:
+        super().__init__()
+        self.host, self.port = other.host, other.port
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.REBALANCE_IN_PROGRESS]
+)
+async def test_a_commit_of_who_is_no_member_any_more_is_explained(code: ErrorCode) -> None:
+    async with Coordinator() as broker:
+        broker.commit = then(code)
+        async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
+            await one.until_owning(0)
+            with pytest.raises(CommitFailed, match=r"rebalancing|will be read again"):
+                await one.commits.commit({PLACE: OffsetAndMetadata(1)})
+
+        assert len(broker.seen(OffsetCommitRequest)) == 1
+
+
+async def test_commits_keep_the_order_of_the_calls() -> None:
+    async with Coordinator() as broker:
+        broker.commit = then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0)
+        async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
+            await one.until_owning(0)
+            async with asyncio.TaskGroup() as tasks:
+                first = one.commits.commit_nowait({PLACE: OffsetAndMetadata(1)}, tasks)
+                second = one.commits.commit_nowait({PLACE: OffsetAndMetadata(2)}, tasks)
+                await one.commits.commit({PLACE: OffsetAndMetadata(3)})
+
+        assert first.done()
+        assert second.done()
+        offsets = [
+            part.committed_offset
+            for request in broker.seen(OffsetCommitRequest)
+            for part in request.topics[0].partitions
+        ]
+        assert offsets == [1, 1, 2, 3]
+
+
+async def test_groups_work_with_brokers_of_long_ago() -> None:
+    async with Coordinator(OLD) as broker:
+        async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
+            await one.until_owning(0)
+            await one.commits.commit({PLACE: OffsetAndMetadata(1, "note", 5)})
+            await one.until(lambda: bool(broker.seen(HeartbeatRequest)))
+
+        versions = {type(request).API_KEY: version for request, version in broker.requests}
+        assert {key: versions[key] for key in OLD} == {key: newest for key, (_, newest) in OLD.items()}
+        assert broker.seen(LeaveGroupRequest)[0].member_id == ME
