@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ import pytest
 
 from ottla.client.admin import Admin
 from ottla.consumer import Consumer, Fenced, OffsetAndMetadata, RebalanceListener, TopicFilter, TopicPartition
+from ottla.consumer.assignors import Assigned, MemberSubscription, RebalanceProtocol, TopicRacks
 from ottla.consumer.group_errors import CommitFailed
 
 PATIENCE_S = 30.0
@@ -137,6 +138,86 @@ async def test_members_that_come_and_go_read_every_record_once(
             reader.stop()
 
     assert {place: times for place, times in seen.items() if times > 1} == {}
+
+
+async def test_iterating_members_share_and_read_every_record_once(cluster: Servers, fresh: Fresh) -> None:
+    servers, group = cluster.bootstrap_servers, fresh("iterate")
+    seen: Counter[tuple[int, int]] = Counter()
+
+    async def read(consumer: Consumer) -> None:
+        async with consumer:
+            while not done.is_set():
+                async for record in consumer:  # ends when there was nothing for a while
+                    seen[record.partition, record.offset] += 1
+
+    done = asyncio.Event()
+    async with writer_of(servers, fresh("iterate"), 4) as writer, asyncio.TaskGroup() as tasks:
+        consumers = [
+            consumer_of(servers, group, writer.topic, consumer_timeout_ms=100, group_instance_id=name)
+            for name in (None, None, "static")
+        ]
+        for consumer in consumers:
+            tasks.create_task(read(consumer))
+            await writer.write(20)
+            await eventually(lambda: set(seen) >= writer.everything(), "reading everything")
+        await eventually(lambda: all(len(each.assignment()) > 0 for each in consumers))
+        await writer.write(20)
+        await eventually(lambda: set(seen) >= writer.everything(), "reading everything")
+        done.set()
+
+    assert {place: times for place, times in seen.items() if times > 1} == {}
+
+
+async def test_who_handles_records_that_are_at_hand_is_asking(cluster: Servers, fresh: Fresh) -> None:
+    servers, group = cluster.bootstrap_servers, fresh("slow")
+
+    async with writer_of(servers, fresh("slow"), 1) as writer:
+        await writer.write(30)
+        slow = consumer_of(servers, group, writer.topic, max_poll_interval_ms=500)
+        async with slow:
+            async for record in slow:
+                await asyncio.sleep(0.05)  # all together take longer than may pass between two calls
+                if record.offset == 29:
+                    break
+            generation = slow.group_metadata().generation_id
+
+    assert generation == 1
+
+
+class Everything:
+    """An assignor of one's own: the member with the first id gets everything."""
+
+    name = "everything"
+    protocols = (RebalanceProtocol.EAGER,)
+
+    def user_data(self, topics: frozenset[str], last: Assigned | None) -> bytes | None:
+        return b"mine"
+
+    def assign(
+        self, topics: TopicRacks, members: Mapping[str, MemberSubscription]
+    ) -> dict[str, list[TopicPartition]]:
+        assert {member.user_data for member in members.values()} == {b"mine"}
+        partitions = [TopicPartition(name, index) for name in topics for index in range(len(topics[name]))]
+        return {min(members): partitions}
+
+
+async def test_a_group_may_use_an_assignor_of_its_own(cluster: Servers, fresh: Fresh) -> None:
+    servers, group = cluster.bootstrap_servers, fresh("own")
+    own: dict[str, Any] = {"partition_assignment_strategy": [Everything()]}
+
+    async with writer_of(servers, fresh("own"), 3) as writer:
+        async with consumer_of(servers, group, writer.topic, **own) as one:
+            asking = asyncio.ensure_future(_ask_for_ever(one))
+            async with consumer_of(servers, group, writer.topic, **own) as other:
+                ids = {each.group_metadata().member_id: each for each in (one, other)}
+                await eventually(lambda: len(ids[min(ids)].assignment()) == 3)
+                assert ids[max(ids)].assignment() == frozenset()
+            asking.cancel()
+
+
+async def _ask_for_ever(consumer: Consumer) -> None:
+    while True:
+        await consumer.getmany(timeout_ms=100)
 
 
 async def test_a_record_is_finished_when_the_next_one_is_asked_for(cluster: Servers, fresh: Fresh) -> None:
