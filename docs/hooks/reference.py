@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import html
+import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from mkdocs.config.defaults import MkDocsConfig
@@ -14,6 +18,16 @@ from ottla.broker.config import ALIASES, IGNORED, TOPIC_SYNONYMS, BrokerConfig, 
 from ottla.broker.metrics.catalogue import catalogue
 from ottla.broker.routes import ROUTES
 from ottla.client.cli import main as ottla
+from ottla.client.config import ClientConfig
+from ottla.client.metrics import Metrics
+from ottla.client.security import SecurityConfig
+from ottla.client.settings import Alias, options, places
+from ottla.client.settings import aliases as aliases_of
+from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.metrics import ConsumerMetrics
+from ottla.producer.config import ProducerConfig
+from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.partitioner import NAMED as PARTITIONERS
 from ottla.protocol.errors import ErrorCode, error_class
 
 
@@ -22,6 +36,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {
         "configuration": broker_configuration(),
         "topic-configuration": topic_configuration(),
+        "producer-settings": client_settings("Producer", ProducerConfig),
+        "consumer-settings": client_settings("Consumer", ConsumerConfig),
+        "client-metrics": client_metrics(),
         "command": command_reference(),
         "apis": apis(),
         "errors": errors(),
@@ -104,6 +121,106 @@ def key_table(keys: Iterable[Key]) -> Iterator[str]:
     """Write a table of keys."""
     rows = ((code(key.name), key.type, code(key.show(key.default)), key.update, key.doc) for key in keys)
     yield from table(("Key", "Type", "Default", "Change", "What it does"), rows)
+
+
+def client_settings(name: str, config: type[Any]) -> Iterator[str]:
+    """Write the page of a client's settings, with all the names they have."""
+    yield f"# {name} settings"
+    yield ""
+    yield (
+        f"They are keywords of `{name}` and `Sync{name}`, and fields of `{config.__name__}` and the configs "
+        f"it holds. In a properties file, or a mapping for `{config.__name__}.from_properties`, dots stand "
+        "for the underscores: `client_id` is `client.id` there."
+    )
+    yield ""
+    for title, part in ((name, config), ("Connections", ClientConfig), ("Security", SecurityConfig)):
+        yield f"## {title}"
+        yield ""
+        yield from table(("Setting", "Type", "Default", "What it does"), setting_rows(part))
+    if config is ProducerConfig:
+        named = ", ".join(code(each) for each in ("default", *PARTITIONERS))
+        yield f"Partitioners that have a name: {named}."
+        yield ""
+    others = dict(sorted(aliases_of(config).items()))
+    yield from other_names({key: each for key, each in others.items() if not each.advice})
+    yield "## Settings without effect"
+    yield ""
+    yield "They are accepted, and a warning says what to look at instead."
+    yield ""
+    gone = (
+        (code(key.replace("_", ".")), each.source, each.advice) for key, each in others.items() if each.advice
+    )
+    yield from table(("Setting", "Of", "Instead"), gone)
+
+
+def setting_rows(config: type[Any]) -> Iterator[tuple[str, ...]]:
+    """Give name, type, default and meaning of the settings of one class, without what it holds."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    # The docstring of a field is the expression behind it.
+    for field, after in zip(tree.body, tree.body[1:], strict=False):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr)):
+            continue
+        if not (isinstance(field.target, ast.Name) and isinstance(after.value, ast.Constant)):
+            continue
+        name = field.target.id
+        if name in ("client", "security"):
+            continue
+        default = config.__dataclass_fields__[name].default
+        shown = "" if default is None else str(default) if isinstance(default, str | int | float) else "()"
+        if isinstance(default, tuple):
+            shown = ",".join(default)
+        kind = kind_of(places(config)[name].type, ast.unparse(field.annotation))
+        yield code(name), kind, code(shown), " ".join(str(after.value.value).split())
+
+
+def kind_of(kind: Any, otherwise: str) -> str:
+    """Say what a setting may be."""
+    kinds = [each for each in options(kind) if each is not type(None)]
+    if all(each in (int, float, bool, str) or get_origin(each) is Literal for each in kinds):
+        parts = [
+            ", ".join(code(str(value)) for value in get_args(each)) if get_args(each) else each.__name__
+            for each in kinds
+        ]
+        return " or ".join(parts)
+    return code(otherwise.replace(" | None", ""))
+
+
+def other_names(aliases: Mapping[str, Alias]) -> Iterator[str]:
+    """Write the table of names that stand for others."""
+    yield "## Other names"
+    yield ""
+    rows = (
+        (code(key.replace("_", ".")), code(key), each.source, code(each.field or "several"))
+        for key, each in aliases.items()
+    )
+    yield from table(("In a file", "As a keyword", "Of", "Stands for"), rows)
+
+
+def client_metrics() -> Iterator[str]:
+    """Write the page of the clients' metrics."""
+    yield "# Metrics of producers and consumers"
+    yield ""
+    yield (
+        "`producer.metrics` and `consumer.metrics` have them as attributes; those with tags are there once "
+        "for each topic or partition. Prometheus sees `record_send_total` as "
+        "`kafka_producer_record_send_total`, that of a topic as `kafka_producer_topic_record_send_total`; "
+        "OpenTelemetry with dots, as `kafka.producer.topic.record_send_total`."
+    )
+    yield ""
+    for title, metrics in (("Producer", ProducerMetrics), ("Consumer", ConsumerMetrics)):
+        yield f"## {title}"
+        yield ""
+        yield from metrics_table(metrics)
+
+
+def metrics_table(metrics: type[Metrics]) -> Iterator[str]:
+    """Write the table of one client's metrics."""
+    rows = (
+        (code(each.name), ", ".join(each.tags), each.kind, each.meaning)
+        for each in metrics.all_descriptions()
+    )
+    yield from table(("Name", "Tags", "Kind", "What it says"), rows)
 
 
 def command_reference() -> Iterator[str]:
