@@ -65,7 +65,7 @@ cdef class Cursor:
         cdef list records = []
         try:
             self._take_into(records, limit)
-        except (CorruptRecords, DecompressedTooLarge, RecordDeserializationFailed):
+        except _UNREADABLE:
             if not records:
                 raise
         return records
@@ -271,7 +271,7 @@ cdef class Cursor:
                 codec, memoryview(self._data)[start + HEADER_SIZE:start + size],
                 max_bytes=self._max_decompressed,
             )
-        except (CorruptRecords, DecompressedTooLarge) as error:
+        except _UNREADABLE as error:
             raise type(error)(f"{self.topic_partition} at offset {self.position}: {error}") from error
 
     def compressed_sizes(self):
@@ -321,7 +321,7 @@ cdef class Cursor:
             records = list(_legacy_records_of(
                 entry, max_decompressed_bytes=self._max_decompressed, check_crc=self._check_crcs
             ))
-        except (CorruptRecords, DecompressedTooLarge) as error:
+        except _UNREADABLE as error:
             raise type(error)(f"{self.topic_partition} at offset {self.position}: {error}") from error
         self._batch = _origin(self.topic_partition, -1, entry.timestamp_type)
         self.leader_epoch = -1

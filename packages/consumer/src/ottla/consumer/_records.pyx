@@ -14,6 +14,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 from asyncio import sleep as _sleep
 
 from ottla.consumer.errors import RecordDeserializationFailed
+from ottla.protocol.errors import UnsupportedCompressionType
 from ottla.protocol.records import CorruptRecords, DecompressedTooLarge, TimestampType
 from ottla.protocol.records import _codec
 from ottla.protocol.records import decompress as _decompress
@@ -48,6 +49,9 @@ cdef enum:
 ctypedef uint32_t (*Checksum)(uint32_t, const unsigned char*, Py_ssize_t) noexcept
 cdef Checksum _checksum = <Checksum>PyCapsule_GetPointer(_codec.crc32c_function, "ottla.crc32c")
 
+cdef tuple _UNREADABLE = (
+    CorruptRecords, DecompressedTooLarge, UnsupportedCompressionType, RecordDeserializationFailed,
+)
 cdef tuple _TIMESTAMP_TYPES = tuple(TimestampType)
 cdef tuple _NO_HEADERS = ()
 

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.consumer.fetch_session import FetchSession, Wanted
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.topics import TopicPartition
+
+partitions = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 3))
+wanted = st.dictionaries(partitions, st.builds(Wanted, st.integers(0, 3), st.integers(0, 1)), max_size=5)
+
+
+class Broker:
+    """The other side of a session, as KIP-227 has it."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, dict[TopicPartition, Wanted]] = {}
+        self.epoch = 0
+        self.next_id = 100
+
+
+@given(st.lists(st.tuples(wanted, st.sampled_from(["answer", "lose", "evict", "full"])), max_size=12))
+def test_the_broker_always_knows_exactly_what_is_wanted(
+    steps: list[tuple[dict[TopicPartition, Wanted], str]],
+) -> None:
+    session, broker = FetchSession(), Broker()
+    for asks, fate in steps:
+        asked = session.ask(asks)
+        if asked.epoch == 0:
+            broker.sessions.pop(asked.session_id, None)
+            known = dict(asked.partitions)
+            assert not asked.forgotten
+            if fate != "full":
+                broker.next_id += 1
+                broker.sessions[broker.next_id] = known
+            session_id, broker.epoch = (0 if fate == "full" else broker.next_id), 1
+        elif asked.session_id not in broker.sessions:
+            session.answered(0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            continue
+        else:
+            assert asked.epoch == broker.epoch
+            session_id, known = asked.session_id, broker.sessions[asked.session_id]
+            known |= asked.partitions
+            for gone in asked.forgotten:
+                del known[gone]
+            broker.epoch += 1
+        assert known == asks
+        if fate == "lose":
+            session.broke()
+        else:
+            session.answered(session_id, ErrorCode.NONE)
+        if fate == "evict":
+            broker.sessions.clear()
+
+
+def test_only_what_changed_is_said_again() -> None:
+    session = FetchSession()
+    a, b, c = (TopicPartition("t", n) for n in range(3))
+    session.ask({a: Wanted(0, 0), b: Wanted(0, 0)})
+    session.answered(7, ErrorCode.NONE)
+
+    asked = session.ask({a: Wanted(5, 0), c: Wanted(0, 0)})
+
+    assert (asked.session_id, asked.epoch) == (7, 1)
+    assert asked.partitions == {a: Wanted(5, 0), c: Wanted(0, 0)}
+    assert asked.forgotten == (b,)
