@@ -199,7 +199,7 @@ class Member:
             if thread.consumer_id == self.registration.consumer_id
         }
         await self._give_up(registry, [p for p, owner in self._held.items() if str(mine.get(p)) != owner])
-        await self._claim(registry, mine)
+        await self._claim(registry, mine, number)
         await self._read(registry, mine, number)
 
     def _registry(self) -> Registry:
@@ -245,7 +245,7 @@ class Member:
         for each in partitions:
             self._held.pop(each, None)
 
-    async def _claim(self, registry: Registry, mine: Ownership) -> None:
+    async def _claim(self, registry: Registry, mine: Ownership, number: int) -> None:
         claims = {each: str(thread) for each, thread in mine.items() if each not in self._held}
         self._doubtful.update(claims)
         try:
@@ -253,6 +253,8 @@ class Member:
         except PartitionsOwned:
             self._doubtful.difference_update(claims)
             raise
+        # The session may have ended between the answer and us: its claims are no claims of the next one.
+        self._check(number)
         self._doubtful.difference_update(claims)
         self._held.update(claims)
 
@@ -267,14 +269,18 @@ class Member:
         stored, starts = await self._starts(registry, [each for some in wanted.values() for each in some])
         readers = {stream: await self._reader(stream) for stream in wanted}
         await self._tell("assigned", [each for some in wanted.values() for each in some])
-        if self._session.session_number != number:
-            raise SessionExpired("", "the claims ended while offsets were looked up")
+        self._check(number)
         for stream, partitions in wanted.items():
             begins = {p: self._places.begin(p, starts.get(p, UNKNOWN), stored.get(p)) for p in partitions}
             stream.own(readers[stream], {p: None if at == UNKNOWN else at for p, at in begins.items()})
         if wanted:
             owned = ", ".join(sorted(str(each) for each in mine))
             log.info("%s owns %s", self.registration.consumer_id, owned)
+
+    def _check(self, number: int) -> None:
+        """Raise SessionExpired unless it is still the session in which a rebalance was begun."""
+        if self._session.session_number != number:
+            raise SessionExpired("", "the session ended during a rebalance")
 
     async def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
         """Tell the listener. What it raises is logged: others wait for the rebalance to go on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from ottla.client.config import Address
@@ -56,7 +56,7 @@ class Registry:
             names = await self._operations.children(paths.consumer_ids(self.group), watch)
         except NoNode:
             return []
-        found = await asyncio.gather(*(self._member(name) for name in names))
+        found = await _all(self._member(name) for name in names)
         return [each for each in found if each is not None]
 
     async def _member(self, name: str) -> ConsumerRegistration | None:
@@ -70,7 +70,7 @@ class Registry:
         if any(member.pattern in FILTERS for member in members):
             names = await self._operations.children(paths.BROKER_TOPICS, watch)
         wanted = sorted({topic for each in members for topic in streams_of(each, names, exclude_internal)})
-        partitions = await asyncio.gather(*(self._partitions(topic, watch) for topic in wanted))
+        partitions = await _all(self._partitions(topic, watch) for topic in wanted)
         return GroupView(members, dict(zip(wanted, partitions, strict=True)), names, exclude_internal)
 
     async def _partitions(self, topic: str, watch: Watch | None) -> Sequence[int]:
@@ -86,7 +86,7 @@ class Registry:
             names = await self._operations.children(paths.BROKER_IDS, watch)
         except NoNode:
             return []
-        found = await asyncio.gather(*(self._broker(int(name)) for name in names if name.isdigit()))
+        found = await _all(self._broker(int(name)) for name in names if name.isdigit())
         return [
             Address(endpoint.host, endpoint.port)
             for broker in found
@@ -151,12 +151,12 @@ class Registry:
 
     async def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Own some partitions no more. What others own meanwhile is left alone."""
-        await asyncio.gather(*(self._delete_own(self._owner_path(each)) for each in partitions))
+        await _all(self._delete_own(self._owner_path(each)) for each in partitions)
 
     async def owners(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Return who owns each of some partitions; those that nobody owns are left out."""
         asked = list(partitions)
-        found = await asyncio.gather(*(self._data(self._owner_path(each)) for each in asked))
+        found = await _all(self._data(self._owner_path(each)) for each in asked)
         return {
             each: data.decode(errors="replace")
             for each, data in zip(asked, found, strict=True)
@@ -171,7 +171,7 @@ class Registry:
     async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return what is committed; partitions without an offset are left out."""
         asked = list(partitions)
-        found = await asyncio.gather(*(self._offset(each) for each in asked))
+        found = await _all(self._offset(each) for each in asked)
         return {each: offset for each, offset in zip(asked, found, strict=True) if offset is not None}
 
     async def _offset(self, partition: TopicPartition) -> int | None:
@@ -182,7 +182,7 @@ class Registry:
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write offsets."""
-        await asyncio.gather(*(self._commit(each, offset) for each, offset in offsets.items()))
+        await _all(self._commit(each, offset) for each, offset in offsets.items())
 
     async def _commit(self, partition: TopicPartition, offset: int) -> None:
         znode = ConsumerOffset(self.group, partition.topic, partition.partition, offset)
@@ -229,6 +229,18 @@ class Registry:
             await self._operations.create(path, make_parents=True)
         except NodeExists:
             return
+
+
+async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all at once. Raises the first error, but not before every one has ended.
+
+    A deletion that was still on its way when its sibling failed would otherwise meet what is created next.
+    """
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in ended if not isinstance(each, BaseException)]
 
 
 def _batches(items: list[T], size: int) -> list[list[T]]:
