@@ -21,7 +21,7 @@ from ottla.client.security import authenticate
 from ottla.client.versions import BEFORE_API_VERSIONS, VersionRange, choose_version
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, error_for
-from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
+from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.primitives import MalformedMessage
@@ -199,11 +199,15 @@ class Connection:
             raise ConnectionClosed(*self.address, str(self._wire.failure)) from self._wire.failure
         return self._wire
 
-    def _frame(self, request: Message, version: int) -> bytes:
+    def _frame(self, request: Message, version: int) -> list[bytes | memoryview]:
+        # In parts: the records of a produce request are not copied together with what is around them.
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        header = RequestHeader(request.API_KEY, version, self._correlation_id, self.config.client_id)
-        body = encode_request(header, request)
-        return len(body).to_bytes(4, "big") + body
+        header = encode_request_header(
+            RequestHeader(request.API_KEY, version, self._correlation_id, self.config.client_id)
+        )
+        body = request.encode_parts(version)
+        size = len(header) + sum(map(len, body))
+        return [size.to_bytes(4, "big") + header, *body]
 
     def _decode(self, frame: memoryview, key: int, response_type: type[R], version: int) -> R:
         try:
@@ -272,10 +276,10 @@ class _Wire(asyncio.BufferedProtocol):
         self._waiting.append((correlation_id, answer))
         return answer
 
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the system."""
+    def write(self, parts: list[bytes | memoryview]) -> None:
+        """Hand bytes to the system. asyncio's transports join them up to Python 3.11, others need not."""
         assert self._transport is not None
-        self._transport.write(data)
+        self._transport.writelines(parts)
 
     async def writable(self) -> None:
         """Wait while the system takes no more bytes."""
