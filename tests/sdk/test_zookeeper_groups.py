@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from ottla.broker.testing import BrokerProcess
 from ottla.client.admin import Admin
+from ottla.consumer import NoOffset
 from ottla.consumer.zookeeper import (
     MessageStream,
     Whitelist,
@@ -208,3 +209,48 @@ async def test_the_tools_show_verify_export_import_and_move_offsets(place: Place
         TopicPartition(topic, 0): 10,
         TopicPartition(topic, 1): 3,
     }
+
+
+async def test_a_topic_that_is_deleted_leaves_the_others_alone(place: Place) -> None:
+    prefix, group = f"w{secrets.token_hex(4)}", f"g-{secrets.token_hex(4)}"
+    gone, stays = await place.topic(2, prefix), await place.topic(2, prefix)
+    seen, written = list[str](), set[str]()
+    async with place.member(group) as member:
+        (stream,) = await member.create_message_streams_by_filter(Whitelist(f"{prefix}.*"))
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(_all(stream, seen))
+            written |= await place.write(stays, 2, range(10))
+            await saw(seen, written)
+            async with Admin(place.broker.bootstrap_servers) as admin:
+                await admin.topics.delete(gone)
+            await owns(member, 2)
+            written |= await place.write(stays, 2, range(10, 20))
+            await saw(seen, written)
+            reading.cancel()
+
+    assert sorted(seen) == sorted(written)
+
+
+async def test_an_offset_that_is_not_in_the_log_is_reset(place: Place) -> None:
+    topic, group = await place.topic(1), f"g-{secrets.token_hex(4)}"
+    written = await place.write(topic, 1, range(10))
+    seen: list[str] = []
+    async with place.member(group) as member:
+        await member.create_message_streams({topic: 1})
+        await member.commit_offsets({TopicPartition(topic, 0): 5_000})
+    async with place.member(group) as member:
+        (stream,) = (await member.create_message_streams({topic: 1}))[topic]
+        await take(stream, seen, lambda: set(seen) == written)
+        await member.commit_offsets()
+    _, shown = await asyncio.to_thread(place.command, "describe", group, "--json")
+
+    assert json.loads(shown)[0]["offset"] == 10
+
+
+async def test_without_a_reset_a_missing_offset_is_raised_by_the_stream(place: Place) -> None:
+    topic, group = await place.topic(1), f"g-{secrets.token_hex(4)}"
+    await place.write(topic, 1, range(3))
+    async with place.member(group, auto_offset_reset="none") as member:
+        (stream,) = (await member.create_message_streams({topic: 1}))[topic]
+        with pytest.raises(NoOffset):
+            await anext(stream)
