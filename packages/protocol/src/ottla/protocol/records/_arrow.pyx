@@ -1,0 +1,323 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Records into Arrow columns, natively. `arrow.py` is the way in, `_arrow.pyi` types it.
+
+`_arrow_columns.pxi` holds the buffers columns grow in, `_arrow_export.pxi` hands them over, this file reads
+batches. Nothing here links Arrow, or imports a library of it.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.pycapsule cimport (
+    PyCapsule_GetPointer,
+    PyCapsule_New,
+)
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from ottla.protocol.records import _codec
+from ottla.protocol.records import legacy as _legacy
+from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES as _DEFAULT_MAX
+from ottla.protocol.records.compression import decompress as _decompress
+from ottla.protocol.records.errors import CorruptRecords
+
+cdef extern from "wire.h" nogil:
+    int64_t get64(const unsigned char*)
+    int32_t get32(const unsigned char*)
+    int16_t get16(const unsigned char*)
+    int varint_size(int64_t)
+    unsigned char* put_varint(unsigned char*, int64_t)
+    const unsigned char* get_varint(const unsigned char*, const unsigned char*, int32_t*)
+    const unsigned char* get_varlong(const unsigned char*, const unsigned char*, int64_t*)
+
+cdef extern from "arrow_c.h":
+    cdef struct ArrowSchema:
+        const char* format
+        const char* name
+        const char* metadata
+        int64_t flags
+        int64_t n_children
+        ArrowSchema** children
+        ArrowSchema* dictionary
+        void (*release)(ArrowSchema*) noexcept
+        void* private_data
+    cdef struct ArrowArray:
+        int64_t length
+        int64_t null_count
+        int64_t offset
+        int64_t n_buffers
+        int64_t n_children
+        const void** buffers
+        ArrowArray** children
+        ArrowArray* dictionary
+        void (*release)(ArrowArray*) noexcept
+        void* private_data
+    cdef enum:
+        ARROW_FLAG_NULLABLE
+
+ctypedef uint32_t (*Checksum)(uint32_t, const unsigned char*, Py_ssize_t) noexcept
+
+cdef Checksum checksum = <Checksum> PyCapsule_GetPointer(_codec.crc32c_function, "ottla.crc32c")
+
+cdef enum:
+    HEADER_SIZE = 61
+    ENTRY_OVERHEAD = 12
+    MIN_ENTRY = 26
+    CODEC_MASK = 7
+    LOG_APPEND_TIME = 8
+    TRANSACTIONAL = 16
+    CONTROL = 32
+    MOST_BYTES = 2147483647      # of a column whose offsets are 32 bits wide
+    KEEPS_GOING = 0
+    MALFORMED = 1
+    NO_MEMORY = 2
+    FULL = 3
+
+include "_arrow_columns.pxi"
+include "_arrow_export.pxi"
+
+
+@cython.final
+cdef class ColumnBuilder:
+    """Gathers records of any partitions as columns: `add` fetched bytes, then `finish` for an ArrowColumns."""
+
+    cdef Columns _columns
+    cdef readonly frozenset names
+    cdef dict _topics
+    cdef list _topic_names
+    cdef bint _check_crcs
+    cdef Py_ssize_t _most_bytes
+
+    def __cinit__(self, names, *, bint check_crcs=True, max_decompressed_bytes=_DEFAULT_MAX):
+        self.names = frozenset(names)
+        self._columns = Columns(self.names)
+        self._topics, self._topic_names = {}, []
+        self._check_crcs = check_crcs
+        self._most_bytes = max_decompressed_bytes
+
+    def __len__(self):
+        return self._columns.count
+
+    def add(self, str topic, int32_t partition, data, int64_t since_offset, aborted=None, *, limit=None):
+        """Add the records at or above `since_offset`; return the offset to go on from.
+
+        `aborted` are pairs of first offset and producer id (KIP-98): their records are left out, as control
+        records always are. An entry that is cut off at the end is left for later; so is what `limit` records
+        in this builder, or 2 GiB in a column, leave no room for. Raises CorruptRecords, DecompressedTooLarge.
+        """
+        cdef Py_buffer view
+        cdef int64_t following = since_offset
+        cdef Transactions transactions = Transactions(aborted)
+        self._columns.topic_index = self._topic(topic)
+        self._columns.partition = partition
+        self._columns.limit = MOST_BYTES if limit is None else limit
+        if self._columns.count >= self._columns.limit:
+            return following
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            following = self._walk(<const unsigned char*>view.buf, view.len, since_offset, transactions)
+        finally:
+            PyBuffer_Release(&view)
+        return following
+
+    cdef int32_t _topic(self, str topic) except -1:
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._topics[topic] = len(self._topic_names)
+            self._topic_names.append(topic.encode())
+        return found
+
+    cdef int64_t _walk(
+        self, const unsigned char* p, Py_ssize_t size, int64_t since, Transactions transactions
+    ) except? -1:
+        cdef Py_ssize_t at = 0, length
+        cdef int64_t following = since, end
+        cdef bint whole
+        while size - at >= MIN_ENTRY:
+            length = <Py_ssize_t>get32(p + at + 8) + ENTRY_OVERHEAD
+            if length < MIN_ENTRY:
+                raise CorruptRecords(f"an entry of {length} bytes at offset {get64(p + at)}")
+            if length > size - at:
+                break
+            if p[at + 16] == 2:
+                end = self._batch(p + at, length, since, transactions)
+            else:
+                end = self._legacy_entry(p + at, length, since)
+            if end < 0:  # full in the middle of it
+                return max(following, -end - 1)
+            following = max(following, end)
+            at += length
+            if self._columns.count >= self._columns.limit:
+                break
+        return following
+
+    cdef int64_t _batch(
+        self, const unsigned char* p, Py_ssize_t size, int64_t since, Transactions transactions
+    ) except? -1:
+        """Where the batch ends; -1 - the next offset where there was no room for all of it."""
+        cdef int64_t base = get64(p), last
+        cdef int32_t count
+        cdef int attributes
+        cdef bytes plain
+        if size < HEADER_SIZE:
+            raise CorruptRecords(f"a batch of {size} bytes at offset {base}")
+        if self._check_crcs and checksum(0, p + 21, size - 21) != <uint32_t>get32(p + 17):
+            raise CorruptRecords(f"the batch at offset {base} does not match its checksum")
+        attributes, count = get16(p + 21), get32(p + 57)
+        last = base + get32(p + 23)
+        if attributes & CONTROL:
+            transactions.ended(get64(p + 43))
+            return last + 1
+        if last < since or count == 0:
+            return last + 1
+        if attributes & TRANSACTIONAL and transactions.covers(get64(p + 43), base):
+            return last + 1
+        if count < 0:
+            raise CorruptRecords(f"the batch at offset {base} counts {count} records")
+        if attributes & CODEC_MASK:
+            plain = bytes(_decompress(
+                attributes & CODEC_MASK, (<const char*>p)[HEADER_SIZE:size], max_bytes=self._most_bytes
+            ))
+            return self._records(
+                <const unsigned char*>PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain), p, count, last, since
+            )
+        return self._records(p + HEADER_SIZE, size - HEADER_SIZE, p, count, last, since)
+
+    cdef int64_t _records(
+        self, const unsigned char* body, Py_ssize_t size, const unsigned char* header, int32_t count,
+        int64_t last, int64_t since,
+    ) except? -1:
+        cdef Columns columns = self._columns
+        cdef bint appended = (get16(header + 21) & LOG_APPEND_TIME) != 0
+        cdef int64_t base = get64(header), base_time = get64(header + 27), append_time = get64(header + 35)
+        cdef int64_t stopped_at = 0
+        cdef int outcome
+        columns.timestamp_type = 1 if appended else 0
+        if not columns.has_room(count, size):
+            return -since - 1 if since > base else -base - 1
+        columns.reserve(count, size)
+        with nogil:
+            outcome = parse(
+                columns, body, body + size, count, base, base_time, append_time if appended else -1, since,
+                &stopped_at,
+            )
+        if outcome == MALFORMED:
+            raise CorruptRecords(f"the batch at offset {base} has a malformed record")
+        if outcome == NO_MEMORY:
+            raise MemoryError
+        if outcome == FULL:
+            return -stopped_at - 1
+        return last + 1
+
+    cdef int64_t _legacy_entry(self, const unsigned char* p, Py_ssize_t size, int64_t since) except? -1:
+        """Magic 0 and 1, by way of the reader in Python: no broker has written these since 2017."""
+        cdef Columns columns = self._columns
+        cdef int64_t end = get64(p) + 1
+        columns.timestamp_type = -1 if p[16] == 0 else (p[17] & LOG_APPEND_TIME) >> 3
+        for record in _legacy.iter_records(
+            (<const char*>p)[:size], max_decompressed_bytes=self._most_bytes, check_crc=self._check_crcs
+        ):
+            if record.offset < since:
+                continue
+            if columns.count >= columns.limit or not columns.has_room(1, size):
+                return -<int64_t>record.offset - 1
+            columns.add(record.offset, record.timestamp_ms, record.key, record.value)
+        return end
+
+    def finish(self):
+        """The columns; the builder begins anew."""
+        cdef ArrowColumns out = ArrowColumns.__new__(ArrowColumns)
+        self._columns.seal()
+        out._columns, out._topic_names, out.names = self._columns, self._topic_names, self.names
+        self._columns = Columns(self.names)
+        self._topics, self._topic_names = {}, []
+        return out
+
+
+cdef int parse(
+    Columns columns, const unsigned char* p, const unsigned char* end, int32_t count, int64_t base,
+    int64_t base_time, int64_t append_time, int64_t since, int64_t* stopped_at,
+) noexcept nogil:
+    """Read `count` records into columns that have room for them."""
+    cdef int32_t i, length = 0, delta = 0, key_size = 0, value_size = 0, headers = 0, size = 0, h
+    cdef int64_t time_delta = 0, offset
+    cdef const unsigned char* stop
+    cdef const unsigned char* key
+    cdef const unsigned char* value
+    cdef const unsigned char* first_header
+    for i in range(count):
+        p = get_varint(p, end, &length)
+        if p == NULL or length < 0 or length > end - p:
+            return MALFORMED
+        stop = p + length
+        if p >= stop:
+            return MALFORMED
+        p = get_varlong(p + 1, stop, &time_delta)
+        if p == NULL:
+            return MALFORMED
+        p = get_varint(p, stop, &delta)
+        if p == NULL:
+            return MALFORMED
+        p = get_varint(p, stop, &key_size)
+        if p == NULL or key_size > stop - p:
+            return MALFORMED
+        key = p
+        if key_size > 0:
+            p += key_size
+        p = get_varint(p, stop, &value_size)
+        if p == NULL or value_size > stop - p:
+            return MALFORMED
+        value = p
+        if value_size > 0:
+            p += value_size
+        p = get_varint(p, stop, &headers)
+        if p == NULL or headers < 0:
+            return MALFORMED
+        offset = base + delta
+        if offset >= since:
+            if columns.count >= columns.limit:
+                stopped_at[0] = offset
+                return FULL
+            columns.put(
+                offset, append_time if append_time >= 0 else base_time + time_delta, key, key_size, value,
+                value_size,
+            )
+        if columns.wants_headers and offset >= since:
+            for h in range(headers):
+                p = get_varint(p, stop, &key_size)
+                if p == NULL or key_size < 0 or key_size > stop - p:
+                    return MALFORMED
+                key = p
+                p = get_varint(p + key_size, stop, &value_size)
+                if p == NULL or value_size > stop - p:
+                    return MALFORMED
+                if not columns.put_header(key, key_size, p, value_size):
+                    return NO_MEMORY
+                if value_size > 0:
+                    p += value_size
+            columns.end_headers()
+        p = stop
+    return KEEPS_GOING
+
+
+@cython.final
+cdef class Transactions:
+    """Which producers are in an aborted transaction at the place that is being read."""
+
+    cdef list _coming
+    cdef set _open
+
+    def __cinit__(self, aborted=None):
+        self._coming = sorted(aborted, reverse=True) if aborted else []
+        self._open = set()
+
+    cdef bint covers(self, int64_t producer_id, int64_t base_offset) except -1:
+        while self._coming and self._coming[len(self._coming) - 1][0] <= base_offset:
+            self._open.add(self._coming.pop()[1])
+        return producer_id in self._open
+
+    cdef int ended(self, int64_t producer_id) except -1:
+        self._open.discard(producer_id)
+        return 0
