@@ -94,10 +94,10 @@ def test_partitions_take_turns_and_those_that_may_not_give_are_passed_over() -> 
         positions.enqueue(place)
     turns = []
     for _ in range(4):
-        place = positions.next_ready()
-        assert place is not None
-        turns.append(place.partition)
-        positions.enqueue(place)
+        turn = positions.next_ready()
+        assert turn is not None
+        turns.append(turn.partition)
+        positions.enqueue(turn)
     assert turns == [A, B, C, A]
 
     places[1].is_paused = True

@@ -274,6 +274,13 @@ cdef class Cursor:
         except _UNREADABLE as error:
             raise type(error)(f"{self.topic_partition} at offset {self.position}: {error}") from error
 
+    def close(self):
+        """Give nothing more, whoever still has this."""
+        self._at = self._end
+        self._following = 0
+        self._close_batch()
+        self.at_end = True
+
     def compressed_sizes(self):
         """Bytes of the compressed batches that lie ahead, by codec."""
         cdef const unsigned char* p = self._at

@@ -104,6 +104,8 @@ class Cursor:
         """The next record; None at the end."""
     def take(self, limit: int) -> list[ConsumerRecord]:
         """Up to `limit` records; fewer at the end, and in front of one that cannot be given."""
+    def close(self) -> None:
+        """Give nothing more, whoever still has this."""
     def compressed_sizes(self) -> dict[int, int]:
         """Bytes of the compressed batches that lie ahead, by codec."""
     def decompress_ahead(self) -> None:

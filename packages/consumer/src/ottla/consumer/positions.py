@@ -140,7 +140,8 @@ class Place:
             self.epoch = max(self.epoch, self.pieces[0].cursor.leader_epoch)
         if self._position is not None:
             self.fetch_offset, self.fetch_epoch = self._position, self.epoch
-        self.pieces.clear()
+        while self.pieces:
+            self.pieces.pop().cursor.close()
         self.generation += 1
         self.failure = self.wanted_time = None
         self.not_before_s = 0.0
