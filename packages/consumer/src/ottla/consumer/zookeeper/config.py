@@ -25,6 +25,27 @@ ALIASES: Mapping[str, Alias] = {
             "fetch_max_wait_ms": "fetch_wait_max_ms",
         },
     ),
+    **renamed(
+        "Kafka 0.7",
+        {
+            "groupid": "group_id",
+            "consumerid": "consumer_id",
+            "zk_connect": "zookeeper_connect",
+            "zk_sessiontimeout_ms": "zookeeper_session_timeout_ms",
+            "zk_connectiontimeout_ms": "zookeeper_connection_timeout_ms",
+            "zk_synctime_ms": "zookeeper_sync_time_ms",
+            "autocommit_enable": "auto_commit_enable",
+            "autocommit_interval_ms": "auto_commit_interval_ms",
+            "autooffset_reset": "auto_offset_reset",
+            "fetch_size": "fetch_message_max_bytes",
+            "queuedchunks_max": "queued_max_message_chunks",
+            "rebalance_retries_max": "rebalance_max_retries",
+        },
+    ),
+    "socket_buffersize": gone("Kafka 0.7", "the system chooses the size"),
+    "offsets_commit_max_retries": gone(
+        "Kafka 0.8", "commits are tried again for offsets.channel.socket.timeout.ms"
+    ),
     "socket_receive_buffer_bytes": gone("Kafka 0.8", "the system chooses the size"),
     "num_consumer_fetchers": gone("Kafka 0.8", "every stream fetches for itself"),
 }
