@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -66,6 +66,9 @@ class GroupApplication:
     def is_handling(self, partitions: Partitions) -> bool:
         return self.handles
 
+    def keeps(self, partitions: Iterable[TopicPartition]) -> bool:
+        return self.membership.keeps_partitions and self.partitions.issuperset(partitions)
+
     # --- what tests want to know
 
     def numbers(self) -> list[int]:
@@ -96,7 +99,12 @@ async def group_application(
     config = GroupConfig(**{"heartbeat_interval_ms": 200, "session_timeout_ms": 6_000} | settings)
     application = GroupApplication()
     async with Cluster(servers, ClientConfig(retry_backoff_ms=20)) as cluster:
-        application.commits = Commits(cluster, config.group_id, lambda: application.membership.speaker())
+        application.commits = Commits(
+            cluster,
+            config.group_id,
+            lambda: application.membership.speaker(),
+            keeps=lambda partitions: application.keeps(partitions),
+        )
         auto = AutoCommit(application.commits, lambda: application.finished, config.auto_commit_interval_ms)
         application.membership = Membership(cluster, config, application, auto)
         application.membership.subscribe(subscription, listener)

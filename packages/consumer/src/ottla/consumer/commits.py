@@ -37,14 +37,23 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 log = logging.getLogger(__name__)
 
 _ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
-_STALE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
+_STALE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+_IN_BETWEEN = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+class _Rebalancing(ClientError):
+    """The group is between two generations."""
+
+    retriable = True
 
 
 class Commits:
     """Commits and reads the offsets of one group.
 
     `speaker` says for which member; it gives None while there should be one and is not, because the group
-    went on without this consumer. Commits are done one after the other, in the order of the calls.
+    went on without this consumer. `keeps` says whether partitions stay the consumer's while the group
+    rebalances: a commit for such waits for the next generation and goes on in its name. Commits are done one
+    after the other, in the order of the calls.
     """
 
     def __init__(
@@ -53,6 +62,7 @@ class Commits:
         group_id: str,
         speaker: Callable[[], GroupMetadata | None],
         *,
+        keeps: Callable[[Iterable[TopicPartition]], bool] = lambda _: False,
         on_commit: Callable[[Offsets], None] | None = None,
         metrics: ConsumerMetrics | None = None,
     ) -> None:
@@ -61,6 +71,7 @@ class Commits:
         # Not the line that members join on: commits shall not wait for others to join.
         self._line = CoordinatorLine(cluster, group_id)
         self._speaker = speaker
+        self._keeps = keeps
         self._on_commit = on_commit
         self._metrics = metrics or ConsumerMetrics()
         self._turns = Turns()
@@ -122,21 +133,35 @@ class Commits:
         return f"committing offsets of group {self.group_id!r}"
 
     async def _store(self, speaker: GroupMetadata, offsets: Offsets) -> None:
-        request = _commit_request(speaker, offsets)
-        min_version = VERSION_WITH_INSTANCES if speaker.group_instance_id is not None else None
         loop = asyncio.get_running_loop()
         since_s = loop.time()
+        speaking = speaker
 
         async def ask() -> None:
-            answer = await self._line.send(request, OffsetCommitResponse, min_version=min_version)
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    self._raise_commit_error(
-                        TopicPartition(topic.name, each.partition_index), each.error_code
-                    )
+            nonlocal speaking
+            try:
+                await self._send(speaking, offsets)
+            except _Rebalancing as error:
+                speaking = self._successor(speaking, offsets, error)
+                raise
 
         await self._cluster.retry(self._what, ask)
         self._metrics.committed((loop.time() - since_s) * 1_000)
+
+    async def _send(self, speaker: GroupMetadata, offsets: Offsets) -> None:
+        request = _commit_request(speaker, offsets)
+        min_version = VERSION_WITH_INSTANCES if speaker.group_instance_id is not None else None
+        answer = await self._line.send(request, OffsetCommitResponse, min_version=min_version)
+        for topic in answer.topics:
+            for each in topic.partitions:
+                self._raise_commit_error(TopicPartition(topic.name, each.partition_index), each.error_code)
+
+    def _successor(self, speaker: GroupMetadata, offsets: Offsets, error: _Rebalancing) -> GroupMetadata:
+        """Return who speaks in the generation that follows, if the partitions were kept all the time."""
+        now = self._speaker()
+        if now is None or now.member_id != speaker.member_id or not self._keeps(offsets):
+            raise CommitFailed(f"{_OUT_OF_GROUP} ({error})") from error
+        return now
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, require_stable: bool = False
@@ -180,8 +205,8 @@ class Commits:
     def _raise_commit_error(self, partition: TopicPartition, code: int) -> None:
         if code in _STALE:
             raise CommitFailed(f"{_OUT_OF_GROUP} ({ErrorCode(code).name} for {partition})")
-        if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            raise CommitFailed("the group is rebalancing: commit what is still owned when that is over")
+        if code in _IN_BETWEEN:
+            raise _Rebalancing(f"{ErrorCode(code).name} for {partition}")
         self._raise_error(code, f"offsets of {partition} were not committed")
 
     def _raise_error(self, code: int, message: str | None = None) -> None:

@@ -206,8 +206,19 @@ class Life(Giver):
         def tell(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
             self._interceptors.tell(on_commit, dict(offsets))
 
-        group_id, metrics = self.config.group_id, self._metrics
-        return Commits(self._cluster, group_id, self._speaker, on_commit=tell, metrics=metrics)
+        return Commits(
+            self._cluster,
+            self.config.group_id,
+            self._speaker,
+            keeps=self._keeps,
+            on_commit=tell,
+            metrics=self._metrics,
+        )
+
+    def _keeps(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Say whether partitions are ours, and stay so while the group rebalances."""
+        cooperates = self._membership is not None and self._membership.keeps_partitions
+        return cooperates and self._positions.assigned.issuperset(partitions)
 
     def _make_auto_commit(self) -> AutoCommit | None:
         if self._commits is None or not self.config.enable_auto_commit:

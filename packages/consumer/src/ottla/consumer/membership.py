@@ -19,7 +19,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.groups import GroupMetadata
 from ottla.client.retry import Backoff
-from ottla.consumer.assignors import assignors
+from ottla.consumer.assignors import RebalanceProtocol, assignors
 from ottla.consumer.commits import AutoCommit
 from ottla.consumer.coordinator_line import CoordinatorLine
 from ottla.consumer.group_config import GroupConfig
@@ -160,6 +160,13 @@ class Membership:
     def is_involved(self) -> bool:
         """Whether the consumer is in the group, on its way in, or still giving up what it had there."""
         return self._member.phase is not Phase.OUT
+
+    @property
+    def keeps_partitions(self) -> bool:
+        """Whether what stays this consumer's stays so all through a rebalance (KIP-429)."""
+        member = self._member
+        is_in = member.phase not in (Phase.OUT, Phase.WAITING, Phase.LEAVING)
+        return member.protocol is RebalanceProtocol.COOPERATIVE and is_in
 
     @property
     def is_stable(self) -> bool:
@@ -399,5 +406,6 @@ def _rules(config: GroupConfig, cluster: Cluster) -> MemberRules:
         rack=config.client_rack,
         heartbeat_interval_ms=config.heartbeat_interval_ms,
         max_poll_interval_ms=config.max_poll_interval_ms,
+        leave_patience_ms=config.close_timeout_ms / 3,
         backoff=Backoff(client.retry_backoff_ms, client.retry_backoff_max_ms, jitter=0),
     )

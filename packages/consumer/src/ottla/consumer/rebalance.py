@@ -92,6 +92,7 @@ class Phase(Enum):
     LEAVING = "leaving"
 
 
+_REBALANCING = (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
 _BEATING = frozenset(Phase) - {Phase.OUT, Phase.JOINING, Phase.WAITING, Phase.LEAVING}
 
 
@@ -105,6 +106,7 @@ class MemberRules:
     rack: str | None = None
     heartbeat_interval_ms: float = 3_000
     max_poll_interval_ms: float = 300_000
+    leave_patience_ms: float = 10_000
     backoff: Backoff = field(default_factory=lambda: Backoff(jitter=0))
 
 
@@ -141,6 +143,7 @@ class Member:
         self._beat_at_ms = 0.0
         self._beat_out = False
         self._retry_at_ms = 0.0
+        self._leave_by_ms = 0.0
         self._attempt = 0
         self._token = 0
         self._now_ms = now_ms
@@ -168,6 +171,8 @@ class Member:
             due.append(self._retry_at_ms)
         if self.phase is Phase.STABLE:
             due.append(self._idle_at_ms)
+        if self.phase in _REBALANCING and not self._is_staying:
+            due.append(self._leave_by_ms)
         return min(due, default=None)
 
     @property
@@ -237,6 +242,8 @@ class Member:
             self._prepare(self._reason)
         if self.phase is Phase.STABLE and self._now_ms >= self._idle_at_ms:
             self._leave_idle()
+        if self.phase in _REBALANCING and not self._is_staying and self._now_ms >= self._leave_by_ms:
+            self._stop()
         beating = self.phase in _BEATING and self.generation != NO_GENERATION
         if beating and not self._beat_out and self._now_ms >= self._beat_at_ms:
             self._beat_out = True
@@ -250,8 +257,16 @@ class Member:
         self._stop()
 
     def _may_leave(self) -> None:
-        """Begin to leave, unless the application is busy with what it was told before."""
-        if self.phase not in (Phase.PREPARING, Phase.SHEDDING, Phase.ADOPTING, Phase.LEAVING, Phase.OUT):
+        """Begin to leave, unless the application is busy with what it was told before.
+
+        Whoever owns something in the middle of a rebalance sees that through: between two generations the
+        coordinator takes no commits, and what is finished would be read again.
+        """
+        if self.phase in (Phase.PREPARING, Phase.SHEDDING, Phase.ADOPTING, Phase.LEAVING, Phase.OUT):
+            return
+        if self.phase in _REBALANCING and self.owned and self.generation != NO_GENERATION:
+            self._leave_by_ms = self._now_ms + self.rules.leave_patience_ms
+        else:
             self._stop()
 
     def _stop(self) -> None:
@@ -412,6 +427,9 @@ class Member:
             return
         self._attempt = 0
         self._last = Assigned(assigned, self.generation)
+        if not self._is_staying:
+            self._stop()
+            return
         wanted = self.wanted or frozenset()
         self._assigned = frozenset(each for each in assigned if each.topic in wanted)
         if any(each.topic not in self._joined_topics for each in assigned):
@@ -496,8 +514,7 @@ class Member:
     # --- what goes wrong
 
     def _refused(self, answer: Refused) -> None:
-        asking = self.phase in (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
-        if answer.token != self._token or not asking:
+        if answer.token != self._token or self.phase not in _REBALANCING:
             return
         if answer.failure is not None:
             self._fail(answer.failure)
