@@ -11,6 +11,8 @@ import pytest
 from ottla.consumer.errors import ConsumerClosed
 from ottla.consumer.zookeeper import ConsumerRebalanceFailed, MessageStream, ZookeeperConsumerConnector
 from ottla.consumer.zookeeper.testing import MemoryGroup
+from ottla.zookeeper.session import SessionState
+from ottla.zookeeper.testing import MemorySession
 
 NAMES = "abcd"
 STEPS = 60
@@ -28,13 +30,17 @@ class Storm:
         self.seen: Counter[bytes] = Counter()
         self.members: dict[str, ZookeeperConsumerConnector] = {}
         self.ended: list[asyncio.Task[None]] = []
+        self.away: list[MemorySession] = []
 
     async def rage(self, tasks: asyncio.TaskGroup) -> None:
         """Do one thing after the other."""
         await self.group.prepare(t=self.partitions)
         for _ in range(STEPS):
             await self.random.choice((self.write, self.come, self.go, self.grow, self.fault))(tasks)
+            if self.random.random() < 0.2:
+                self.come_back()
             await asyncio.sleep(self.random.choice((0, 0, 0.001, 0.01)))
+        self.come_back()
         for session in self.group.sessions.values():
             session.fault = None
 
@@ -67,7 +73,7 @@ class Storm:
         if not self.members:
             return
         session, ensemble = self.group.sessions[self.random.choice(sorted(self.members))], self.group.ensemble
-        match self.random.randrange(4):
+        match self.random.randrange(6):
             case 0:
                 ensemble.expire(session)
             case 1:
@@ -77,6 +83,20 @@ class Storm:
                 ensemble.lose_next_reply(session)
             case 3:
                 ensemble.lose_next_request(session)
+            case 4:  # away for a while, and what it owns stays with it
+                ensemble.disconnect(session)
+                self.away.append(session)
+            case 5:  # away for so long that others take over while it still reads
+                ensemble.disconnect(session)
+                ensemble.expire(session)
+                self.away.append(session)
+
+    def come_back(self) -> None:
+        """Let sessions connect again that were away."""
+        away, self.away = self.away, []
+        for session in away:
+            if not session.connected and session.state is not SessionState.CLOSED:
+                self.group.ensemble.reconnect(session)
 
     async def read(self, connector: ZookeeperConsumerConnector) -> None:
         stream = None
