@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from chaos_proxy import TO_BROKER, TO_CLIENT, ProxyProcess
-
-from ottla.broker.testing import BrokerProcess
 
 LOAD_S = 2.5
 
@@ -68,10 +68,38 @@ _HOW: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 }
 
 
+class Victim(Protocol):
+    """A broker that can be paused, killed and started again."""
+
+    port: int
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def kill(self) -> None: ...
+    def start(self) -> object: ...
+
+
+@dataclass
+class PausedOnly:
+    """A broker that takes long to start: it is paused where others are killed."""
+
+    port: int
+    pid: int
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    kill = pause
+    start = resume
+
+
 class Faults:
     """Does what was planned to proxy and broker."""
 
-    def __init__(self, proxy: ProxyProcess, broker: BrokerProcess) -> None:
+    def __init__(self, proxy: ProxyProcess, broker: Victim) -> None:
         self._proxy = proxy
         self._broker = broker
 

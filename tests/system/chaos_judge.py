@@ -19,6 +19,7 @@ def compare(log: Log, writers: Iterable[Writer]) -> list[str]:
         wrong += _lost(log, writer)
         wrong += _astray(writer, found)
         wrong += _disordered(log, writer)
+        wrong += _torn(writer, found)
         if writer.idempotent:
             doubled = {number: places for number, places in found.items() if len(places) > 1}
             wrong += [
@@ -49,6 +50,20 @@ def _lost(log: Log, writer: Writer) -> list[str]:
         f"({len(lost)} in all)"
         for record in lost[:2]
     ]
+
+
+def _torn(writer: Writer, found: Mapping[int, list[tuple[int, int]]]) -> list[str]:
+    """Transactions of which there is more or less than their fate says."""
+    wrong: list[str] = []
+    for transaction in writer.transactions:
+        there = sum(number in found for number in transaction.numbers)
+        allowed = {"committed": {len(transaction.numbers)}, "aborted": {0}}
+        if there not in allowed.get(transaction.fate, {0, len(transaction.numbers)}):
+            wrong.append(
+                f"{writer.name}: {there} of {len(transaction.numbers)} records are there "
+                f"of a transaction whose fate is {transaction.fate}"
+            )
+    return wrong[:3]
 
 
 def _astray(writer: Writer, found: Mapping[int, list[tuple[int, int]]]) -> list[str]:

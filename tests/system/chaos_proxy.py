@@ -102,7 +102,7 @@ class Proxy:
         self.target_port = target_port
         self.weather = Weather()
         self._port = port
-        self._links: set[Link] = set()
+        self._links: dict[asyncio.Task[None], Link] = {}
         self._server: asyncio.Server | None = None
 
     async def serve(self) -> None:
@@ -114,22 +114,27 @@ class Proxy:
             rng = random.Random(command.pop("seed", 0))
             await getattr(self, command.pop("do"))(rng, **command)
             print("done", flush=True)
-        for link in list(self._links):
+        for task, link in list(self._links.items()):
             link.end(reset=True)
+            task.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
 
     async def _listen(self) -> None:
         if self._server is None:
             self._server = await asyncio.start_server(self._accept, HOST, self._port, backlog=1000)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = Link(self, writer)
-        self._links.add(link)
+        task = asyncio.get_running_loop().create_task(self._join(link, reader))
+        self._links[task] = link
+        task.add_done_callback(self._links.pop)
+
+    async def _join(self, link: Link, reader: asyncio.StreamReader) -> None:
         try:
             await link.run(reader)
         except (OSError, ExceptionGroup):
             link.end(reset=True)
         finally:
-            self._links.discard(link)
             link.end(reset=False)
 
     # --- commands
@@ -184,12 +189,12 @@ class Proxy:
             flowing.set()
         self.weather.piece_bytes = 65536
         self.weather.deaf = False
-        for link in self._links:
+        for link in self._links.values():
             link.left = [None, None]
         await self._listen()
 
     def _some(self, rng: random.Random, share: float) -> list[Link]:
-        return [link for link in self._links if rng.random() < share]
+        return [link for link in self._links.values() if rng.random() < share]
 
 
 class ProxyProcess:

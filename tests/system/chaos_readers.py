@@ -19,22 +19,39 @@ CLOSE_BOUND_S = 12.0
 
 
 class Handled:
-    """Which records of a partition a group's members are finished with, and up to where without a gap."""
+    """Which records a group's members are finished with, in order, and what it had committed meanwhile."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, set[int]] = {}
-        self.prefix: dict[int, int] = {}
+        self._order: dict[int, list[int]] = {}
+        self._commits: dict[int, list[tuple[int, int]]] = {}
 
     def add(self, partition: int, offset: int) -> None:
-        offsets = self.offsets.setdefault(partition, set())
-        offsets.add(offset)
-        prefix = self.prefix.get(partition, 0)
-        while prefix in offsets:
-            prefix += 1
-        self.prefix[partition] = prefix
+        self.offsets.setdefault(partition, set()).add(offset)
+        self._order.setdefault(partition, []).append(offset)
 
     def holds(self, partition: int, offset: int) -> bool:
         return offset in self.offsets.get(partition, ())
+
+    def saw_commit(self, partition: int, offset: int) -> None:
+        """Note a committed offset: what is below it has to be handled by now."""
+        handled = len(self._order.get(partition, ()))
+        self._commits.setdefault(partition, []).append((handled, offset))
+
+    def ahead(self, partition: int, there: Iterable[int]) -> list[str]:
+        """Return the commits that were ahead of what was handled; `there` are the partition's offsets."""
+        order, done, below, wrong = self._order.get(partition, []), set[int](), 0, list[str]()
+        offsets = sorted(there)
+        taken = 0
+        for handled, committed in self._commits.get(partition, []):
+            done.update(order[taken:handled])
+            taken = handled
+            while below < len(offsets) and offsets[below] in done:
+                below += 1
+            first = offsets[below] if below < len(offsets) else committed
+            if committed > first:
+                wrong.append(f"{committed} of partition {partition} was committed, {first} not handled")
+        return wrong[:3]
 
 
 class Watching(RebalanceListener):

@@ -14,7 +14,7 @@ import pyarrow
 
 from ottla.client.errors import ClientError
 from ottla.producer import Producer, ProducerConfig
-from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed
+from ottla.producer.errors import BufferFull, ProducerClosed
 from ottla.protocol.errors import KafkaError
 
 PARTITIONS = 4
@@ -42,6 +42,18 @@ class Record:
 
 
 @dataclass
+class Transaction:
+    """Records that must be there all together or not at all; the fate says which, where it is known."""
+
+    fate: str = "unknown"
+    numbers: list[int] = field(default_factory=list)
+
+
+class GivenUp(Exception):
+    """The writer's own reason to leave a transaction."""
+
+
+@dataclass
 class Writer:
     """Sends numbered records in one way; `records` says what it was told of each."""
 
@@ -53,6 +65,7 @@ class Writer:
     patient: bool = True
     records: list[Record] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
     closing_s: float = 0.0
     _pending: list[Pending] = field(default_factory=list)
 
@@ -137,14 +150,23 @@ class Writer:
             else:
                 record.place = (metadata.partition, metadata.offset + shift) if metadata.offset >= 0 else None
         self._pending.clear()
+        for transaction in self.transactions:
+            if transaction.fate != "committed":  # acknowledged, and yet nothing was promised
+                for number in transaction.numbers:
+                    self.records[number].place = None
         self._judge_errors()
 
     def _judge_errors(self) -> None:
         allowed: tuple[type[BaseException], ...] = (ProducerClosed, BufferFull, asyncio.CancelledError)
         if not self.patient:
-            allowed += (DeliveryTimeout, ClientError, KafkaError)
+            allowed += (ClientError, KafkaError)
+        given_up = {
+            number for each in self.transactions if each.fate != "committed" for number in each.numbers
+        }
         odd = {
-            repr(each.error) for each in self.records if each.error and not isinstance(each.error, allowed)
+            repr(each.error)
+            for each in self.records
+            if each.error and not isinstance(each.error, allowed) and each.number not in given_up
         }
         self.wrong += [
             f"{self.name} ({self.kind}) failed a record with {error[:300]}" for error in sorted(odd)[:3]
@@ -241,6 +263,24 @@ async def _send_batch(writer: Writer, producer: Producer) -> None:
         writer.promised(record, sent, shift)
 
 
+async def _transact(writer: Writer, producer: Producer) -> None:
+    transaction, gives_up = Transaction(), writer.rng.random() < 0.25
+    writer.transactions.append(transaction)
+    try:
+        async with producer.transaction():
+            for _ in range(writer.rng.randrange(1, 20)):
+                record, value = writer.next()
+                transaction.numbers.append(record.number)
+                sent = await producer.send(writer.topic, value, key=record.key, partition=record.partition)
+                writer.promised(record, sent)
+            if gives_up:
+                raise GivenUp
+    except GivenUp:
+        transaction.fate = "aborted"
+    else:
+        transaction.fate = "committed"
+
+
 WAYS: dict[str, Callable[[Writer, Producer], Awaitable[None]]] = {
     "send": _send,
     "send_and_wait": _send_and_wait,
@@ -248,6 +288,7 @@ WAYS: dict[str, Callable[[Writer, Producer], Awaitable[None]]] = {
     "send_many": _send_many,
     "send_arrow": _send_arrow,
     "send_batch": _send_batch,
+    "transaction": _transact,
 }
 
 

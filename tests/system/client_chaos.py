@@ -24,13 +24,14 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import uvloop
-from chaos_faults import LOAD_S, Faults, plan
+from chaos_faults import LOAD_S, Faults, PausedOnly, Victim, plan
 from chaos_judge import compare
 from chaos_log import Log, read_back
 from chaos_proxy import ProxyProcess
@@ -44,7 +45,7 @@ from ottla.broker.testing import BrokerProcess, free_port
 from ottla.client.admin import Admin
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientError
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import KafkaError, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
 
 # After the last fault is over: until producers are done, and until a group has read what there is.
@@ -52,6 +53,7 @@ WRITERS_BOUND_S = 20.0
 READERS_BOUND_S = 25.0
 ROUND_BOUND_S = 110.0
 ALLOWED_GROWTH_MIB = 64
+TRANSACTION_S = 3.0
 _NETWORK: dict[str, Any] = {
     "request_timeout_ms": 1_500,
     "socket_connection_setup_timeout_ms": 1_500,
@@ -67,6 +69,7 @@ class Round:
     seed: int
     servers: str
     faults: Faults
+    transactions: bool = False
     wrong: list[str] = field(default_factory=list)
     writers: list[Writer] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
@@ -88,11 +91,15 @@ class Round:
         asyncio.get_running_loop().set_exception_handler(self._unhandled)
         admin_config = ClientConfig(bootstrap_timeout_ms=60_000, **_NETWORK)
         async with Admin(self.servers, admin_config) as admin:
-            await admin.topics.create(self.topic, partitions=PARTITIONS)
+            with contextlib.suppress(
+                TopicAlreadyExists
+            ):  # made at the first try, which took too long to tell
+                await admin.topics.create(self.topic, partitions=PARTITIONS)
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(self._watch_commits(admin))
                 await self._load(tasks, admin)
                 watch.cancel()
+            await admin.topics.delete(self.topic)
         self.wrong += [line for writer in self.writers for line in writer.wrong]
         self.wrong += [line for member in self.members for line in member.wrong]
 
@@ -103,7 +110,9 @@ class Round:
 
     async def _load(self, tasks: asyncio.TaskGroup, admin: Admin) -> None:
         stopping, rng = asyncio.Event(), self._rng("load")
-        kinds = rng.sample(ways_to_send(), k=min(3, len(ways_to_send())))
+        kinds = rng.sample([way for way in ways_to_send() if way != "transaction"], k=3)
+        if self.transactions:
+            kinds = ["transaction", *kinds[:2]]
         for number, kind in enumerate(kinds):
             self._writer(kind, number)
         running = {writer.name: tasks.create_task(writer.run(stopping)) for writer in self.writers}
@@ -116,6 +125,8 @@ class Round:
         await asyncio.sleep(0.3)
         stopping.set()
         await self._end_of_writing(running)
+        if any(each.fate == "unknown" for writer in self.writers for each in writer.transactions):
+            await asyncio.sleep(2 * TRANSACTION_S)  # until the broker has given up what was left open
         log = await asyncio.to_thread(read_back, self.servers, self.topic, PARTITIONS)
         self.wrong += compare(log, self.writers)
         self.acknowledged = sum(bool(record.place) for writer in self.writers for record in writer.records)
@@ -123,6 +134,8 @@ class Round:
         follower.cancel()
         await self._leave_all()
         await self._check_commits(admin)
+        for partition, records in log.items():
+            self.wrong += self.handled.ahead(partition, records)
 
     async def _suffer(self, tasks: asyncio.TaskGroup, running: dict[str, asyncio.Task[None]]) -> None:
         begun = time.monotonic()
@@ -155,7 +168,9 @@ class Round:
             "delivery_timeout_ms": 40_000 if patient else rng.choice((300, 2_000)),
             "max_in_flight_requests_per_connection": rng.choice((1, 2, 5)),
         }
-        if not idempotent:
+        if kind == "transaction":
+            settings |= {"transactional_id": self.topic, "transaction_timeout_ms": int(TRANSACTION_S * 1000)}
+        elif not idempotent:
             settings |= {"enable_idempotence": False, "acks": rng.choice((1, -1))}
         writer = Writer(f"w{number}", kind, self.topic, settings, rng, patient)
         self.writers.append(writer)
@@ -167,6 +182,7 @@ class Round:
             "bootstrap_servers": self.servers,
             "bootstrap_timeout_ms": 60_000,
             "auto_offset_reset": "earliest",
+            "isolation_level": "read_committed",
             "fetch_max_wait_ms": rng.choice((20, 100, 500)),
             "max_partition_fetch_bytes": rng.choice((2_000, 50_000, 1_048_576)),
         }
@@ -264,9 +280,7 @@ class Round:
     async def _check_commits(self, admin: Admin) -> None:
         partitions = [TopicPartition(self.topic, index) for index in range(PARTITIONS)]
         for commit in await admin.groups.offsets(self.group, partitions):
-            handled = self.handled.prefix.get(commit.partition.partition, 0)
-            if commit.offset > handled:
-                self.wrong.append(f"committed {commit.partition}:{commit.offset}, handled up to {handled}")
+            self.handled.saw_commit(commit.partition.partition, commit.offset)
 
 
 class Leftovers:
@@ -304,9 +318,9 @@ def _descriptors() -> dict[str, str]:
     return {number: what for number, what in found.items() if what != "/dev/null"}  # uvloop keeps one open
 
 
-def one_round(seed: int, servers: str, faults: Faults) -> Round:
+def one_round(seed: int, servers: str, faults: Faults, *, transactions: bool) -> Round:
     """Run one round in an event loop of its own, asyncio's or uvloop's."""
-    this = Round(seed, servers, faults)
+    this = Round(seed, servers, faults, transactions)
 
     async def run() -> None:
         # What a loop opens when it is first needed stays open as long as the loop.
@@ -333,18 +347,39 @@ def one_round(seed: int, servers: str, faults: Faults) -> Round:
     return this
 
 
-def chaos(folder: Path, rounds: int, seed: int) -> int:
-    """Run rounds, print what happened, and return how many failed."""
-    failed, acknowledged, given, seconds, memory_mib = 0, 0, 0, [], []
-    port = free_port()
+@contextlib.contextmanager
+def victim(kind: str, folder: Path, port: int) -> Iterator[Victim]:
+    """Run the broker that suffers; it tells clients to come by the proxy's port."""
     settings = {
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "group.initial.rebalance.delay.ms": "50",
+        "group.min.session.timeout.ms": "100",
+        "offsets.topic.num.partitions": "4",
     }
-    with BrokerProcess(folder, settings) as broker, ProxyProcess(port, broker.port) as proxy:
+    if kind == "ottla":
+        with BrokerProcess(folder, settings) as broker:
+            yield broker
+        return
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from peers.apache_kafka import ApacheKafka
+
+    settings |= {
+        "transaction.state.log.num.partitions": "4",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    }
+    with ApacheKafka(folder, settings, heap="512m") as kafka:
+        yield PausedOnly(kafka.port, kafka.pid)
+
+
+def chaos(folder: Path, rounds: int, seed: int, kind: str) -> int:
+    """Run rounds, print what happened, and return how many failed."""
+    failed, acknowledged, given, seconds, memory_mib = 0, 0, 0, [], []
+    port = free_port()
+    with victim(kind, folder, port) as broker, ProxyProcess(port, broker.port) as proxy:
         for number in range(seed, seed + rounds):
             begun = time.monotonic()
-            this = one_round(number, f"127.0.0.1:{port}", Faults(proxy, broker))
+            faults = Faults(proxy, broker)
+            this = one_round(number, f"127.0.0.1:{port}", faults, transactions=kind == "kafka")
             seconds.append(time.monotonic() - begun)
             memory_mib.append(psutil.Process().memory_info().rss / 2**20)
             acknowledged += this.acknowledged
@@ -386,9 +421,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--broker",
+        choices=("ottla", "kafka"),
+        default="ottla",
+        help="kafka: Apache Kafka 3.9, with transactions, and paused where ours is killed",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ottla-chaos-") as folder:
-        failed = chaos(Path(folder), options.rounds, options.seed)
+        failed = chaos(Path(folder), options.rounds, options.seed, options.broker)
     print(
         "ok: nothing lost, nothing doubled, all in order, nothing left"
         if not failed
