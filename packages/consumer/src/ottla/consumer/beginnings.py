@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from ottla.client.cluster import Cluster
-from ottla.client.errors import ClientError, UnsupportedByBroker
+from ottla.client.errors import ClientError, DeadlineExceeded, UnsupportedByBroker
 from ottla.client.groups import OffsetAndMetadata
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
@@ -84,7 +84,8 @@ class Beginnings:
         try:
             await find(places)
         except (ClientError, KafkaError) as error:
-            if is_retriable(error):
+            # Whoever asks for records waits for a lost broker to come back, however long that takes.
+            if is_retriable(error) or isinstance(error, DeadlineExceeded):
                 log.info("no offsets", extra={"reason": str(error)})
                 return False
             for place in places:
