@@ -27,6 +27,7 @@ from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.testing import Background
+from peers.processes import free_port
 
 BOUND_S = 30.0
 
@@ -254,3 +255,19 @@ async def test_without_a_reset_a_missing_offset_is_raised_by_the_stream(place: P
         (stream,) = (await member.create_message_streams({topic: 1}))[topic]
         with pytest.raises(NoOffset):
             await anext(stream)
+
+
+async def test_a_broker_that_comes_back_elsewhere_is_found(place: Place) -> None:
+    topic, group = await place.topic(2), f"g-{secrets.token_hex(4)}"
+    seen: list[str] = []
+    async with place.member(group) as member:
+        (stream,) = (await member.create_message_streams({topic: 1}))[topic]
+        written = await place.write(topic, 2, range(10))
+        await take(stream, seen, lambda: set(seen) == written)
+        await asyncio.to_thread(place.broker.stop)
+        place.broker.port = free_port()
+        await asyncio.to_thread(place.broker.start)
+        written |= await place.write(topic, 2, range(10, 20))
+        await take(stream, seen, lambda: set(seen) == written)
+
+    assert len(seen) == 40

@@ -442,3 +442,18 @@ async def test_a_listener_hears_of_partitions_and_may_commit_before_they_go(worl
         ("assigned", [0, 1]),
         ("revoked", [0, 1]),
     ]
+
+
+async def test_brokers_that_all_moved_are_found_where_they_are_now(world: MemoryGroup) -> None:
+    await world.prepare(t=1)
+    world.logs.append("t", 0, *(b"%d" % n for n in range(8)))
+
+    async with world.connector("a") as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        values = await take(stream, 2)
+        await world.move_broker(9093)
+        await until(lambda: len(world.logs.opened) == 2 and connector.assignment)
+        values += await take(stream, 6)
+
+    assert values == [b"%d" % n for n in range(8)]
+    assert world.logs.opened == ["127.0.0.1:9092", "127.0.0.1:9093"]

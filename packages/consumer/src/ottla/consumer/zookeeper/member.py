@@ -65,6 +65,7 @@ class Member:
         self._listener = listener
         self._lost_partitions: frozenset[TopicPartition] = frozenset()
         self._brokers: Brokers | None = None
+        self._addresses: frozenset[Address] = frozenset()
         self._readers: dict[MessageStream, Reader] = {}
         self._stack = AsyncExitStack()
         self._registered_in: int | None = None
@@ -209,12 +210,24 @@ class Member:
         """Connect to the cluster; say no while there is no broker: that one comes will be heard."""
         protocol = self.config.security.security_protocol
         addresses = await registry.brokers(protocol, self._changed)
+        if self._brokers is not None and addresses and self._addresses.isdisjoint(addresses):
+            # All of them moved at once: those we know cannot tell where to.
+            await self._leave_brokers()
+        self._addresses = frozenset(addresses or self._addresses)
         if self._brokers is None and addresses:
             brokers = self._open_brokers(addresses, self.config)
             self._brokers = await self._stack.enter_async_context(brokers)
         if self._brokers is None:
             log.warning("there is no broker with a %s listener to rebalance for", protocol)
         return self._brokers is not None
+
+    async def _leave_brokers(self) -> None:
+        """Stop reading, but keep what is claimed; what is not read is taken up again by `_read`."""
+        for stream in self._streams.values():
+            await stream.detach()
+        self._readers.clear()
+        self._brokers = None
+        await self._stack.aclose()
 
     async def _give_up(self, registry: Registry, going: Collection[TopicPartition]) -> None:
         for stream in self._streams.values():

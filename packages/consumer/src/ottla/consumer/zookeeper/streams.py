@@ -168,15 +168,16 @@ class MessageStream:
             self._failures.append(error)
         self._changed.set()
 
-    async def close(self) -> None:
-        """End the iteration, and the reading behind it."""
-        self._closed = True
-        self.note_progress()
-        self._owned = frozenset()
-        self._chunks.clear()
-        self._chunk = iter(())
-        filling = self._filling
+    async def detach(self) -> None:
+        """Own nothing, and have no reader any more."""
+        self.release(self._owned)
+        filling, self._reader = self._filling, None
         if filling is not None:
             filling.cancel()
             await asyncio.wait([filling])
+
+    async def close(self) -> None:
+        """End the iteration, and the reading behind it."""
+        self._closed = True
+        await self.detach()
         self._changed.set()

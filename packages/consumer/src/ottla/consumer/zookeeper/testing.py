@@ -29,6 +29,7 @@ class MemoryBrokers:
         self.kept: dict[TopicPartition, int] = {}
         self.grown = asyncio.Event()
         self.refuses = False
+        self.opened: list[str] = []
 
     def append(self, topic: str, partition: int, *values: bytes) -> None:
         """Write records to a partition."""
@@ -40,7 +41,7 @@ class MemoryBrokers:
         self, addresses: Iterable[Address], config: ZookeeperConsumerConfig
     ) -> AsyncIterator[MemoryBrokers]:
         """Give these brokers to a connector."""
-        assert list(addresses)
+        self.opened += [str(each) for each in addresses]
         yield self
 
     async def reader(self) -> MemoryReader:
@@ -109,11 +110,17 @@ class MemoryGroup:
     async def prepare(self, **topics: int) -> None:
         """Register the broker and make topics with so many partitions."""
         await self.admin.wait_connected()
-        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
-        broker = BrokerRegistration(1, (endpoint,), {"PLAINTEXT": "PLAINTEXT"}, 0)
-        await self.admin.create(broker.path, broker.encode(), make_parents=True)
+        await self.move_broker(9092)
         for name, partitions in topics.items():
             await self.make_topic(name, partitions)
+
+    async def move_broker(self, port: int) -> None:
+        """Register the broker at a port, and nowhere else."""
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", port)
+        broker = BrokerRegistration(1, (endpoint,), {"PLAINTEXT": "PLAINTEXT"}, 0)
+        if await self.admin.exists(broker.path):
+            await self.admin.delete(broker.path)
+        await self.admin.create(broker.path, broker.encode(), make_parents=True)
 
     async def make_topic(self, name: str, partitions: int) -> None:
         """Make a topic, or give it more partitions."""
