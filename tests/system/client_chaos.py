@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import logging
 import random
 import statistics
 import sys
@@ -198,6 +199,7 @@ class Round:
             "group_id": self.group,
             "session_timeout_ms": 3_000,
             "heartbeat_interval_ms": 200,
+            "max_poll_interval_ms": 8_000,  # also how long an answer to a join that got lost is waited for
             "enable_auto_commit": not by_hand,
             "auto_commit_interval_ms": rng.choice((20, 100, 500)),
             "default_api_timeout_ms": 5_000,
@@ -428,6 +430,7 @@ def main() -> int:
         help="kafka: Apache Kafka 3.9, with transactions, and paused where ours is killed",
     )
     options = parser.parse_args()
+    logging.getLogger("ottla").addHandler(logging.NullHandler())  # that faults are noticed is no news here
     with tempfile.TemporaryDirectory(prefix="ottla-chaos-") as folder:
         failed = chaos(Path(folder), options.rounds, options.seed, options.broker)
     print(
