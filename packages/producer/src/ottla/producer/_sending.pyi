@@ -273,6 +273,7 @@ class Sending:
         """
     def _pause_later(self) -> None:
         """Let the quick way go on for a while: a loop of sends must leave others their turn."""
+    def _is_pause_due(self) -> bool: ...
     def _put(
         self,
         route: Route,

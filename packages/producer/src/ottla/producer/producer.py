@@ -395,8 +395,8 @@ class Producer(Sending):
         return self._place(route, ready)
 
     async def _leave_others_their_turn(self) -> None:
-        # The quick way comes here after every so many bytes; without it a loop of sends would never suspend.
-        if self.quick:
+        # Every so many bytes: a loop of sends would never suspend otherwise.
+        if self._is_pause_due():
             await asyncio.sleep(0)
             self._pause_later()
 
