@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.consumer._records import ConsumerRecord
+from ottla.consumer.arrow import USUAL_BYTES, pyarrow_module, read_columns, record_batch
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.errors import NotAssigned, WrongMode
 from ottla.consumer.giving import USUAL_RECORDS, Records
@@ -18,7 +19,11 @@ from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import RecordBatch
 from ottla.consumer.subscription import TopicFilter, subscription
 from ottla.protocol.errors import ErrorCode, error_for
+from ottla.protocol.records.arrow import ColumnBuilder, check_columns
 from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Partition = TopicPartition | tuple[str, int]
 Offset = int | OffsetAndMetadata
@@ -129,10 +134,63 @@ class Consumer(Life):
         return await self._collect([_partition(each) for each in partitions], timeout_ms, limit)
 
     async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
-        """Iterate over batches of records, each of one partition; one is finished when the next is asked for."""
+        """Iterate over batches of records of one partition; one is finished when the next is asked for."""
         limit = max_records or self.config.max_poll_records or USUAL_RECORDS
         while (batch := await self._next_batch(limit)) is not None:
             yield batch
+
+    async def fetch_arrow(
+        self,
+        *partitions: Partition,
+        timeout_ms: float | None = 1_000,
+        max_records: int | None = None,
+        max_bytes: int = USUAL_BYTES,
+        columns: Iterable[str] | None = None,
+    ) -> pyarrow.RecordBatch:
+        """Return what is at hand as Arrow columns, waiting up to `timeout_ms` for the first of it.
+
+        Columns are key, value, topic, partition, offset and timestamp, or those that `columns` names, of
+        which timestamp_type and headers are two more. About `max_bytes` of fetched bytes become one batch, at
+        most `max_records`; it is empty when nothing came in time. No Python object is made per record:
+        deserializers and interceptors have no part in it. The batch is finished when something is asked for
+        next. Raises as `getmany`, and ArrowMissing.
+        """
+        pyarrow_module()
+        builder = ColumnBuilder(check_columns(columns), check_crcs=self.config.check_crcs)
+        wanted = [_partition(each) for each in partitions]
+        loop = asyncio.get_running_loop()
+        deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1_000
+        while not len(builder):
+            left_ms = None if deadline_s is None else max(0.0, deadline_s - loop.time()) * 1_000
+            pieces = await self._raw_pieces(max_bytes, left_ms, wanted)
+            if not pieces:
+                break
+            # Pieces without records there are too: of aborted transactions, or all below the position.
+            await read_columns(pieces, builder, max_records, self._give_back)
+        return record_batch(builder.finish())
+
+    async def arrow_batches(
+        self,
+        *,
+        max_records: int | None = None,
+        max_bytes: int = USUAL_BYTES,
+        columns: Iterable[str] | None = None,
+    ) -> AsyncIterator[pyarrow.RecordBatch]:
+        """Iterate over Arrow batches; one is finished when the next is asked for.
+
+        Ends only where `consumer_timeout_ms` is set, after so long without records.
+        """
+        names = check_columns(columns)
+        timeout_ms = self.config.consumer_timeout_ms
+        bound_ms = None if timeout_ms < 0 else timeout_ms
+        while True:
+            batch = await self.fetch_arrow(
+                timeout_ms=bound_ms, max_records=max_records, max_bytes=max_bytes, columns=names
+            )
+            if batch.num_rows:
+                yield batch
+            elif bound_ms is not None:
+                return
 
     # --- places
 
@@ -163,7 +221,7 @@ class Consumer(Life):
             await self._seek_times({_partition(each): time for each, time in timestamps.items()})
 
     async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
-        """Go on from where the group stands; where it stands nowhere, nothing changes. Returns the offsets."""
+        """Go on from where the group stands, if it stands anywhere. Returns the offsets."""
         wanted = self._named(partitions)
         committed = await self.committed_offsets(wanted)
         for partition, offset in committed.items():

@@ -100,7 +100,7 @@ class Giver(RecordSource):
     async def _raw_pieces(
         self, max_bytes: int, timeout_ms: float | None = None, partitions: Sequence[TopicPartition] = ()
     ) -> list[RawPiece]:
-        """Return fetched bytes as they are, or none after the timeout; they are in hand until the next ask."""
+        """Return fetched bytes as they are, or none after the timeout; in hand until the next ask."""
         self._begin()
         await self._breathe()
         deadline_s = None if timeout_ms is None else self._deadline(timeout_ms)

@@ -313,3 +313,22 @@ def place(waiting: Acknowledgement, placed: Acknowledgement) -> None:
 
 def all_placed(batch: Batch) -> None:
     """Nobody waits at a placeholder any more: its records are in batches, or failed with it."""
+
+@final
+class Rows:
+    """One batch of Arrow columns."""
+
+    @property
+    def count(self) -> int: ...
+
+def arrow_rows(data: object, names: dict[str, str]) -> Iterator[Rows]:
+    """Import columns: yields Rows for each batch of a table, a record batch, or a reader of batches.
+
+    `names` gives the names that value, key, timestamp, partition and headers have; all but value may be
+    missing. Raises TypeError for what is not Arrow's, ValueError for columns that are not there.
+    """
+
+class RowSending(Sending):
+    """The calls of a producer, with that for columns."""
+
+    def _put_rows(self, route: Route, rows: Rows, start: int, most: int, out: Acknowledgements) -> int: ...

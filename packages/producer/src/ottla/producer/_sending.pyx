@@ -2,11 +2,12 @@
 """The native part of the producer: records into batches. `sending.py` is the way in, `_sending.pyi` types it.
 
 `_batch.pxi` holds one batch and the acknowledgements of its records, `_gathering.pxi` the batches of all
-partitions, `_calls.pxi` what an application calls. Nothing in here waits, knows a socket, or keeps a task.
+partitions, `_calls.pxi` what an application calls, `_rows.pxi` what it calls for Arrow columns. Nothing in here waits, knows a socket, or keeps a task.
 """
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -91,3 +92,4 @@ cdef inline int32_t murmur2(const unsigned char* data, Py_ssize_t length) noexce
 include "_batch.pxi"
 include "_gathering.pxi"
 include "_calls.pxi"
+include "_rows.pxi"

@@ -32,7 +32,8 @@ from ottla.producer.sending import (
     Gathering,
     Headers,
     Route,
-    Sending,
+    RowSending,
+    arrow_rows,
     packed_headers,
 )
 from ottla.producer.transaction_state import Phase, TransactionError, TransactionFailed
@@ -51,7 +52,7 @@ RECORDS_AT_A_STRETCH = 8_192
 LAST_FLUSH_S = 5.0
 
 
-class Producer(Sending):
+class Producer(RowSending):
     """Writes records to topics.
 
         async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
@@ -211,8 +212,7 @@ class Producer(Sending):
         given_keys = None if keys is None else list(keys)
         _refuse_other_lengths(len(given), keys=given_keys, timestamps_ms=stamps)
         out = Acknowledgements()
-        if self._is_watched:
-            raise ClientError("send_many takes no custom partitioner and no interceptors: use send")
+        self._refuse_when_watched("send_many")
         self._refuse_unless_open()
         route = await self._route(topic)
         packed = packed_headers(headers)
@@ -227,6 +227,45 @@ class Producer(Sending):
                     lambda value: self._value(topic, value), out,
                 )  # fmt: skip
                 await asyncio.sleep(0)
+        finally:
+            self._let_go(out)
+        return out
+
+    async def send_arrow(
+        self,
+        topic: str,
+        data: object,
+        *,
+        value: str = "value",
+        key: str = "key",
+        timestamp: str = "timestamp",
+        partition: str = "partition",
+        headers: str = "headers",
+    ) -> Acknowledgements:
+        """Take the rows of Arrow columns as records; return their Acknowledgements, in the order of rows.
+
+        `data` is a table or record batch of pyarrow, a polars DataFrame, or anything else that has
+        `__arrow_c_stream__` or `__arrow_c_array__`; pyarrow itself is not needed. The other arguments name
+        its columns: values and keys of bytes or text, timestamps (or int64 of milliseconds), partitions, and
+        headers (a list of structs of key and value). All but values may be missing, or null. No Python object
+        is made per row; serializers have no part in it. Waits whenever the buffer is full. When it raises,
+        the rows before the one at fault are queued.
+        """
+        names = {
+            "value": value, "key": key, "timestamp": timestamp, "partition": partition, "headers": headers
+        }  # fmt: skip
+        self._refuse_when_watched("send_arrow")
+        self._refuse_unless_open()
+        route = await self._route(topic)
+        out = Acknowledgements()
+        try:
+            for rows in arrow_rows(data, names):
+                done = 0
+                while done < rows.count:
+                    await self._room.wait()
+                    self._refuse_unless_open()
+                    done = self._put_rows(route, rows, done, RECORDS_AT_A_STRETCH, out)
+                    await asyncio.sleep(0)
         finally:
             self._let_go(out)
         return out
@@ -368,6 +407,10 @@ class Producer(Sending):
     def _is_watched(self) -> bool:
         """Whether somebody wants to see every record."""
         return bool(self._on_send or self._on_enqueue or self._on_acknowledgement or self._partitioner)
+
+    def _refuse_when_watched(self, call: str) -> None:
+        if self._is_watched:
+            raise ClientError(f"{call} takes no custom partitioner and no interceptors: use send")
 
     def _choose_way(self) -> None:
         self.quick = (

@@ -1,0 +1,333 @@
+# Rows of Arrow columns into batches. Columns come through the C data interface; nothing links Arrow.
+
+cdef extern from "arrow_c.h":
+    cdef struct ArrowSchema:
+        const char* format
+        const char* name
+        int64_t n_children
+        ArrowSchema** children
+        ArrowSchema* dictionary
+        void (*release)(ArrowSchema*)
+    cdef struct ArrowArray:
+        int64_t length
+        int64_t null_count
+        int64_t offset
+        int64_t n_buffers
+        int64_t n_children
+        const void** buffers
+        ArrowArray** children
+        void (*release)(ArrowArray*)
+    cdef struct ArrowArrayStream:
+        int (*get_schema)(ArrowArrayStream*, ArrowSchema*)
+        int (*get_next)(ArrowArrayStream*, ArrowArray*)
+        const char* (*get_last_error)(ArrowArrayStream*)
+        void (*release)(ArrowArrayStream*)
+
+cdef enum Width:
+    NARROW = 4                   # 32-bit ends
+    WIDE = 8                     # 64-bit ends
+    VIEWS = 16                   # 16-byte views: short values inside, longer ones by buffer and place
+
+cdef struct Bytes:
+    # a column of bytes or text
+    const unsigned char* present
+    const unsigned char* ends
+    const unsigned char* contents
+    const void** buffers
+    int64_t offset
+    int width
+
+cdef struct Numbers:
+    # a column of integers, and what to make of them
+    const unsigned char* present
+    const unsigned char* data
+    int64_t offset, times, over
+    int width
+
+cdef dict TIMES = {"s": (1000, 1), "m": (1, 1), "u": (1, 1000), "n": (1, 1000000)}
+
+
+cdef inline bint is_there(const unsigned char* present, int64_t row) noexcept nogil:
+    return present == NULL or (present[row >> 3] >> (row & 7)) & 1
+
+
+cdef inline const unsigned char* bytes_at(Bytes* column, int64_t row, int64_t* size) noexcept nogil:
+    """One value of a column; a size of -1 stands for null."""
+    cdef int64_t at = row + column.offset, start
+    cdef const unsigned char* view
+    cdef int32_t length
+    if not is_there(column.present, at):
+        size[0] = -1
+        return NULL
+    if column.width == NARROW:
+        start = (<const int32_t*>column.ends)[at]
+        size[0] = (<const int32_t*>column.ends)[at + 1] - start
+        return column.contents + start
+    if column.width == WIDE:
+        start = (<const int64_t*>column.ends)[at]
+        size[0] = (<const int64_t*>column.ends)[at + 1] - start
+        return column.contents + start
+    view = column.ends + VIEWS * at
+    memcpy(&length, view, 4)
+    size[0] = length
+    if length <= 12:
+        return view + 4
+    return <const unsigned char*>column.buffers[2 + (<const int32_t*>view)[2]] + (<const int32_t*>view)[3]
+
+
+cdef inline int64_t number_at(Numbers* column, int64_t row) noexcept nogil:
+    cdef int64_t at = row + column.offset, value
+    if column.width == 2:
+        value = (<const int16_t*>column.data)[at]
+    elif column.width == 4:
+        value = (<const int32_t*>column.data)[at]
+    else:
+        value = (<const int64_t*>column.data)[at]
+    return value * column.times // column.over
+
+
+@cython.final
+cdef class Rows:
+    """One batch of columns: what is in which row is read where it lies."""
+
+    cdef ArrowArray _array
+    cdef ArrowSchema _schema
+    cdef bint _has_array, _has_schema
+    cdef readonly int64_t count
+    cdef Bytes _values, _keys, _header_keys, _header_values
+    cdef Numbers _times, _partitions
+    cdef bint _has_keys, _has_times, _has_partitions, _has_headers
+    cdef const unsigned char* _headers_present
+    cdef const unsigned char* _header_ends
+    cdef int64_t _headers_offset, _header_offset
+    cdef int _headers_width
+    cdef bytearray _packed
+
+    def __dealloc__(self):
+        if self._has_array and self._array.release != NULL:
+            self._array.release(&self._array)
+        if self._has_schema and self._schema.release != NULL:
+            self._schema.release(&self._schema)
+
+    cdef int _find(self, dict names) except -1:
+        """Look the columns up by the names they have here."""
+        cdef list there = [self._schema.children[i].name.decode() for i in range(self._schema.n_children)]
+        self.count = self._array.length
+        self._packed = bytearray(256)
+        if names["value"] not in there:
+            raise ValueError(f"there is no column {names['value']!r}; there are {', '.join(map(repr, there))}")
+        for what, name in names.items():
+            if name in there:
+                self._take(what, name, there.index(name))
+        return 0
+
+    cdef int _take(self, str what, str name, int64_t at) except -1:
+        cdef ArrowSchema* schema = self._schema.children[at]
+        cdef ArrowArray* array = self._array.children[at]
+        cdef int64_t offset = self._array.offset
+        if what == "value":
+            fill_bytes(&self._values, schema, array, offset, name)
+        elif what == "key":
+            fill_bytes(&self._keys, schema, array, offset, name)
+            self._has_keys = True
+        elif what == "timestamp":
+            fill_numbers(&self._times, schema, array, offset, name, True)
+            self._has_times = True
+        elif what == "partition":
+            fill_numbers(&self._partitions, schema, array, offset, name, False)
+            self._has_partitions = True
+        else:
+            self._take_headers(schema, array, offset, name)
+        return 0
+
+    cdef int _take_headers(self, ArrowSchema* schema, ArrowArray* array, int64_t offset, str name) except -1:
+        cdef str format = schema.format.decode()
+        cdef ArrowSchema* item
+        cdef ArrowArray* items
+        if format not in ("+l", "+L", "+m") or schema.children[0].format.decode() != "+s" or (
+            schema.children[0].n_children < 2
+        ):
+            raise TypeError(
+                f"column {name!r} is of the Arrow format {format!r}: headers are a list of structs of key and value"
+            )
+        self._headers_width = WIDE if format == "+L" else NARROW
+        self._headers_present = <const unsigned char*>array.buffers[0] if array.null_count else NULL
+        self._header_ends = <const unsigned char*>array.buffers[1]
+        self._headers_offset = offset + array.offset
+        item, items = schema.children[0], array.children[0]
+        fill_bytes(&self._header_keys, item.children[0], items.children[0], items.offset, "key of headers")
+        fill_bytes(&self._header_values, item.children[1], items.children[1], items.offset, "value of headers")
+        self._has_headers = True
+        return 0
+
+    cdef Py_ssize_t _headers_of(self, int64_t row) except -1:
+        """Pack the headers of a row as they stand in a record; return how many bytes they take, 0 for none."""
+        cdef int64_t at = row + self._headers_offset, first, last, i, key_size = 0, value_size = 0
+        cdef const unsigned char* key
+        cdef const unsigned char* value
+        cdef unsigned char* p
+        cdef Py_ssize_t needed = 10
+        if not self._has_headers or not is_there(self._headers_present, at):
+            return 0
+        if self._headers_width == NARROW:
+            first, last = (<const int32_t*>self._header_ends)[at], (<const int32_t*>self._header_ends)[at + 1]
+        else:
+            first, last = (<const int64_t*>self._header_ends)[at], (<const int64_t*>self._header_ends)[at + 1]
+        if first == last:
+            return 0
+        for i in range(first, last):
+            bytes_at(&self._header_keys, i, &key_size)
+            bytes_at(&self._header_values, i, &value_size)
+            if key_size < 0:
+                raise ValueError(f"a header of row {row} has no key")
+            needed += 20 + key_size + max(value_size, <int64_t>0)
+        if needed > len(self._packed):
+            self._packed = bytearray(needed)
+        p = put_varint(<unsigned char*>PyByteArray_AS_STRING(self._packed), last - first)
+        for i in range(first, last):
+            key = bytes_at(&self._header_keys, i, &key_size)
+            value = bytes_at(&self._header_values, i, &value_size)
+            p = put_varint(p, key_size)
+            memcpy(p, key, key_size)
+            p = put_varint(p + key_size, value_size)
+            if value_size > 0:
+                memcpy(p, value, value_size)
+                p += value_size
+        return p - <unsigned char*>PyByteArray_AS_STRING(self._packed)
+
+
+cdef int fill_bytes(Bytes* out, ArrowSchema* schema, ArrowArray* array, int64_t offset, str name) except -1:
+    cdef str format = schema.format.decode()
+    if schema.dictionary != NULL or format not in ("z", "u", "Z", "U", "vz", "vu"):
+        kind = f"dictionary of {format!r}" if schema.dictionary != NULL else repr(format)
+        raise TypeError(
+            f"column {name!r} is of the Arrow format {kind}: cast it to binary or string, as in "
+            f"table.set_column(i, {name!r}, column.cast('binary'))"
+        )
+    out.width = VIEWS if format[0] == "v" else WIDE if format in ("Z", "U") else NARROW
+    out.present = <const unsigned char*>array.buffers[0] if array.null_count else NULL
+    out.ends = <const unsigned char*>array.buffers[1]
+    out.contents = <const unsigned char*>array.buffers[2] if out.width != VIEWS else NULL
+    out.buffers = array.buffers
+    out.offset = offset + array.offset
+    return 0
+
+
+cdef int fill_numbers(
+    Numbers* out, ArrowSchema* schema, ArrowArray* array, int64_t offset, str name, bint times
+) except -1:
+    cdef str format = schema.format.decode()
+    out.times = out.over = 1
+    if times and format.startswith("ts"):
+        out.times, out.over = TIMES[format[2]]
+        out.width = 8
+    elif format in ("s", "i", "l") and schema.dictionary == NULL:
+        out.width = {"s": 2, "i": 4, "l": 8}[format]
+    else:
+        wanted = "a timestamp, or int64 of milliseconds" if times else "int32"
+        raise TypeError(f"column {name!r} is of the Arrow format {format!r}: cast it to {wanted}")
+    out.present = <const unsigned char*>array.buffers[0] if array.null_count else NULL
+    out.data = <const unsigned char*>array.buffers[1]
+    out.offset = offset + array.offset
+    return 0
+
+
+def arrow_rows(data, dict names):
+    """Import columns: yields Rows for each batch of a table, a record batch, or a reader of batches.
+
+    `names` gives the names that value, key, timestamp, partition and headers have; all but value may be
+    missing. Raises TypeError for what is not Arrow's, ValueError for columns that are not there.
+    """
+    if hasattr(data, "__arrow_c_array__"):
+        yield _rows_of_array(data, names)
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from _rows_of_stream(data.__arrow_c_stream__(), names)
+    else:
+        raise TypeError(
+            f"{type(data).__name__} has no Arrow columns: give a table or record batch of pyarrow, a polars "
+            "DataFrame, or anything with __arrow_c_stream__"
+        )
+
+
+cdef Rows _rows_of_array(data, dict names):
+    cdef Rows rows = Rows.__new__(Rows)
+    cdef ArrowSchema* schema
+    cdef ArrowArray* array
+    schema_capsule, array_capsule = data.__arrow_c_array__()
+    schema = <ArrowSchema*>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
+    array = <ArrowArray*>PyCapsule_GetPointer(array_capsule, "arrow_array")
+    # Moving the structs out: what is marked as released here belongs to us.
+    rows._schema, rows._array = schema[0], array[0]
+    schema.release, array.release = NULL, NULL
+    rows._has_schema = rows._has_array = True
+    if rows._schema.format.decode() != "+s":
+        raise TypeError("one column is no table: give a record batch with a column named 'value'")
+    rows._find(names)
+    return rows
+
+
+def _rows_of_stream(capsule, dict names):
+    cdef ArrowArrayStream* stream = <ArrowArrayStream*>PyCapsule_GetPointer(capsule, "arrow_array_stream")
+    cdef Rows rows
+    while True:
+        rows = Rows.__new__(Rows)
+        if stream.get_next(stream, &rows._array) != 0:
+            raise OSError(_stream_error(stream))
+        if rows._array.release == NULL:
+            return
+        rows._has_array = True
+        if stream.get_schema(stream, &rows._schema) != 0:
+            raise OSError(_stream_error(stream))
+        rows._has_schema = True
+        rows._find(names)
+        yield rows
+
+
+cdef str _stream_error(ArrowArrayStream* stream):
+    cdef const char* text = stream.get_last_error(stream)
+    return "the Arrow stream failed" if text == NULL else text.decode("utf-8", "replace")
+
+
+cdef class RowSending(Sending):
+    """The calls of a producer, with that for columns."""
+
+    def _put_rows(self, Route route, Rows rows, int64_t start, int64_t most, Acknowledgements out):
+        """Queue rows from `start` on until the buffer is full; return the number of the first one left."""
+        cdef Gathering gathering = self.gathering
+        cdef int64_t row, stop = min(rows.count, start + most), key_size = -1, value_size = -1
+        cdef int64_t now = gathering._now(), stamp = now
+        cdef const unsigned char* key = NULL
+        cdef const unsigned char* value
+        cdef const unsigned char* headers
+        cdef Py_ssize_t headers_size, size
+        cdef int32_t index = 0
+        cdef Queue queue
+        cdef Batch batch
+        for row in range(start, stop):
+            if gathering.size_bytes >= gathering.buffer_memory:
+                return row
+            value = bytes_at(&rows._values, row, &value_size)
+            if rows._has_keys:
+                key = bytes_at(&rows._keys, row, &key_size)
+            headers_size = rows._headers_of(row)
+            headers = <const unsigned char*>PyByteArray_AS_STRING(rows._packed)
+            if rows._has_times:
+                stamp = now
+                if is_there(rows._times.present, row + rows._times.offset):
+                    stamp = number_at(&rows._times, row)
+            size = value_size + key_size + headers_size + RECORD_OVERHEAD
+            if size > gathering.max_record_size:
+                raise RecordTooLarge(size, gathering.max_record_size)
+            queue = None
+            if rows._has_partitions and is_there(rows._partitions.present, row + rows._partitions.offset):
+                queue = route._queue(<int32_t>number_at(&rows._partitions, row))
+            elif key_size >= 0:
+                queue = route._by_key(key, key_size)
+            if queue is None:
+                batch = gathering._put_anywhere(route, value, value_size, headers, headers_size, stamp, &index)
+            else:
+                batch = gathering._put(
+                    queue, key, key_size, value, value_size, headers, headers_size, stamp, &index
+                )
+            out._add(batch, index, stamp)
+        return stop
