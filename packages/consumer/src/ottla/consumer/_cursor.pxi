@@ -311,9 +311,11 @@ cdef class Cursor:
                 break
             if get16(p + 21) & CODEC_MASK and not get16(p + 21) & CONTROL:
                 try:
-                    opened[p - start] = self._decompressed(get16(p + 21) & CODEC_MASK, p - start, size)
+                    plain = self._decompressed(get16(p + 21) & CODEC_MASK, p - start, size)
                 except Exception:
                     break
+                opened[p - start] = plain
+                self.size_in_bytes += len(plain)
             p += size
         self._opened = opened
 

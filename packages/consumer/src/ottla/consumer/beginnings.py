@@ -8,15 +8,15 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from ottla.client.cluster import Cluster
-from ottla.client.errors import ClientError, DeadlineExceeded, UnsupportedByBroker
+from ottla.client.errors import ClientError
 from ottla.client.groups import OffsetAndMetadata
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import LogTruncated, NoOffset
-from ottla.consumer.lookups import EARLIEST, LATEST, EpochEnd, Lookups
+from ottla.consumer.lookups import EARLIEST, LATEST, NOT_FOUND, EpochEnd, Lookups
 from ottla.consumer.news import News
-from ottla.consumer.positions import NO_EPOCH, NO_LEADER, Place, Positions
-from ottla.protocol.errors import ClusterAuthorizationFailed, KafkaError, TopicAuthorizationFailed
+from ottla.consumer.positions import NO_EPOCH, Place, Positions
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
 Committed = Callable[[Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]]
@@ -37,6 +37,7 @@ class Beginnings:
         committed: Committed | None,
         *,
         on_found: Callable[[], None],
+        on_stale: Callable[[], None],
     ) -> None:
         self._cluster = cluster
         self._positions = positions
@@ -45,6 +46,7 @@ class Beginnings:
         self._news = news
         self._committed = committed
         self._on_found = on_found
+        self._on_stale = on_stale
         self._wake = asyncio.Event()
 
     def look(self) -> None:
@@ -66,35 +68,41 @@ class Beginnings:
 
     async def _find_all(self) -> bool:
         """Do what there is to do once; return whether nothing of it has to be tried again."""
-        results = [
-            await self._attempt(self._read_committed, lambda place: not place.was_looked_up),
-            await self._attempt(self._find_by_time, lambda place: place.was_looked_up),
-        ]
-        if checked := [place for place in self._positions if place.must_validate]:
-            results.append(await self._try(self._validate, checked))
-        return all(results)
+        fresh = [place for place in self._positions if place.lacks_position and not place.was_looked_up]
+        done = [await self._try(self._read_committed, fresh)]
+        lacking = [place for place in self._positions if place.lacks_position and place.was_looked_up]
+        done.append(await self._try(self._find_by_time, lacking))
+        done.append(await self._try(self._validate, [each for each in self._positions if each.must_validate]))
+        return all(done)
 
-    async def _attempt(
-        self, find: Callable[[list[Place]], Awaitable[None]], chosen: Callable[[Place], bool]
-    ) -> bool:
-        lacking = [place for place in self._positions if place.lacks_position and chosen(place)]
-        return not lacking or await self._try(find, lacking)
-
-    async def _try(self, find: Callable[[list[Place]], Awaitable[None]], places: list[Place]) -> bool:
+    async def _try(self, find: Callable[[list[Place]], Awaitable[bool]], places: list[Place]) -> bool:
+        if not places:
+            return True
         try:
-            await find(places)
+            is_done = await find(places)
         except (ClientError, KafkaError) as error:
-            # Whoever asks for records waits for a lost broker to come back, however long that takes.
-            if is_retriable(error) or isinstance(error, DeadlineExceeded):
-                log.info("no offsets", extra={"reason": str(error)})
-                return False
-            for place in places:
-                place.failure = error
+            is_done = not is_retriable(error)
+            self._failed(places, error)
         self._on_found()
         self._news.tell()
-        return True
+        return is_done
 
-    async def _read_committed(self, places: list[Place]) -> None:
+    def _failed(self, places: Iterable[Place], error: Exception) -> None:
+        """Try again where that may help, tell the application otherwise."""
+        if is_retriable(error):
+            log.info("no offsets", extra={"reason": str(error)})
+            return
+        for place in places:
+            place.failure = error
+
+    def _settle(self, places: list[Place], failed: Mapping[TopicPartition, Exception]) -> bool:
+        """Take note of what failed by partition; say whether nothing of it has to be tried again."""
+        for place in places:
+            if (error := failed.get(place.partition)) is not None:
+                self._failed([place], error)
+        return not any(is_retriable(error) for error in failed.values())
+
+    async def _read_committed(self, places: list[Place]) -> bool:
         before = _generations(places)
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}
         if self._committed is not None:
@@ -107,36 +115,48 @@ class Beginnings:
                 place.failure = NoOffset(place.partition)
             else:
                 place.seek_time(self.reset_time)
+        return True
 
     @property
     def reset_time(self) -> int:
         """Where `auto_offset_reset` begins, as a time."""
         return EARLIEST if self._config.auto_offset_reset == "earliest" else LATEST
 
-    async def _find_by_time(self, places: list[Place]) -> None:
+    async def _find_by_time(self, places: list[Place]) -> bool:
         before = _generations(places)
-        wanted = {place.partition: self._time_of(place) for place in places}
-        found = await self._lookups.offsets(wanted)
+        answers = await self._lookups.once_by_time(
+            {place.partition: self._time_of(place) for place in places}
+        )
         for place in _unchanged(places, before):
-            place.seek(found[place.partition])
+            found = answers.found.get(place.partition)
+            if found is not None and found.offset == NOT_FOUND:
+                place.seek_time(LATEST)  # nothing is that young: the next round finds the end
+            elif found is not None:
+                place.seek(found.offset)
+        late = any(found.offset == NOT_FOUND for found in answers.found.values())
+        return self._settle(_unchanged(places, before), answers.failed) and not late
 
     def _time_of(self, place: Place) -> int:
         return self.reset_time if place.wanted_time is None else place.wanted_time
 
     # --- truncation (KIP-320)
 
-    async def _validate(self, places: list[Place]) -> None:
+    async def _validate(self, places: list[Place]) -> bool:
         before = _generations(places)
-        led = [place for place in places if place.fetch_epoch != NO_EPOCH and place.leader != NO_LEADER]
-        wanted = {place.partition: (place.leader_epoch, place.fetch_epoch) for place in led}
-        try:
-            ends = await self._lookups.epoch_ends(wanted)
-        except (UnsupportedByBroker, ClusterAuthorizationFailed, TopicAuthorizationFailed):
-            ends = {}  # nobody can tell: read on, as consumers did before there was this question
+        asked = [place for place in places if place.fetch_epoch != NO_EPOCH]
+        wanted = {place.partition: (place.leader_epoch, place.fetch_epoch) for place in asked}
+        answers = await self._lookups.once_epoch_ends(wanted)
+        later = {each for each, error in answers.failed.items() if is_retriable(error)}
         for place in _unchanged(places, before):
+            if place.partition in later:
+                continue
+            # Where nobody can tell, or may, we read on, as consumers did before there was this question.
             place.must_validate = False
-            if place.partition in ends:
-                self._check(place, ends[place.partition])
+            if (end := answers.found.get(place.partition)) is not None:
+                self._check(place, end)
+        if later:
+            self._on_stale()  # we may have asked with an epoch that is over
+        return not later
 
     def _check(self, place: Place, end: EpochEnd) -> None:
         position = place.position

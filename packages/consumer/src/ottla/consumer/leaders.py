@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 
 from ottla.client.cluster import Cluster
@@ -54,14 +55,17 @@ class Leaders:
 
     async def run(self) -> None:
         """Keep up, until cancelled."""
+        attempt = 0
         while True:
             self._stale.clear()
-            finished = await self._look()
-            try:
+            if not await self._look():
                 # Metadata and brokers may contradict each other for a while: do not ask too fast.
-                if not finished:
-                    await asyncio.sleep(self._cluster.config.retry_backoff_ms / 1_000)
-                elif not self._stale.is_set():
+                await asyncio.sleep(self._cluster.backoff.delay_ms(attempt, random.random()) / 1_000)
+                attempt += 1
+                continue
+            attempt = 0
+            try:
+                if not self._stale.is_set():
                     async with asyncio.timeout(self._cluster.config.metadata_max_age_ms / 1_000):
                         await self._stale.wait()
             except TimeoutError:

@@ -62,6 +62,7 @@ class Life(Giver):
             news,
             self._read_committed if self._commits is not None else None,
             on_found=self._look,
+            on_stale=self._leaders.look_again,
         )
         fetcher = Fetcher(
             self._cluster,

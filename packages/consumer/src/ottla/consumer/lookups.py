@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from ottla.client.admin.offsets import by_topic
-from ottla.client.cluster import Cluster, is_stale, raise_for
+from ottla.client.cluster import Cluster, is_stale
+from ottla.client.errors import ClientError
+from ottla.client.retry import is_retriable
+from ottla.protocol.errors import (
+    ErrorCode,
+    KafkaError,
+    LeaderNotAvailable,
+    UnknownTopicOrPartition,
+    error_for,
+)
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -52,6 +63,26 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[T]):
+    """What leaders said, by partition."""
+
+    found: dict[TopicPartition, T]
+    failed: dict[TopicPartition, ClientError | KafkaError]
+
+    def note(self, partition: TopicPartition, code: int, found: T) -> None:
+        """Take note of one answer, or of the error in its place."""
+        if code == ErrorCode.NONE:
+            self.found[partition] = found
+        else:
+            self.failed[partition] = error_for(code, f"{partition}: {ErrorCode(code).name}")
+
+    def raise_worst(self) -> None:
+        """Raise what failed, if something did: first what trying again does not help."""
+        if self.failed:
+            raise min(self.failed.values(), key=is_retriable)
+
+
 class Lookups:
     """Questions to the leaders of partitions, each asked until it is answered or fails for good."""
 
@@ -63,55 +94,85 @@ class Lookups:
         self, wanted: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Return the first records at or after times in ms, EARLIEST, or LATEST; offset -1: none."""
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
         async def ask() -> dict[TopicPartition, OffsetAndTimestamp]:
-            return await self._at_leaders(wanted, self._by_time_on)
+            missing = {partition: time for partition, time in wanted.items() if partition not in found}
+            answers = await self.once_by_time(missing)
+            found.update(answers.found)
+            answers.raise_worst()
+            return found
 
         return await self._cluster.retry("finding offsets", ask, timeout_s=timeout_s)
+
+    async def once_by_time(self, wanted: Mapping[TopicPartition, int]) -> Answers[OffsetAndTimestamp]:
+        """Ask once, as `by_time`; what failed is told by partition."""
+        return await self._at_leaders(wanted, self._by_time_on)
 
     async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Like `by_time`, but for times after the last record the end."""
         found = {partition: each.offset for partition, each in (await self.by_time(wanted)).items()}
-        late = {
-            partition: LATEST
-            for partition, offset in found.items()
-            if offset == NOT_FOUND and wanted[partition] >= 0
-        }
+        late = dict.fromkeys((each for each, offset in found.items() if offset == NOT_FOUND), LATEST)
         if late:
             found |= {partition: each.offset for partition, each in (await self.by_time(late)).items()}
         return found
 
-    async def epoch_ends(
-        self, wanted: Mapping[TopicPartition, tuple[int, int]]
-    ) -> dict[TopicPartition, EpochEnd]:
-        """Return where epochs ended, given the leader's epoch and the one in question for each partition.
+    async def once_epoch_ends(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> Answers[EpochEnd]:
+        """Ask once where epochs ended, given the leader's epoch and the one in question for each partition.
 
-        Raises UnsupportedByBroker before Kafka 0.11.
+        What failed is told by partition: with UnsupportedByBroker before Kafka 0.11.
         """
         return await self._at_leaders(wanted, self._epoch_ends_on)
 
     async def _at_leaders(
         self,
         wanted: Mapping[TopicPartition, W],
-        on: Callable[[int, Mapping[TopicPartition, W]], Awaitable[dict[TopicPartition, T]]],
-    ) -> dict[TopicPartition, T]:
-        by_leader: dict[int, dict[TopicPartition, W]] = defaultdict(dict)
-        for partition, value in wanted.items():
-            leader, _ = await self._cluster.leader(partition)
-            by_leader[leader][partition] = value
-        found: dict[TopicPartition, T] = {}
-        try:
+        on: Callable[[int, Mapping[TopicPartition, W], Answers[T]], Awaitable[None]],
+    ) -> Answers[T]:
+        """Ask all leaders at once: one that does not answer keeps nobody from the answers of others."""
+        answers: Answers[T] = Answers({}, {})
+
+        async def ask(leader: int, part: Mapping[TopicPartition, W]) -> None:
+            try:
+                await on(leader, part, answers)
+            except (ClientError, KafkaError) as error:
+                answers.failed.update(dict.fromkeys(part, error))
+
+        by_leader = await self._by_leader(wanted, answers)
+        async with asyncio.TaskGroup() as tasks:
             for leader, part in by_leader.items():
-                found |= await on(leader, part)
-        except Exception as error:
-            if is_stale(error):
-                self._cluster.forget(*{partition.topic for partition in wanted})
-            raise
-        return found
+                tasks.create_task(ask(leader, part))
+        stale = {partition.topic for partition, error in answers.failed.items() if is_stale(error)}
+        self._cluster.forget(*stale)
+        return answers
+
+    async def _by_leader(
+        self, wanted: Mapping[TopicPartition, W], answers: Answers[T]
+    ) -> dict[int, dict[TopicPartition, W]]:
+        unknown = {each.topic for each in wanted if self._cluster.known_leader(each) is None}
+        by_leader: dict[int, dict[TopicPartition, W]] = defaultdict(dict)
+        try:
+            if unknown:
+                await self._cluster.refresh(sorted(unknown))
+        except (ClientError, KafkaError) as error:
+            answers.failed.update({each: error for each in wanted if each.topic in unknown})
+        for partition, value in wanted.items():
+            leader = self._cluster.known_leader(partition)
+            if leader is not None:
+                by_leader[leader][partition] = value
+            else:
+                answers.failed.setdefault(partition, self._why_leaderless(partition))
+        return by_leader
+
+    def _why_leaderless(self, partition: TopicPartition) -> KafkaError:
+        topic = self._cluster.known_topic(partition.topic)
+        if topic is None or partition.partition not in topic.partitions:
+            return UnknownTopicOrPartition(f"there is no partition {partition}")
+        return LeaderNotAvailable(f"{partition} has no leader")
 
     async def _by_time_on(
-        self, node_id: int, wanted: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        self, node_id: int, wanted: Mapping[TopicPartition, int], answers: Answers[OffsetAndTimestamp]
+    ) -> None:
         topics = [
             ListOffsetsTopic(
                 name=name,
@@ -126,17 +187,14 @@ class Lookups:
             replica_id=NO_REPLICA, isolation_level=self._isolation_level, topics=topics
         )
         answer = await self._cluster.send(node_id, request, ListOffsetsResponse)
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
         for topic in answer.topics:
             for each in topic.partitions:
                 partition = TopicPartition(topic.name, each.partition_index)
-                raise_for(each.error_code, f"{partition}: the leader refused to list offsets")
-                found[partition] = _found(each)
-        return found
+                answers.note(partition, each.error_code, _found(each))
 
     async def _epoch_ends_on(
-        self, node_id: int, wanted: Mapping[TopicPartition, tuple[int, int]]
-    ) -> dict[TopicPartition, EpochEnd]:
+        self, node_id: int, wanted: Mapping[TopicPartition, tuple[int, int]], answers: Answers[EpochEnd]
+    ) -> None:
         topics = [
             OffsetForLeaderTopic(
                 topic=name,
@@ -153,13 +211,10 @@ class Lookups:
         ]
         request = OffsetForLeaderEpochRequest(replica_id=NO_REPLICA, topics=topics)
         answer = await self._cluster.send(node_id, request, OffsetForLeaderEpochResponse)
-        found: dict[TopicPartition, EpochEnd] = {}
         for topic in answer.topics:
             for each in topic.partitions:
                 partition = TopicPartition(topic.topic, each.partition)
-                raise_for(each.error_code, f"{partition}: the leader refused to tell of its epochs")
-                found[partition] = EpochEnd(each.leader_epoch, each.end_offset)
-        return found
+                answers.note(partition, each.error_code, EpochEnd(each.leader_epoch, each.end_offset))
 
 
 def _found(answer: ListOffsetsPartitionResponse) -> OffsetAndTimestamp:
