@@ -52,3 +52,53 @@ def test_a_length_out_of_bounds_is_refused_before_memory_is_taken(length: int) -
 
     with pytest.raises(FrameTooLarge):
         reader.received(4)
+
+
+def large(reader: FrameReader, size: int, fill: bytes) -> memoryview:
+    data = struct.pack(">i", size) + fill * size
+    frames: list[memoryview] = []
+    position = 0
+    while position < len(data):
+        space = reader.space()
+        count = min(len(space), len(data) - position)
+        space[:count] = data[position : position + count]
+        frames += reader.received(count)
+        position += count
+    (frame,) = frames
+    return frame
+
+
+def test_memory_of_large_frames_is_used_again_but_never_while_it_is_looked_at() -> None:
+    reader = FrameReader(1 << 24)
+    first = large(reader, 300_000, b"a")
+    part = first[1000:2000]
+    second = large(reader, 300_000, b"b")
+    assert first.obj is not second.obj
+    memory = first.obj
+    first.release()
+    third = large(reader, 200_000, b"c")
+    assert third.obj is not memory
+    assert bytes(part) == b"a" * 1000
+    part.release()
+
+    fourth = large(reader, 250_000, b"d")
+
+    assert fourth.obj is memory
+    assert [bytes(each) for each in (second, third, fourth)] == [
+        b"b" * 300_000,
+        b"c" * 200_000,
+        b"d" * 250_000,
+    ]
+
+
+def test_memory_of_large_frames_is_let_go_when_only_small_ones_come() -> None:
+    reader = FrameReader(1 << 24)
+    large(reader, 300_000, b"a").release()
+    assert reader._spares._buffers
+
+    for _ in range(100):
+        space = reader.space()
+        space[:5] = struct.pack(">i", 1) + b"x"
+        reader.received(5)
+
+    assert not reader._spares._buffers

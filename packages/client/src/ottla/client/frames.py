@@ -6,6 +6,7 @@ import struct
 
 _LENGTH = struct.Struct(">i")
 _USUAL_BYTES = 64 * 1024
+_ROUND_TO_BYTES = 256 * 1024
 
 
 class FrameTooLarge(ValueError):
@@ -13,19 +14,22 @@ class FrameTooLarge(ValueError):
 
 
 class FrameReader:
-    """Gathers received bytes; gives whole frames, each as a buffer of its own that nobody writes to again.
+    """Gathers received bytes; gives whole frames, each in memory that nobody writes to while it is looked at.
 
     A frame larger than the usual buffer is received straight into the memory it is handed out in.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max = max_frame_bytes
-        self._buffer = bytearray(_USUAL_BYTES)
+        self._usual = bytearray(_USUAL_BYTES)
+        self._spares = Spares()
+        self._buffer = self._usual
+        self._end = _USUAL_BYTES
         self._filled = 0
 
     def space(self) -> memoryview:
         """Return where to receive into; never empty."""
-        return memoryview(self._buffer)[self._filled :]
+        return memoryview(self._buffer)[self._filled : self._end]
 
     def received(self, count: int) -> list[memoryview]:
         """Take note of `count` bytes in `space()`; return the frames that are whole now.
@@ -33,13 +37,17 @@ class FrameReader:
         Raises FrameTooLarge.
         """
         self._filled += count
+        if self._buffer is not self._usual:
+            return [self._take_large()] if self._filled == self._end else []
         frames: list[memoryview] = []
         start = 0
         while (size := self._size_at(start)) is not None and start + size <= self._filled:
-            frames.append(self._take(start, size))
+            frames.append(memoryview(bytes(memoryview(self._buffer)[start + _LENGTH.size : start + size])))
             start += size
-        if start or (size is not None and size > len(self._buffer)):
-            self._keep(start, size or 0)
+        if size is not None and size > _USUAL_BYTES:
+            self._begin_large(start, size)
+        elif start:
+            self._begin_usual(start)
         return frames
 
     def _size_at(self, start: int) -> int | None:
@@ -50,17 +58,69 @@ class FrameReader:
             raise FrameTooLarge(f"a frame of {length} bytes was announced, at most {self._max} are taken")
         return int(length) + _LENGTH.size
 
-    def _take(self, start: int, size: int) -> memoryview:
-        if start == 0 and size == len(self._buffer) == self._filled:
-            return memoryview(self._buffer)[_LENGTH.size :].toreadonly()  # `_keep` replaces the buffer
-        return memoryview(bytes(memoryview(self._buffer)[start + _LENGTH.size : start + size]))
+    def _take_large(self) -> memoryview:
+        frame = memoryview(self._buffer)[_LENGTH.size : self._end].toreadonly()
+        self._buffer, self._end, self._filled = self._usual, _USUAL_BYTES, 0
+        return frame
 
-    def _keep(self, start: int, size: int) -> None:
-        """Begin anew with what is left from `start` on, in a buffer large enough for the frame there."""
+    def _begin_large(self, start: int, size: int) -> None:
+        """Go on in a buffer that takes the whole frame that begins at `start`."""
+        large = self._spares.take(size)
+        rest = self._filled - start
+        large[:rest] = memoryview(self._buffer)[start : self._filled]
+        self._buffer, self._end, self._filled = large, size, rest
+
+    def _begin_usual(self, start: int) -> None:
+        self._spares.rest()
         rest = self._buffer[start : self._filled]
-        if len(self._buffer) == _USUAL_BYTES and size <= _USUAL_BYTES and start < _USUAL_BYTES:
-            self._buffer[: len(rest)] = rest
-        else:
-            self._buffer = bytearray(max(size, _USUAL_BYTES))
-            self._buffer[: len(rest)] = rest
+        self._buffer[: len(rest)] = rest
         self._filled = len(rest)
+
+
+class Spares:
+    """Large buffers, used again once nobody looks at what is in them: fresh memory costs as much as copying.
+
+    A few are kept for frames of usual sizes, and let go when no large frame came for a while.
+    """
+
+    MOST = 4
+    LARGEST_BYTES = 16 * 1024 * 1024
+    PATIENCE = 50
+
+    def __init__(self) -> None:
+        self._buffers: list[bytearray] = []
+        self._rested = 0
+
+    def take(self, size: int) -> bytearray:
+        """Return a buffer of at least `size` bytes; what is in it is of no interest."""
+        self._rested = 0
+        for buffer in self._buffers:
+            if size <= len(buffer) <= 4 * size and _is_free(buffer):
+                return buffer
+        rounded = -(-size // _ROUND_TO_BYTES) * _ROUND_TO_BYTES
+        buffer = bytearray(rounded + 1)
+        buffer.pop()  # leaves room for the byte by which `_is_free` grows it
+        if rounded <= self.LARGEST_BYTES:
+            self._keep(buffer)
+        return buffer
+
+    def rest(self) -> None:
+        """Take note that a small frame came."""
+        self._rested += 1
+        if self._rested > self.PATIENCE:
+            self._buffers.clear()
+
+    def _keep(self, buffer: bytearray) -> None:
+        if len(self._buffers) == self.MOST:
+            self._buffers.pop(0)
+        self._buffers.append(buffer)
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Say whether nobody looks into a buffer: one with views cannot be resized."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return False
+    buffer.pop()
+    return True
