@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, assert_never
 
 from ottla.client.cluster import Cluster
@@ -261,11 +262,11 @@ class Membership:
             case Adopt():
                 self._start(self._adopt(effect))
             case Join():
-                self._ask(effect.token, self._requests.join(effect))
+                self._ask(effect.token, partial(self._requests.join, effect))
             case Sync():
-                self._ask(effect.token, self._requests.sync(effect))
+                self._ask(effect.token, partial(self._requests.sync, effect))
             case LookUp():
-                self._ask(effect.token, self._look_up(effect))
+                self._ask(effect.token, partial(self._look_up, effect))
             case Heartbeat():
                 self._heartbeat = self._start(self._beat(effect))
             case Leave():
@@ -342,9 +343,9 @@ class Membership:
 
     # --- requests
 
-    def _ask(self, token: int, answer: Awaitable[Event]) -> None:
+    def _ask(self, token: int, question: Callable[[], Awaitable[Event]]) -> None:
         async def ask() -> None:
-            self._inbox.put_nowait(await _or_refusal(token, answer))
+            self._inbox.put_nowait(await _or_refusal(token, question))
 
         if self._request is not None:
             self._request.cancel()
@@ -386,10 +387,10 @@ class Membership:
         return asyncio.get_running_loop().time() * 1_000
 
 
-async def _or_refusal(token: int, answer: Awaitable[Event]) -> Event:
-    """Await an answer; what keeps it from coming is an event too."""
+async def _or_refusal(token: int, question: Callable[[], Awaitable[Event]]) -> Event:
+    """Ask and await the answer; what keeps it from coming is an event too."""
     try:
-        return await answer
+        return await question()
     except KafkaError as error:
         return Refused(token, error.code, failure=None if error.retriable else error)
     except ClientError as error:
