@@ -25,6 +25,19 @@ EXIT_TIMEOUT_S = 10.0
 """How long the end of the interpreter waits for a client that was not closed."""
 
 
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+# Asking the system for the process's number at every call would cost more than the call.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
 class NotRunning(ClientError):
     """The client was not started, or is closed."""
 
@@ -49,6 +62,7 @@ class LoopThread(Generic[C]):
         self._make = make
         self._name = name
         self._pid = os.getpid()
+        self._forks = _forks
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -62,7 +76,7 @@ class LoopThread(Generic[C]):
         """Start the thread, and return the client once it is open. Raises what opening it raises."""
         with self._starting:
             if self._thread is None:
-                self._pid = os.getpid()
+                self._pid, self._forks = os.getpid(), _forks
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
                 _close_at_exit(self)
@@ -75,7 +89,7 @@ class LoopThread(Generic[C]):
     @property
     def is_running(self) -> bool:
         """Whether calls can be made."""
-        return self._loop is not None and self._failure is None and self._pid == os.getpid()
+        return self._loop is not None and self._failure is None and self._forks == _forks
 
     @property
     def is_here(self) -> bool:
@@ -110,13 +124,13 @@ class LoopThread(Generic[C]):
 
     def check(self) -> None:
         """Raise what a call would raise now: Forked, NotRunning."""
-        if self._pid != os.getpid() or self._loop is None:
+        if self._forks != _forks or self._loop is None:
             _ = self.loop
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop. Raises Forked in a process that was forked, NotRunning without one."""
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             raise Forked(self._pid)
         if self._loop is None:
             raise self._refusal()
@@ -124,7 +138,7 @@ class LoopThread(Generic[C]):
 
     def close(self, timeout_s: float | None = None) -> None:
         """Leave the client, and end the thread. Raises what leaving raises, and TimeoutError."""
-        if self._pid != os.getpid() or self._thread is None or self.is_here:
+        if self._forks != _forks or self._thread is None or self.is_here:
             return
         self._end(cancel=not self._open.done())
         self._thread.join(timeout_s)

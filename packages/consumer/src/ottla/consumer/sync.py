@@ -55,10 +55,12 @@ class SyncConsumer:
         # Of the threads one asks at a time: records of a partition are given out in their order.
         self._asking = threading.Lock()
         self._interrupted: Call[ConsumerRecord | None] | None = None
+        self._at_hand: Callable[[], ConsumerRecord | None] = lambda: None
 
     def start(self) -> Self:
         """Connect. Raises DeadlineExceeded, and what else opening a consumer raises."""
         self._consumer = self._thread.start()
+        self._at_hand = self._consumer._at_hand
         return self
 
     def stop(self, timeout: float | None = None) -> None:
@@ -83,7 +85,8 @@ class SyncConsumer:
     def __next__(self) -> ConsumerRecord:
         """Return the next record; StopIteration after `consumer_timeout_ms` without one."""
         with self._asking:
-            record = self._opened._at_hand() if self._interrupted is None else None
+            self._thread.check()
+            record = self._at_hand() if self._interrupted is None else None
             if record is None:
                 record = self._await_record()
         if record is None:
