@@ -457,3 +457,23 @@ async def test_brokers_that_all_moved_are_found_where_they_are_now(world: Memory
 
     assert values == [b"%d" % n for n in range(8)]
     assert world.logs.opened == ["127.0.0.1:9092", "127.0.0.1:9093"]
+
+
+async def test_a_record_that_outlives_its_partition_takes_back_no_commit(world: MemoryGroup) -> None:
+    await world.prepare(t=2)
+    world.logs.append("t", 1, b"a", b"b", b"c")
+
+    async with world.connector("a", rebalance_backoff_ms=20) as first:
+        (slow,) = (await first.create_message_streams({"t": 1}))["t"]
+        await take(slow, 1)  # and it takes its time
+        async with world.connector("b", rebalance_backoff_ms=20) as second:
+            (other,) = (await second.create_message_streams({"t": 1}))["t"]
+            assert await take(other, 3) == [b"a", b"b", b"c"]
+            await second.commit_offsets()
+        await until(lambda: len(first.assignment) == 2)
+        asking = asyncio.create_task(anext(slow))
+        await asyncio.sleep(0)
+        await first.commit_offsets()
+        asking.cancel()
+
+    assert await world.offset("t", 1) == 3

@@ -161,7 +161,7 @@ class ZookeeperConsumerConnector:
         Raises what ZooKeeper or the brokers refused.
         """
         if self._member is not None:
-            await self._member.commit_now(offsets)
+            await self._member.commits.now(offsets)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -237,15 +237,18 @@ class ZookeeperConsumerConnector:
 
     async def _take_part(self, member: Member) -> None:
         """Run a member with its regular commits; what breaks it is raised by its streams too."""
-        regular = self.config.auto_commit_enable
+        regularly = member.commits.regularly(
+            self.config.auto_commit_interval_ms,
+            # Without ZooKeeper others may own our partitions already, and have committed further.
+            lambda: self.config.auto_commit_enable and member.is_present,
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
-                committing = [tasks.create_task(member.commit_regularly())] if regular else []
+                committing = tasks.create_task(regularly)
                 try:
                     await member.run()
                 finally:
-                    for each in committing:
-                        each.cancel()
+                    committing.cancel()
         except BaseExceptionGroup as group:
             for stream in member.streams:
                 stream.fail(ConsumerClosed(f"the connector broke: {group.exceptions[0]!r}"))

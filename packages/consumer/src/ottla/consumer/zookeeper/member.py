@@ -17,7 +17,7 @@ from ottla.consumer.zookeeper.brokers import Brokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.errors import ConsumerRebalanceFailed, NoBrokers, PartitionsOwned
 from ottla.consumer.zookeeper.filters import FILTERS
-from ottla.consumer.zookeeper.offsets import OffsetStorage
+from ottla.consumer.zookeeper.offsets import Commits, OffsetStorage
 from ottla.consumer.zookeeper.places import UNKNOWN, Offsets, Places
 from ottla.consumer.zookeeper.registry import Registry
 from ottla.consumer.zookeeper.streams import MessageStream, Reader
@@ -73,7 +73,7 @@ class Member:
         self._doubtful: set[TopicPartition] = set()
         self._wake = asyncio.Event()
         self._stopping = False
-        self._committing = asyncio.Lock()
+        self.commits = Commits(places, streams.values(), self._storage)
 
     async def run(self) -> None:
         """Take part in the group until `stop`, then leave it in good order."""
@@ -87,6 +87,11 @@ class Member:
             finally:
                 stop_listening()
                 await self._leave()
+
+    @property
+    def is_present(self) -> bool:
+        """Whether it is registered, as far as can be known: without a connection it may be over any time."""
+        return self._session.connected and self._registered_in == self._session.session_number
 
     @property
     def streams(self) -> Collection[MessageStream]:
@@ -201,7 +206,7 @@ class Member:
         }
         await self._give_up(registry, [p for p, owner in self._held.items() if str(mine.get(p)) != owner])
         await self._claim(registry, mine, number)
-        await self._read(registry, mine, number)
+        await self._read(mine, number)
 
     def _registry(self) -> Registry:
         return Registry(self._session.bound(), self._session.session_id, self.config.group_id)
@@ -237,7 +242,7 @@ class Member:
         # Commit before deleting our claim: once the znode is gone another member may start from the old
         # offset and deliver everything since then again.
         if self.config.auto_commit_enable:
-            await self.commit(registry, only=going)
+            await self.commits.finished(going)
         self._places.end(going)
         self._doubt(going)
         await registry.release(self._doubtful)
@@ -271,7 +276,7 @@ class Member:
         self._doubtful.difference_update(claims)
         self._held.update(claims)
 
-    async def _read(self, registry: Registry, mine: Ownership, number: int) -> None:
+    async def _read(self, mine: Ownership, number: int) -> None:
         """Read what is owned and not read yet, from where the group is."""
         wanted: dict[MessageStream, list[TopicPartition]] = {}
         for each, thread in mine.items():
@@ -279,7 +284,7 @@ class Member:
             if each not in stream.partitions:
                 wanted.setdefault(stream, []).append(each)
         # Not before the claims: who owned them before committed before giving them up.
-        stored, starts = await self._starts(registry, [each for some in wanted.values() for each in some])
+        stored, starts = await self._starts([each for some in wanted.values() for each in some])
         readers = {stream: await self._reader(stream) for stream in wanted}
         await self._tell("assigned", [each for some in wanted.values() for each in some])
         self._check(number)
@@ -314,11 +319,9 @@ class Member:
             self._readers[stream] = await self._known_brokers().reader()
         return self._readers[stream]
 
-    async def _starts(
-        self, registry: Registry, partitions: Collection[TopicPartition]
-    ) -> tuple[Offsets, Offsets]:
+    async def _starts(self, partitions: Collection[TopicPartition]) -> tuple[Offsets, Offsets]:
         """Return what is committed, and where to start: what is committed, else as configured."""
-        stored = await self._storage(registry).read(partitions)
+        stored = await self._storage().read(partitions)
         missing = [each for each in partitions if each not in stored]
         if not missing or self.config.smallest is None:
             return stored, stored
@@ -330,41 +333,8 @@ class Member:
             return stored, stored
         return stored, {**bounds, **stored}
 
-    # --- offsets
-
-    async def commit_now(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit `offsets`, or everything that was given out."""
-        await self._write(self._registry(), lambda: offsets or self._places.uncommitted(given=True))
-
-    async def commit_regularly(self) -> None:
-        """Commit what is finished, for ever; what fails is tried again the next time."""
-        while True:
-            await asyncio.sleep(self.config.auto_commit_interval_ms / 1_000)
-            try:
-                await self.commit(self._registry())
-            except FAILURES as error:
-                log.warning("an automatic commit failed: %s", error)
-
-    async def commit(self, registry: Registry, only: Collection[TopicPartition] | None = None) -> None:
-        """Commit what is finished and was not committed yet."""
-
-        def due() -> Offsets:
-            finished = self._places.uncommitted()
-            return finished if only is None else {each: finished[each] for each in only if each in finished}
-
-        await self._write(registry, due)
-
-    async def _write(self, registry: Registry, due: Callable[[], Mapping[TopicPartition, int]]) -> None:
-        async with self._committing:  # an older commit must not overtake a newer one
-            for stream in self._streams.values():
-                stream.note_progress()
-            offsets = due()
-            if offsets:
-                await self._storage(registry).write(offsets)
-                self._places.committed(offsets)
-
-    def _storage(self, registry: Registry) -> OffsetStorage:
-        return OffsetStorage(self.config, registry, self._known_brokers())
+    def _storage(self) -> OffsetStorage:
+        return OffsetStorage(self.config, self._registry(), self._known_brokers())
 
     def _known_brokers(self) -> Brokers:
         if self._brokers is None:
@@ -377,14 +347,14 @@ class Member:
         """Give out nothing more, commit, and let the others know; bounded, and nothing is raised."""
         for stream in self._streams.values():
             await stream.close()
-        if self._registered_in != self._session.session_number or not self._session.connected:
+        if not self.is_present:
             return
         registry = self._registry()
         try:
             async with asyncio.timeout(GOODBYE_S):
                 await self._tell("revoked", self._held)
                 if self.config.auto_commit_enable and self._held:
-                    await self.commit(registry)
+                    await self.commits.finished()
                 await registry.release(self._doubtful.union(self._held))
                 await registry.unregister(self.registration.consumer_id)
         except (*FAILURES, TimeoutError) as error:

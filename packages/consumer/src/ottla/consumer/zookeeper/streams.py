@@ -54,6 +54,7 @@ class MessageStream:
         self._chunk: Iterator[ConsumerRecord] = iter(())
         self._chunk_of: TopicPartition | None = None
         self._current: ConsumerRecord | None = None
+        self._outlived: ConsumerRecord | None = None
         self._filling: asyncio.Task[None] | None = None
         self._failures: deque[Exception] = deque()
         self._closed = False
@@ -86,9 +87,8 @@ class MessageStream:
     def _finish(self) -> None:
         record, self._current = self._current, None
         if record is not None:
-            partition = TopicPartition(record.topic, record.partition)
-            self._places.gave(partition, record.offset)
-            self._places.finished(partition, record.offset)
+            self._note(record)
+            self._places.finished(TopicPartition(record.topic, record.partition), record.offset)
             self._asked.set()
 
     async def _refill(self) -> None:
@@ -142,6 +142,10 @@ class MessageStream:
         if not gone:
             return
         self.note_progress()
+        current = self._current
+        if current is not None and (current.topic, current.partition) in gone:
+            # Noted for the last time: whoever gets the partition back may begin elsewhere.
+            self._outlived = current
         self._owned -= gone
         self._chunks = deque((each, some) for each, some in self._chunks if each not in gone)
         if self._chunk_of in gone:
@@ -151,8 +155,11 @@ class MessageStream:
 
     def note_progress(self) -> None:
         """Tell the places what is in hand: it was given out, and everything before it is finished."""
-        record = self._current
-        if record is not None:
+        if self._current is not None:
+            self._note(self._current)
+
+    def _note(self, record: ConsumerRecord) -> None:
+        if record is not self._outlived:
             self._places.gave(TopicPartition(record.topic, record.partition), record.offset)
 
     async def done_with(self, partitions: Iterable[TopicPartition]) -> None:
