@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,28 @@ from peers.maven import kafka_3_server
 from peers.processes import Process, free_port
 
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A port that a broker listens on, and how connections to it are secured."""
+
+    protocol: str
+    port: int
+
+
+def listener_settings(advertised: Mapping[str, Listener], **hidden: Listener) -> dict[str, str]:
+    """Write listeners as Kafka's settings; the hidden ones are not told to clients."""
+    every = {**advertised, **hidden}
+
+    def places(listeners: Mapping[str, Listener]) -> str:
+        return ",".join(f"{name}://127.0.0.1:{each.port}" for name, each in listeners.items())
+
+    return {
+        "listeners": places(every),
+        "advertised.listeners": places(advertised),
+        "listener.security.protocol.map": ",".join(f"{name}:{one.protocol}" for name, one in every.items()),
+    }
 
 
 class ZooKeeper:
@@ -46,7 +69,10 @@ class ZooKeeper:
 
 
 class ApacheKafka:
-    """One Kafka 3.9 broker with its ZooKeeper (or one that is given), ready when entered."""
+    """One Kafka 3.9 broker with its ZooKeeper (or one that is given), ready when entered.
+
+    `listeners` are there beside PLAINTEXT, by name.
+    """
 
     def __init__(
         self,
@@ -55,8 +81,10 @@ class ApacheKafka:
         *,
         zookeeper: ZooKeeper | None = None,
         heap: str = "1g",
+        listeners: Mapping[str, Listener] | None = None,
     ) -> None:
         self.data_dir = data_dir
+        self._listeners = dict(listeners or {})
         self.port = free_port()
         self.heap = heap
         self._settings = dict(settings or {})
@@ -91,7 +119,7 @@ class ApacheKafka:
         assert self._zookeeper is not None
         return {
             "broker.id": "1",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            **listener_settings({"PLAINTEXT": Listener("PLAINTEXT", self.port), **self._listeners}),
             "log.dirs": str(self.data_dir / "data"),
             "zookeeper.connect": self._zookeeper.connect_string,
             "offsets.topic.replication.factor": "1",

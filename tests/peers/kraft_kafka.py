@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from peers.apache_kafka import Listener, listener_settings
 from peers.maven import kafka_4_server
 from peers.processes import Process, free_port
 
@@ -20,6 +21,7 @@ _FORMAT_TIMEOUT_S = 120
 class KraftKafka:
     """One Kafka 4.1 node with a fresh log directory, ready when entered.
 
+    `listeners` are there beside PLAINTEXT, by name.
     `format_arguments` go to the storage tool: `--add-scram SCRAM-SHA-256=[name=anna,password=...]`.
     """
 
@@ -30,8 +32,10 @@ class KraftKafka:
         *,
         heap: str = "512m",
         format_arguments: Sequence[str] = (),
+        listeners: Mapping[str, Listener] | None = None,
     ) -> None:
         self.data_dir = data_dir
+        self._listeners = dict(listeners or {})
         self.port = free_port()
         self.controller_port = free_port()
         self.heap = heap
@@ -77,10 +81,11 @@ class KraftKafka:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            **listener_settings(
+                {"PLAINTEXT": Listener("PLAINTEXT", self.port), **self._listeners},
+                CONTROLLER=Listener("PLAINTEXT", self.controller_port),
+            ),
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(self.data_dir / "data"),
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "8",

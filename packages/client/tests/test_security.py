@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+import ssl
+
 import pytest
 
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import AuthenticationFailed
-from ottla.client.security import OAuthBearer, Plain, Scram, SecurityConfig
+from ottla.client.security import OAuthBearer, Plain, Scram, SecurityConfig, distrust, renewal_s
 from ottla.client.testing import ScriptedBroker
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
@@ -120,3 +124,52 @@ async def test_a_mechanism_the_broker_lacks_is_refused_with_those_it_has() -> No
 def plain_login() -> ClientConfig:
     security = SecurityConfig(security_protocol="SASL_PLAINTEXT", sasl_username="josef", sasl_password="k")
     return ClientConfig(security=security)
+
+
+async def test_a_login_that_ends_is_renewed_before_anything_else_is_sent() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        broker.on(SaslAuthenticateRequest, lambda _: SaslAuthenticateResponse(session_lifetime_ms=1))
+        broker.on(MetadataRequest, lambda _: broker.metadata())
+
+        async with Connection(Address(broker.host, broker.port), plain_login()) as connection:
+            await asyncio.sleep(0.002)  # the login is over by the clock alone
+            asked = (connection.send(MetadataRequest(topics=[]), MetadataResponse) for _ in range(8))
+            await asyncio.gather(*asked)
+
+        kinds = [type(request) for request, _ in broker.requests]
+        assert broker.connections == 1
+    login = [SaslHandshakeRequest, SaslAuthenticateRequest]
+    assert kinds[1:6] == [*login, *login, MetadataRequest]
+    # Between the two requests of a login there is never another.
+    assert all(
+        kinds[index + 1] is SaslAuthenticateRequest
+        for index, kind in enumerate(kinds)
+        if kind is SaslHandshakeRequest
+    )
+
+
+async def test_a_renewal_that_is_refused_ends_the_connection() -> None:
+    async with ScriptedBroker() as broker:
+        broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        broker.on(SaslAuthenticateRequest, lambda _: SaslAuthenticateResponse(session_lifetime_ms=1))
+        broker.on(MetadataRequest, lambda _: broker.metadata())
+
+        async with Connection(Address(broker.host, broker.port), plain_login()) as connection:
+            await asyncio.sleep(0.002)  # the login is over by the clock alone
+            broker.on(
+                SaslAuthenticateRequest,
+                lambda _: SaslAuthenticateResponse(error_code=58, error_message="not any more"),
+            )
+            with pytest.raises(AuthenticationFailed, match="not any more"):
+                await connection.send(MetadataRequest(topics=[]), MetadataResponse)
+            assert not connection.is_open
+
+
+def test_renewals_are_spread_over_a_tenth_of_the_session() -> None:
+    assert [renewal_s(10_000, chance) for chance in (0.0, 1.0)] == pytest.approx([8.5, 9.5])
+
+
+def test_what_has_nothing_to_do_with_certificates_is_no_distrust() -> None:
+    assert distrust(OSError("no")) is None
+    assert distrust(ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")) is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 from collections import deque
 from collections.abc import Mapping
@@ -15,9 +16,15 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from ottla.client.config import Address, ClientConfig
-from ottla.client.errors import BadResponse, ConnectFailed, ConnectionClosed, RequestTimeout
+from ottla.client.errors import (
+    AuthenticationFailed,
+    BadResponse,
+    ConnectFailed,
+    ConnectionClosed,
+    RequestTimeout,
+)
 from ottla.client.frames import FrameReader, FrameTooLarge
-from ottla.client.security import authenticate
+from ottla.client.security import authenticate, distrust, renewal_s
 from ottla.client.versions import BEFORE_API_VERSIONS, VersionRange, choose_version
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, error_for
@@ -51,6 +58,8 @@ class Connection:
         self._wire: _Wire | None = None
         self._slots = asyncio.Semaphore(self.config.max_in_flight_requests_per_connection)
         self._correlation_id = 0
+        self._login = asyncio.Lock()
+        self._renew_at_s: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -68,7 +77,7 @@ class Connection:
                 await self._open()
                 await self._agree_on_versions()
                 if self.config.security.uses_sasl:
-                    await authenticate(self, self.config.security)
+                    await self._log_in()
         except TimeoutError as error:
             await self.close()
             raise ConnectFailed(*self.address, f"not ready within {timeout_s:g} s") from error
@@ -98,9 +107,18 @@ class Connection:
     async def send_unanswered(self, request: Message, *, max_version: int | None = None) -> None:
         """Send a request that gets no answer: Produce with acks=0."""
         version = choose_version(type(request), self.versions, max_version=max_version)
+        await self._stay_logged_in()
         wire = self._open_wire()
         wire.write(self._frame(request, version))
         await wire.writable()
+
+    async def send_ahead(
+        self, request: Message, response_type: type[R], *, min_version: int | None = None
+    ) -> R:
+        """Send a request of a login, past all that wait for the login or for their turn."""
+        version = choose_version(type(request), self.versions, min_version=min_version)
+        frame = await self._ask(request, version, None)
+        return self._decode(frame, request.API_KEY, response_type, version)
 
     async def close(self) -> None:
         """Close the connection; what still waits fails with ConnectionClosed."""
@@ -128,9 +146,35 @@ class Connection:
                 ssl=tls,
             )
         except OSError as error:
+            if (distrusted := distrust(error)) is not None:
+                raise AuthenticationFailed(f"{self.address}: {distrusted}") from error
             # asyncio gives no reason at all when the other side hangs up on a TLS greeting.
             hung_up = "it hung up" + (" on our TLS greeting; does that port speak TLS?" if tls else "")
             raise ConnectFailed(*self.address, _reason(error) or hung_up) from error
+
+    async def _log_in(self) -> None:
+        lifetime_ms = await authenticate(self, self.config.security)
+        now_s = asyncio.get_running_loop().time()
+        self._renew_at_s = now_s + renewal_s(lifetime_ms, random.random()) if lifetime_ms > 0 else None
+
+    async def _stay_logged_in(self) -> None:
+        """Log in again where the session is about to end (KIP-368); nothing else may be sent meanwhile.
+
+        Nothing is awaited between the return of this and the write of a request.
+        """
+        if self._renew_at_s is None:
+            return
+        async with self._login:
+            if asyncio.get_running_loop().time() < self._renew_at_s:
+                return
+            try:
+                await self._log_in()
+            except BaseException as error:
+                if self._wire is not None:  # half a login: the broker would understand nothing else
+                    self._wire.fail(
+                        error if isinstance(error, AuthenticationFailed) else ConnectionClosed(*self.address)
+                    )
+                raise
 
     async def _agree_on_versions(self) -> None:
         answer = await self._first_versions()
@@ -177,20 +221,24 @@ class Connection:
         return self._decode(frame, ApiKey.API_VERSIONS, ApiVersionsResponse, 0 if unsupported else version)
 
     async def _exchange(self, request: Message, version: int, timeout_s: float | None) -> memoryview:
-        bound_s = self.config.request_timeout_ms / 1_000 if timeout_s is None else timeout_s
         async with self._slots:
-            wire = self._open_wire()
-            frame = self._frame(request, version)
-            answer = wire.expect(self._correlation_id)
-            wire.write(frame)
-            try:
-                async with asyncio.timeout(bound_s):
-                    await wire.writable()
-                    return await answer
-            except TimeoutError:
-                late = RequestTimeout(*self.address, ApiKey(type(request).API_KEY).name, bound_s)
-                wire.fail(late)
-                raise late from None
+            await self._stay_logged_in()
+            return await self._ask(request, version, timeout_s)
+
+    async def _ask(self, request: Message, version: int, timeout_s: float | None) -> memoryview:
+        bound_s = self.config.request_timeout_ms / 1_000 if timeout_s is None else timeout_s
+        wire = self._open_wire()
+        frame = self._frame(request, version)
+        answer = wire.expect(self._correlation_id)
+        wire.write(frame)
+        try:
+            async with asyncio.timeout(bound_s):
+                await wire.writable()
+                return await answer
+        except TimeoutError:
+            late = RequestTimeout(*self.address, ApiKey(type(request).API_KEY).name, bound_s)
+            wire.fail(late)
+            raise late from None
 
     def _open_wire(self) -> _Wire:
         if self._wire is None:
@@ -255,6 +303,8 @@ class _Wire(asyncio.BufferedProtocol):
         self.fail(ConnectionClosed(*self.address))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and (distrusted := distrust(exc)) is not None:
+            self.fail(AuthenticationFailed(f"{self.address}: {distrusted}"))
         reason = f"the connection broke: {exc}" if exc else "the broker closed the connection"
         self.fail(ConnectionClosed(*self.address, reason))
         if not self._closed.done():

@@ -28,6 +28,7 @@ class Running:
         try:
             await asyncio.shield(self._entered)
         except asyncio.CancelledError:
+            self._entered.cancel()  # nobody asks any more how entering the block went
             self._task.cancel()
             await asyncio.wait([self._task])
             raise
@@ -46,6 +47,8 @@ class Running:
         assert self._entered is not None
         try:
             async with self._block:
+                if self._entered.cancelled():
+                    return
                 self._entered.set_result(None)
                 await self._ending.wait()
         except BaseException as error:

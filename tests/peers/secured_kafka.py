@@ -1,0 +1,109 @@
+"""Apache Kafka with a listener for each way to be secured: TLS, mutual TLS, SASL, and both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.apache_kafka import ApacheKafka, Listener, run_tool
+from peers.certificates import Authority
+from peers.kraft_kafka import KraftKafka
+from peers.processes import free_port
+
+USER = "anna"
+PASSWORD = "a secret=1"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+SESSION_MS = 3_000
+"""How long a login lasts on the listener SESSION, unless it is renewed (KIP-368)."""
+
+_PROTOCOLS = {
+    "LOGIN": "SASL_PLAINTEXT",
+    "SESSION": "SASL_PLAINTEXT",
+    "ENCRYPTED": "SSL",
+    "MUTUAL": "SSL",
+    "BOTH": "SASL_SSL",
+}
+_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_MODULES = "org.apache.kafka.common.security"
+
+
+@dataclass(frozen=True)
+class SecuredKafka:
+    """A running broker, and the files that its clients need."""
+
+    kind: str
+    listeners: dict[str, Listener]
+    cafile: Path
+    other_cafile: Path
+    certfile: Path
+    keyfile: Path
+
+    def at(self, listener: str) -> str:
+        """Return the address of LOGIN, SESSION, ENCRYPTED, MUTUAL or BOTH."""
+        return f"127.0.0.1:{self.listeners[listener].port}"
+
+
+@contextmanager
+def secured_kafka(folder: Path, kind: str) -> Iterator[SecuredKafka]:
+    """Run kafka-3.9 or kafka-4.1 with all listeners, and `USER` known to each mechanism."""
+    authority = Authority(folder / "certificates")
+    other = Authority(folder / "certificates", "other")
+    client = authority.sign("client")
+    listeners = {name: Listener(protocol, free_port()) for name, protocol in _PROTOCOLS.items()}
+    settings = {"offsets.topic.num.partitions": "4", **_tls(folder, authority), **_sasl()}
+    with _runner(kind, folder / "broker", settings, listeners) as broker:
+        if kind == "kafka-3.9":
+            _let_in(broker.bootstrap_servers)
+        yield SecuredKafka(kind, listeners, authority.cafile, other.cafile, *client)
+
+
+def _runner(
+    kind: str, folder: Path, settings: dict[str, str], listeners: dict[str, Listener]
+) -> ApacheKafka | KraftKafka:
+    if kind == "kafka-3.9":
+        return ApacheKafka(folder, settings, heap="384m", listeners=listeners)
+    users = [f"{name}=[name={USER},password={PASSWORD}]" for name in _SCRAM]
+    arguments = [part for user in users for part in ("--add-scram", user)]
+    return KraftKafka(folder, settings, heap="384m", listeners=listeners, format_arguments=arguments)
+
+
+def _tls(folder: Path, authority: Authority) -> dict[str, str]:
+    certificate, key = authority.sign("broker")
+    store = folder / "certificates" / "broker.pem"
+    store.write_text(key.read_text() + certificate.read_text())
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.cafile),
+        "listener.name.mutual.ssl.client.auth": "required",
+    }
+
+
+def _sasl() -> dict[str, str]:
+    logins = {
+        "plain": f'plain.PlainLoginModule required user_{USER}="{PASSWORD}"',
+        "scram-sha-256": "scram.ScramLoginModule required",
+        "scram-sha-512": "scram.ScramLoginModule required",
+        "oauthbearer": 'oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker"',
+    }
+    settings: dict[str, str] = {}
+    for listener in ("login", "session", "both"):
+        prefix = f"listener.name.{listener}"
+        settings[f"{prefix}.sasl.enabled.mechanisms"] = ",".join(MECHANISMS)
+        for mechanism, login in logins.items():
+            settings[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{_MODULES}.{login};"
+            settings[f"{prefix}.{mechanism}.connections.max.reauth.ms"] = (
+                str(SESSION_MS) if listener == "session" else "0"
+            )
+    return settings
+
+
+def _let_in(bootstrap_servers: str) -> None:
+    secrets = ",".join(f"{name}=[password={PASSWORD}]" for name in _SCRAM)
+    run_tool(
+        "kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap_servers, "--alter",
+        "--add-config", secrets, "--entity-type", "users", "--entity-name", USER,
+    )  # fmt: skip
