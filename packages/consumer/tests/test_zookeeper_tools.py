@@ -56,3 +56,4 @@ async def test_what_is_read_back_is_what_was_written_and_verifying_names_what_la
         assert await tools.groups(session) == ["g"]
         assert await tools.read_offsets(session, ["g", "unknown"]) == {"g": {A0: 3, A1: 4}, "unknown": {}}
         assert await tools.verify(session, "g") == ["no owner for partition a-1"]
+        assert await tools.verify(session, "unknown") == ["group unknown has no members"]

@@ -79,6 +79,8 @@ def describe(
         return await _progress(session, name, topics, config)
 
     found, brokers = with_session(hosts, use)
+    if not found:
+        raise click.ClickException(f"ZooKeeper knows nothing that group {name} reads")
     rows = [(name, *each.partition, each.offset, each.end_offset, each.lag, each.owner) for each in found]
     show(("group", "topic", "pid", "offset", "log size", "lag", "owner"), rows, as_json=as_json)
     if broker_info and not as_json:

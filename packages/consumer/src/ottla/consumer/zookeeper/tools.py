@@ -108,6 +108,8 @@ async def verify(session: Session, group: str) -> list[str]:
     """Say what is wrong with a group's rebalance; nothing when every partition has a live owner."""
     registry = registry_of(session, group)
     view = await registry.view()
+    if not view.members:
+        return [f"group {group} has no members"]
     partitions = [TopicPartition(topic, each) for topic, some in view.partitions.items() for each in some]
     return unowned(view, await registry.owners(partitions))
 
