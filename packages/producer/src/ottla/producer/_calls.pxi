@@ -20,6 +20,8 @@ cdef class Sending:
     cdef readonly Gathering gathering
     cdef public bint quick               # nothing is configured that only the slow way does, and it is open
     cdef Py_ssize_t _next_pause          # with so many bytes waiting the quick way stops
+    cdef str _last_topic                 # most programs send to one topic for a while
+    cdef Route _last_route
 
     def __init__(self, Gathering gathering):
         self.gathering = gathering
@@ -31,17 +33,17 @@ cdef class Sending:
         written. Raises RecordTooLarge, SerializationFailed, BufferFull, ProducerClosed, and what finding the
         topic meets; then nothing of the record was queued.
         """
-        cdef PyObject* route
+        cdef Route route
         if self.quick and self.gathering.size_bytes < self._next_pause:
-            route = PyDict_GetItem(self.gathering.routes, topic)
-            if route is not NULL:
+            route = self._known(topic)
+            if route is not None:
                 if (
                     partition is None and headers is None and timestamp_ms is None
                     and PyBytes_CheckExact(value) and (key is None or PyBytes_CheckExact(key))
                 ):
-                    return self._quickly(<Route>route, value, key)
+                    return self._quickly(route, value, key)
                 if _is_plain(value) and _is_plain(key):
-                    sent = self._rather_quickly(<Route>route, value, key, partition, timestamp_ms, headers)
+                    sent = self._rather_quickly(route, value, key, partition, timestamp_ms, headers)
                     if sent is not None:
                         return sent
         return await self._send_slowly(topic, value, key, partition, timestamp_ms, headers)
@@ -51,20 +53,31 @@ cdef class Sending:
 
         Records of a topic that is not known yet wait for it. Raises BufferFull where `send` would wait.
         """
-        cdef PyObject* route
+        cdef Route route
         if self.quick and self.gathering.size_bytes < self.gathering.buffer_memory:
-            route = PyDict_GetItem(self.gathering.routes, topic)
-            if route is not NULL:
+            route = self._known(topic)
+            if route is not None:
                 if (
                     partition is None and headers is None and timestamp_ms is None
                     and PyBytes_CheckExact(value) and (key is None or PyBytes_CheckExact(key))
                 ):
-                    return self._quickly(<Route>route, value, key)
+                    return self._quickly(route, value, key)
                 if _is_plain(value) and _is_plain(key):
-                    sent = self._rather_quickly(<Route>route, value, key, partition, timestamp_ms, headers)
+                    sent = self._rather_quickly(route, value, key, partition, timestamp_ms, headers)
                     if sent is not None:
                         return sent
         return self._send_nowait_slowly(topic, value, key, partition, timestamp_ms, headers)
+
+    cdef inline Route _known(self, str topic):
+        """The topic's route, or None. Routes are never replaced, only updated, so that one may be kept."""
+        cdef PyObject* found
+        if topic is self._last_topic:
+            return self._last_route
+        found = PyDict_GetItem(self.gathering.routes, topic)
+        if found is NULL:
+            return None
+        self._last_topic, self._last_route = topic, <Route>found
+        return self._last_route
 
     def _is_pause_due(self):
         """Whether a loop of sends has gone on for long enough."""
