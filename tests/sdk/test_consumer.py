@@ -336,3 +336,55 @@ async def test_two_members_share_the_partitions_and_listeners_may_seek(
     finally:
         await first.stop()
         await second.stop()
+
+
+async def test_a_topic_that_is_deleted_and_made_again_is_read_on(
+    servers: str, writer: Writer, fresh: Fresh, admin: Admin
+) -> None:
+    topic = fresh("again")
+    await admin.topics.create(topic, partitions=1)
+    await writer.write(topic, b"old 1", b"old 2")
+    async with Consumer(
+        topic,
+        bootstrap_servers=servers,
+        auto_offset_reset="earliest",
+        metadata_max_age_ms=300,
+        allow_auto_create_topics=False,
+    ) as consumer:
+        assert values(await take(consumer, 2)) == [b"old 1", b"old 2"]
+        await admin.topics.delete(topic)
+        assert await consumer.getmany(timeout_ms=1_000) == {}
+        await admin.topics.create(topic, partitions=1)
+        await writer.write(topic, b"new 1")
+        await writer.write(topic, b"new 2", b"new 3")
+        assert values(await take(consumer, 3)) == [b"new 1", b"new 2", b"new 3"]
+
+
+async def test_a_record_larger_than_the_bounds_is_read_all_the_same(
+    servers: str, writer: Writer, fresh: Fresh
+) -> None:
+    topic = fresh("large")
+    await writer.write(topic, b"x" * 500_000)
+    await writer.write(topic, b"small")
+    async with Consumer(
+        topic,
+        bootstrap_servers=servers,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=1_000,
+        fetch_max_bytes=1_000,
+    ) as consumer:
+        assert values(await take(consumer, 2)) == [b"x" * 500_000, b"small"]
+
+
+async def test_hundreds_of_partitions_are_read_in_turn(
+    servers: str, writer: Writer, fresh: Fresh, admin: Admin
+) -> None:
+    topic = fresh("wide")
+    await admin.topics.create(topic, partitions=100)
+    for partition in range(0, 100, 3):
+        await writer.write(topic, b"%d" % partition, partition=partition)
+    async with Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        records = await take(consumer, 34)
+        assert sorted(record.partition for record in records) == list(range(0, 100, 3))
+        await writer.write(topic, b"late", partition=50)
+        assert values(await take(consumer, 1)) == [b"late"]
