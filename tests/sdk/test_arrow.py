@@ -111,12 +111,9 @@ async def test_values_of_all_kinds_of_bytes_and_text_are_taken(
     values = ["short", "a value that is longer than twelve bytes", "", None]
     column = pa.array(values, pa.string()).cast(kind)
     partitions = pa.array([1, 1, 1], pa.int32())
+    batch = pa.record_batch({"value": column.slice(1), "partition": partitions})
     async with Producer(cluster.bootstrap_servers) as producer:
-        await (
-            await producer.send_arrow(
-                topic, pa.record_batch({"value": column.slice(1), "partition": partitions}), partition="none"
-            )
-        )
+        await (await producer.send_arrow(topic, batch))
 
     async with reader(cluster, topic) as consumer:
         table = await read(consumer, 3, columns=["value", "offset"])
