@@ -167,10 +167,11 @@ class Member:
             self.registration.consumer_id, self.config.rebalance_max_retries, last
         )
         error.__cause__ = last
-        log.error("%s", error)
         if not self.balanced.done():
             self.balanced.set_exception(error)
+            self.balanced.exception()  # whoever waited may be gone: then nobody has to hear of it
             return
+        log.warning("%s", error)  # streams raise it too, but only those that somebody reads
         for stream in self._streams.values():
             stream.fail(error)
         await self._release_unread()
