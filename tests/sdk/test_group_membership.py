@@ -98,6 +98,21 @@ async def test_a_static_member_that_comes_back_gets_what_it_had_without_a_rebala
         assert one.events == events
 
 
+async def test_a_static_leader_that_came_back_notices_new_partitions(cluster: Servers) -> None:
+    servers, group = cluster.bootstrap_servers, fresh("group")
+    topic = await topic_of(servers, 2)
+    static = {"group_id": group, "group_instance_id": "static", "metadata_max_age_ms": 100}
+
+    async with group_application(servers, subscription(topic), **static) as one:
+        await one.until_owning(0, 1)
+    async with group_application(servers, subscription(topic), **static) as back:
+        await back.until_owning(0, 1)
+        async with Admin(servers) as admin:
+            await admin.topics.add_partitions(topic, 3)
+
+        await back.until_owning(0, 1, 2)
+
+
 async def test_a_static_member_closes_at_once_while_others_have_still_to_join(cluster: Servers) -> None:
     servers, group = cluster.bootstrap_servers, fresh("group")
     topic = await topic_of(servers, 2)

@@ -359,13 +359,18 @@ class Member:
         if answer.token != self._token or self.phase is not Phase.JOINING:
             return
         self.member_id, self.generation = answer.member_id, answer.generation
-        self.leads = answer.leader_id == answer.member_id
+        was_leader = self._was(answer.leader_id)
+        self.leads = answer.leader_id == answer.member_id or was_leader
         self._protocol_name = answer.protocol_name
         self._beat_at_ms = self._now_ms + self.rules.heartbeat_interval_ms
         self._subscriptions = {}
         self.watched = {}
         if not self.leads:
             self._sync({})
+            return
+        if was_leader:
+            self._subscriptions = {self.member_id: MemberSubscription(tuple(self._joined_topics))}
+            self._look_up(skip_assignment=True)
             return
         try:
             self._subscriptions = {
@@ -376,6 +381,17 @@ class Member:
             self._fail(GroupFailed(f"a member of group {self.rules.group_id!r} is no consumer: {error}"))
             return
         self._look_up(skip_assignment=answer.skip_assignment)
+
+    def _was(self, leader_id: str) -> bool:
+        """Say whether the leader is this static member's former self, by the ids that brokers make.
+
+        Before JoinGroup version 9 (KIP-814) a leader that comes back is not told that it leads. The group
+        goes on with the assignment it has; but nobody else would notice new partitions.
+        """
+        instance_id = self.rules.instance_id
+        return (
+            instance_id is not None and leader_id != self.member_id and leader_id[:-36] == f"{instance_id}-"
+        )
 
     def _look_up(self, *, skip_assignment: bool) -> None:
         self.phase = Phase.LOOKING_UP
