@@ -18,7 +18,7 @@ def piece(place: Place, count: int = 2, epoch: int = 1) -> Piece:
     data = builder.build(base_offset=place.fetch_offset, partition_leader_epoch=epoch)
     end_offset, end_epoch, _ = end_of(data, place.fetch_offset)
     cursor = Cursor(place.partition, data, place.fetch_offset)
-    return Piece(cursor, data, None, end_offset, end_epoch, end_offset)
+    return Piece(cursor, data, None, end_offset, end_epoch, end_offset, 1)
 
 
 def at(positions: Positions, partition: TopicPartition, offset: int = 0) -> Place:

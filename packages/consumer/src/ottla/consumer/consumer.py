@@ -12,7 +12,7 @@ from ottla.consumer._records import ConsumerRecord
 from ottla.consumer.arrow import USUAL_BYTES, pyarrow_module, read_columns, record_batch
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.errors import NotAssigned, WrongMode
-from ottla.consumer.giving import USUAL_RECORDS, Records
+from ottla.consumer.giving import Records
 from ottla.consumer.life import Life
 from ottla.consumer.lookups import EARLIEST, LATEST, OffsetAndTimestamp
 from ottla.consumer.metrics import ConsumerMetrics
@@ -117,7 +117,9 @@ class Consumer(Life):
         """Return the next record, of all partitions or some."""
         if not partitions and self._timeout_ms < 0:
             return await self.__anext__()
-        found = await self._collect([_partition(each) for each in partitions], None, 1)
+        found: Records = {}
+        while not found:  # interceptors may leave records out
+            found = await self._collect([_partition(each) for each in partitions], None, 1)
         ((record,),) = found.values()
         return record
 
@@ -126,16 +128,17 @@ class Consumer(Life):
     ) -> Records:
         """Return what is at hand of all partitions or some, waiting up to `timeout_ms` for the first of it.
 
-        At most `max_records` (default: `max_poll_records`, or some thousands); None waits without end. The
-        result is finished when something is asked for next. Raises what keeps a partition from being read:
-        OffsetOutOfRange, RecordDeserializationFailed, CorruptMessage, errors of authorization.
+        At most `max_records` (default: `max_poll_records`, or what processors' caches hold); without a
+        timeout it waits without end. The result is finished when something is asked for next. Raises what
+        keeps a partition from being read: OffsetOutOfRange, RecordDeserializationFailed, CorruptMessage,
+        errors of authorization.
         """
-        limit = max_records or self.config.max_poll_records or USUAL_RECORDS
+        limit = max_records or self.config.max_poll_records
         return await self._collect([_partition(each) for each in partitions], timeout_ms, limit)
 
     async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
         """Iterate over batches of records of one partition; one is finished when the next is asked for."""
-        limit = max_records or self.config.max_poll_records or USUAL_RECORDS
+        limit = max_records or self.config.max_poll_records
         while (batch := await self._next_batch(limit)) is not None:
             yield batch
 

@@ -151,7 +151,15 @@ class Fetcher:
             return
         cursor = self._cursor(place, raw.data, next_offset, raw.aborted)
         place.pieces.appendleft(
-            Piece(cursor, raw.data, raw.aborted, raw.next_offset, NO_EPOCH, raw.high_watermark)
+            Piece(
+                cursor,
+                raw.data,
+                raw.aborted,
+                raw.next_offset,
+                NO_EPOCH,
+                raw.high_watermark,
+                max(1, len(raw.data) // max(1, raw.next_offset - raw.since_offset)),
+            )
         )
         self._positions.enqueue(place)
 
@@ -321,7 +329,16 @@ class Fetcher:
         if end_offset == place.fetch_offset:
             return self._nothing_whole(place, records)
         cursor = self._cursor(place, records, place.fetch_offset, data.aborted_transactions)
-        return Piece(cursor, records, data.aborted_transactions, end_offset, epoch, data.high_watermark)
+        record_bytes = max(1, len(records) // max(count, 1))
+        return Piece(
+            cursor,
+            records,
+            data.aborted_transactions,
+            end_offset,
+            epoch,
+            data.high_watermark,
+            record_bytes,
+        )
 
     def _cursor(
         self, place: Place, records: Buffer, offset: int, aborted: Sequence[AbortedTransaction] | None

@@ -17,8 +17,8 @@ from ottla.consumer.positions import Place, Positions
 from ottla.consumer.record import RecordBatch
 from ottla.protocol.topics import TopicPartition
 
-# What `getmany` gives at most where nothing else was said: more would leave the processor's caches.
-USUAL_RECORDS = 4_000
+# About how much is given at once where nothing else was said: more would leave the processor's caches.
+USUAL_BYTES = 256 * 1024
 
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -63,24 +63,30 @@ class Giver(RecordSource):
         self._current = place.pieces[0].cursor
 
     async def _collect(
-        self, partitions: Sequence[TopicPartition], timeout_ms: float | None, limit: int
+        self, partitions: Sequence[TopicPartition], timeout_ms: float | None, limit: int | None
     ) -> Records:
         self._begin()
         await self._breathe()
         deadline_s = None if timeout_ms is None else self._deadline(timeout_ms)
         found: Records = {}
-        count = 0
-        while count < limit:
+        count = size = 0
+        while size < USUAL_BYTES if limit is None else count < limit:
             place = self._positions.next_ready(partitions)
             if place is None and not found:
                 place = await self._next_place(partitions, deadline_s)
             if place is None:
                 break
-            count += self._take(place, limit - count, found)
+            record_bytes = place.pieces[0].record_bytes
+            most = _usual(record_bytes, size) if limit is None else limit - count
+            taken = self._take(place, most, found)
+            if taken is None:
+                break
+            count += taken
+            size += taken * record_bytes
         self._fetcher.look()
         return self._shown(found) if self._intercepts else found
 
-    async def _next_batch(self, limit: int) -> RecordBatch | None:
+    async def _next_batch(self, limit: int | None) -> RecordBatch | None:
         """Return records of one partition; none where a timeout was set and passed."""
         self._begin()
         await self._breathe()
@@ -91,7 +97,7 @@ class Giver(RecordSource):
             if place is None:
                 return None
             piece = place.pieces[0]
-            self._take(place, limit, found)
+            self._take(place, limit or _usual(piece.record_bytes), found)
             found = self._shown(found) if self._intercepts else found
         self._fetcher.look()
         ((partition, records),) = found.items()
@@ -143,8 +149,8 @@ class Giver(RecordSource):
         place.finish_piece()
         self._fetcher.look()
 
-    def _take(self, place: Place, limit: int, found: Records) -> int:
-        """Take records of a partition, and finish the pieces that are empty then."""
+    def _take(self, place: Place, limit: int, found: Records) -> int | None:
+        """Take records of a partition, and say how many; None: what is next there must wait to be told."""
         piece = place.pieces[0]
         first = piece.cursor.position
         try:
@@ -152,13 +158,14 @@ class Giver(RecordSource):
         except Exception:
             self._positions.put_first(place)
             if found:
-                return limit  # what others had comes first; this is met again
+                return None  # what others had comes first; this is met again
             raise
         if piece.cursor.at_end:
             self._finish_piece(place)
         if records:
             self._handed.setdefault(place.partition, first)
-            found.setdefault(place.partition, []).extend(records)
+            if (more := found.setdefault(place.partition, records)) is not records:
+                more.extend(records)
         self._positions.enqueue(place)
         return len(records)
 
@@ -233,3 +240,8 @@ class Giver(RecordSource):
         if self._in_hand is not None and self._in_hand.topic_partition == partition:
             self._in_hand = None
         self._handed.pop(partition, None)
+
+
+def _usual(record_bytes: int, size: int = 0) -> int:
+    """Return how many records make up the usual bytes, some of which are there already."""
+    return max(1, (USUAL_BYTES - size) // record_bytes)

@@ -29,6 +29,8 @@ class Piece:
     """The offset to fetch behind it."""
     end_epoch: int
     high_watermark: int
+    record_bytes: int
+    """About how large its records are."""
 
 
 class Place:
