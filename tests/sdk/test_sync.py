@@ -235,6 +235,25 @@ def test_all_that_a_consumer_can_do_can_be_done_from_a_thread(
         assert consumer.group_metadata().group_id == group
 
 
+def test_columns_go_and_come_from_a_thread(cluster: Any, fresh: Callable[[str], str]) -> None:
+    pa = pytest.importorskip("pyarrow")
+    topic = fresh("columns")
+    with SyncProducer(cluster.bootstrap_servers) as producer:
+        rows = producer.send_arrow(topic, pa.table({"what": [b"a", b"b"], "partition": [0, 0]}), value="what")
+        assert [each.offset for each in rows.result(30)] == [0, 1]
+
+    with SyncConsumer(
+        topic,
+        bootstrap_servers=cluster.bootstrap_servers,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=1_000,
+    ) as consumer:
+        batch = consumer.fetch_arrow(timeout_ms=10_000, columns=["offset", "value"])
+        assert batch.to_pydict() == {"offset": [0, 1], "value": [b"a", b"b"]}
+        consumer.seek_to_beginning()
+        assert [each.num_rows for each in consumer.arrow_batches()] == [2]
+
+
 def test_threads_share_a_consumer_and_each_record_goes_to_one(
     cluster: Any, fresh: Callable[[str], str]
 ) -> None:

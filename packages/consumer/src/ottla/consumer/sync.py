@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 from ottla.client.blocking import Call, LoopThread, NotRunning
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import chosen
+from ottla.consumer.arrow import USUAL_BYTES
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer, Offset, Partition
 from ottla.consumer.listener import Partitions, RebalanceListener
@@ -112,13 +113,34 @@ class SyncConsumer:
         while (batch := self._ask(lambda _: anext(batches, None))) is not None:
             yield batch
 
-    def fetch_arrow(self, **options: Any) -> pyarrow.RecordBatch:
-        """Return records as Arrow columns, as `Consumer.fetch_arrow` does."""
-        return self._ask(lambda consumer: cast("Any", consumer).fetch_arrow(**options))
+    def fetch_arrow(
+        self,
+        *partitions: Partition,
+        timeout_ms: float | None = 1_000,
+        max_records: int | None = None,
+        max_bytes: int = USUAL_BYTES,
+        columns: Iterable[str] | None = None,
+    ) -> pyarrow.RecordBatch:
+        """Return what is at hand as Arrow columns, waiting up to `timeout_ms` for the first of it."""
+        return self._ask(
+            lambda consumer: consumer.fetch_arrow(
+                *partitions,
+                timeout_ms=timeout_ms,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                columns=columns,
+            )
+        )
 
-    def arrow_batches(self, **options: Any) -> Iterator[pyarrow.RecordBatch]:
-        """Iterate over records as Arrow columns, as `Consumer.arrow_batches` does."""
-        batches = cast("Any", self._opened).arrow_batches(**options)
+    def arrow_batches(
+        self,
+        *,
+        max_records: int | None = None,
+        max_bytes: int = USUAL_BYTES,
+        columns: Iterable[str] | None = None,
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """Iterate over Arrow batches; one is finished when the next is asked for."""
+        batches = self._opened.arrow_batches(max_records=max_records, max_bytes=max_bytes, columns=columns)
         while (batch := self._ask(lambda _: anext(batches, None))) is not None:
             yield batch
 

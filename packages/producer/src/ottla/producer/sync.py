@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack
 
 from ottla.client.blocking import LoopThread
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
@@ -17,9 +17,6 @@ from ottla.producer.producer import Producer
 from ottla.producer.record import RecordMetadata
 from ottla.producer.sending import Acknowledgements, BatchBuilder, Headers
 from ottla.protocol.topics import TopicPartition
-
-if TYPE_CHECKING:
-    import pyarrow
 
 T = TypeVar("T")
 
@@ -150,11 +147,9 @@ class SyncProducer:
         )
         return SyncAcknowledgements(self._thread, inner)
 
-    def send_arrow(
-        self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch, **columns: Any
-    ) -> SyncAcknowledgements:
-        """Send the rows of an Arrow table or record batch, as `Producer.send_arrow` does."""
-        inner = self._ordered(lambda producer: cast("Any", producer).send_arrow(topic, table, **columns))
+    def send_arrow(self, topic: str, data: object, **columns: str) -> SyncAcknowledgements:
+        """Send the rows of Arrow columns, as `Producer.send_arrow` does; `columns` name them."""
+        inner = self._ordered(lambda producer: producer.send_arrow(topic, data, **columns))
         return SyncAcknowledgements(self._thread, inner)
 
     def create_batch(self) -> BatchBuilder:
