@@ -22,6 +22,8 @@ from ottla.consumer.assignors import (
     shared_protocol,
 )
 from ottla.consumer.assignors.user_data import decode_sticky, encode_sticky
+from ottla.consumer.group_errors import GroupFailed
+from ottla.consumer.leadership import Leadership
 from ottla.protocol.topics import TopicPartition
 
 NAMES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
@@ -196,3 +198,26 @@ def test_sticky_shares_differ_by_one_where_all_read_the_same(count: int, partiti
     sizes = [len(partitions) for partitions in StickyAssignor().assign(there, members).values()]
 
     assert max(sizes) - min(sizes) <= 1
+
+
+class Generous:
+    """An assignor that gives everything to everybody."""
+
+    name = "generous"
+    protocols = (RebalanceProtocol.EAGER,)
+
+    def user_data(self, topics: frozenset[str], last: Assigned | None) -> bytes | None:
+        return None
+
+    def assign(
+        self, topics: TopicRacks, members: Mapping[str, MemberSubscription]
+    ) -> dict[str, list[TopicPartition]]:
+        return {member_id: [TopicPartition("t", 0)] for member_id in members}
+
+
+def test_an_assignor_that_gives_a_partition_to_two_members_is_stopped() -> None:
+    leadership = Leadership({"a": reading("t"), "b": reading("t")}, assigns=True)
+    leadership.watched = topics(t=1)
+
+    with pytest.raises(GroupFailed, match="'generous' gave t-0 to a and to b"):
+        leadership.assign(Generous())

@@ -179,7 +179,7 @@ class World:
 
     def _is_settled(self) -> bool:
         stable = all(member.phase is Phase.STABLE for member in self.members.values())
-        seen = all(not member.leads or self._counts(member) for member in self.members.values())
+        seen = all(member.leadership is None or self._counts(member) for member in self.members.values())
         # Whoever died, or is static and went, stays known until its session times out.
         known = {each.member_id for each in self.driver.group.members}
         stable = stable and known == {member.member_id for member in self.members.values()}

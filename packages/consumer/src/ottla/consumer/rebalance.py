@@ -36,10 +36,9 @@ from ottla.consumer.assignors import (
 from ottla.consumer.group_errors import Fenced, GroupFailed, refusal
 from ottla.consumer.group_payloads import (
     decode_assignment,
-    decode_subscription,
-    encode_assignment,
     encode_subscription,
 )
+from ottla.consumer.leadership import Leadership
 from ottla.consumer.rebalance_events import (
     Adopt,
     Adopted,
@@ -124,15 +123,11 @@ class Member:
         self.generation = NO_GENERATION
         self.owned: Partitions = NOBODY
         self.wanted: frozenset[str] | None = None
-        self.leads = False
-        self.watched: TopicRacks = {}
-        """What the leader's assignment was made from; other members watch nothing."""
+        self.leadership: Leadership | None = None
         self._joined_topics: frozenset[str] = frozenset()
         self._protocol_name = ""
         self._assigned: Partitions = NOBODY
         self._last: Assigned | None = None
-        self._subscriptions: dict[str, MemberSubscription] = {}
-        self._skip_assignment = False
         self._rejoin: str | None = None
         self._reason = "the consumer starts"
         self._closing = False
@@ -160,6 +155,11 @@ class Member:
     def is_closed(self) -> bool:
         """Whether `Closing` has been done with."""
         return self._closing and self.phase is Phase.OUT
+
+    @property
+    def watched(self) -> TopicRacks:
+        """What the leader's assignment was made from; other members watch nothing."""
+        return {} if self.leadership is None else self.leadership.watched
 
     @property
     def wake_at_ms(self) -> float | None:
@@ -292,7 +292,7 @@ class Member:
 
     def _forget_membership(self) -> None:
         self.member_id, self.generation = UNKNOWN_MEMBER, NO_GENERATION
-        self.leads, self.watched = False, {}
+        self.leadership = None
         self._beat_out = False
 
     # --- giving up and joining
@@ -359,28 +359,27 @@ class Member:
         if answer.token != self._token or self.phase is not Phase.JOINING:
             return
         self.member_id, self.generation = answer.member_id, answer.generation
-        was_leader = self._was(answer.leader_id)
-        self.leads = answer.leader_id == answer.member_id or was_leader
         self._protocol_name = answer.protocol_name
         self._beat_at_ms = self._now_ms + self.rules.heartbeat_interval_ms
-        self._subscriptions = {}
-        self.watched = {}
-        if not self.leads:
-            self._sync({})
-            return
-        if was_leader:
-            self._subscriptions = {self.member_id: MemberSubscription(tuple(self._joined_topics))}
-            self._look_up(skip_assignment=True)
-            return
+        self.leadership = None
         try:
-            self._subscriptions = {
-                each.member_id: decode_subscription(each.metadata, each.instance_id)
-                for each in answer.members
-            }
-        except MalformedMessage as error:
-            self._fail(GroupFailed(f"a member of group {self.rules.group_id!r} is no consumer: {error}"))
+            self.leadership = self._leadership(answer)
+        except GroupFailed as error:
+            self._fail(error)
             return
-        self._look_up(skip_assignment=answer.skip_assignment)
+        if self.leadership is None:
+            self._sync({})
+        else:
+            self.phase = Phase.LOOKING_UP
+            self._effects.append(LookUp(self._token, self.leadership.topics))
+
+    def _leadership(self, answer: Joined) -> Leadership | None:
+        if answer.leader_id == answer.member_id:
+            return Leadership.of(answer, self.rules.group_id)
+        if self._was(answer.leader_id):
+            alone = {self.member_id: MemberSubscription(tuple(self._joined_topics))}
+            return Leadership(alone, assigns=False)
+        return None
 
     def _was(self, leader_id: str) -> bool:
         """Say whether the leader is this static member's former self, by the ids that brokers make.
@@ -393,35 +392,22 @@ class Member:
             instance_id is not None and leader_id != self.member_id and leader_id[:-36] == f"{instance_id}-"
         )
 
-    def _look_up(self, *, skip_assignment: bool) -> None:
-        self.phase = Phase.LOOKING_UP
-        self._skip_assignment = skip_assignment
-        topics = frozenset(topic for each in self._subscriptions.values() for topic in each.topics)
-        self._effects.append(LookUp(self._token, topics))
-
     def _topics_found(self, found: TopicsFound) -> None:
-        if found.token != self._token or self.phase is not Phase.LOOKING_UP:
+        if found.token != self._token or self.phase is not Phase.LOOKING_UP or self.leadership is None:
             return
-        self.watched = dict(found.topics)
-        if self._skip_assignment:
-            self._sync({})
-            return
+        self.leadership.watched = dict(found.topics)
         try:
-            given = self._assign(found.topics)
+            assignments = self.leadership.assign(self._chosen()) if self.leadership.assigns else {}
         except Exception as error:  # an assignor of the application's own may raise anything
             self._fail(error)
             return
-        self._sync(
-            {member_id: encode_assignment(given.get(member_id, ())) for member_id in self._subscriptions}
-        )
+        self._sync(assignments)
 
-    def _assign(self, topics: TopicRacks) -> Mapping[str, Partitions]:
-        known = {each.name: each for each in self.rules.assignors}
-        if self._protocol_name not in known:
-            raise GroupFailed(f"the group chose the assignor {self._protocol_name!r}, which we do not have")
-        there = {topic: racks for topic, racks in topics.items() if racks}
-        given = known[self._protocol_name].assign(there, self._subscriptions)
-        return {member_id: frozenset(partitions) for member_id, partitions in given.items()}
+    def _chosen(self) -> Assignor:
+        for assignor in self.rules.assignors:
+            if assignor.name == self._protocol_name:
+                return assignor
+        raise GroupFailed(f"the group chose the assignor {self._protocol_name!r}, which we do not have")
 
     def _sync(self, assignments: Mapping[str, bytes]) -> None:
         self.phase = Phase.SYNCING
@@ -484,9 +470,7 @@ class Member:
 
     def _topics_seen(self, topics: TopicRacks) -> None:
         """Rebalance if the assignment was made from something else; only the leader is told of topics."""
-        seen = {topic: tuple(racks) for topic, racks in topics.items() if racks}
-        made_from = {topic: tuple(racks) for topic, racks in self.watched.items() if racks}
-        if not self.leads or seen == made_from:
+        if self.leadership is None or not self.leadership.differs(topics):
             return
         if self.phase is Phase.STABLE:
             self._prepare("topics or partitions are new or gone")
