@@ -102,7 +102,7 @@ def run_in_child(script: str, name: str, servers: str, topic: str, size: int, co
         [sys.executable, script, "--child", task], capture_output=True, text=True, timeout=600, check=False
     )
     if done.returncode:
-        print(f"  {name} failed: {(done.stderr or done.stdout).strip()[-1500:]}", flush=True)
+        print(f"  {name} failed: {(done.stderr or done.stdout).strip()[-400:]}", flush=True)
         return None
     found = json.loads(done.stdout.splitlines()[-1])
     millions = found["messages"] / 1e6

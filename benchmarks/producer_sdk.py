@@ -84,25 +84,24 @@ async def await_send_keyed(meter: Meter, servers: str, topic: str, size: int, co
 
 
 async def send_nowait(meter: Meter, servers: str, topic: str, size: int, count: int) -> None:
-    """`send_nowait(...)`, with a turn for the event loop after every hundred, and a wait when all is full."""
+    """`send_nowait(...)`, with a turn for the event loop after every thousand, and a wait when all is full."""
     import asyncio
 
     from ottla.producer.errors import BufferFull
 
-    values = [values_of(size)[start : start + 100] for start in range(0, 1000, 100)]
+    values = values_of(size)
     async with ours(servers) as producer:
         send = producer.send_nowait
         await producer.partitions_for(topic)
 
         async def some(times: int) -> None:
             for _ in range(times):
-                for hundred in values:
-                    for value in hundred:
-                        try:
-                            send(topic, value)
-                        except BufferFull:
-                            await (await producer.send(topic, value))
-                    await asyncio.sleep(0)
+                for value in values:
+                    try:
+                        send(topic, value)
+                    except BufferFull:
+                        await producer.send(topic, value)  # which waits for room
+                await asyncio.sleep(0)
             await producer.flush()
 
         await some(WARM_UP // 1000)
