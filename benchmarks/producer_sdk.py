@@ -84,7 +84,7 @@ async def await_send_keyed(meter: Meter, servers: str, topic: str, size: int, co
 
 
 async def send_nowait(meter: Meter, servers: str, topic: str, size: int, count: int) -> None:
-    """`send_nowait(...)`, with a turn for the event loop after every thousand, and a wait when all is full."""
+    """`send_nowait(...)`, with a turn for the event loop after every thousand; a wait when all is full."""
     import asyncio
 
     from ottla.producer.errors import BufferFull
