@@ -24,6 +24,7 @@ _KAFKA = {
     "auto.create.topics.enable": "true",
     "offsets.topic.num.partitions": "8",
     "transaction.state.log.num.partitions": "8",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "group.min.session.timeout.ms": "1000",
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer
 
@@ -167,6 +168,130 @@ async def test_calls_that_do_not_fit_say_what_to_do(
     async with Producer(transactional.bootstrap_servers) as plain:
         with pytest.raises(TransactionError, match="transactional_id"):
             await plain.begin_transaction()
+
+
+async def test_a_record_that_comes_while_its_transaction_commits_is_refused(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    async with Producer(
+        transactional.bootstrap_servers, transactional_id=fresh("id"), linger_ms=100
+    ) as producer:
+        for number in range(5):
+            await producer.begin_transaction()
+            await producer.send(topic, b"%d" % number)
+            committing = asyncio.create_task(producer.commit_transaction())
+            await asyncio.sleep(0)  # the commit has begun
+            with pytest.raises(TransactionError, match="cannot send records"):
+                await producer.send(topic, b"too late")
+            await committing
+
+    assert await committed(transactional, topic, 5) == [b"%d" % number for number in range(5)]
+
+
+async def test_a_record_that_never_finds_its_place_leaves_only_the_abort(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+        await producer.begin_transaction()
+        lost = producer.send_nowait(topic, b"nowhere", partition=77)
+        with pytest.raises(TransactionFailed, match="partitions 0 to 2"):
+            await producer.commit_transaction()
+        with pytest.raises(ValueError, match="77"):
+            await lost
+        await producer.abort_transaction()
+        async with producer.transaction():
+            await producer.send(topic, b"kept")
+
+    assert await committed(transactional, topic, 1) == [b"kept"]
+
+
+async def test_a_block_that_is_cancelled_is_aborted(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                async with producer.transaction():
+                    await producer.send_and_wait(topic, b"dropped")
+                    await asyncio.Event().wait()
+        async with producer.transaction():
+            await producer.send(topic, b"kept")
+
+    assert await committed(transactional, topic, 1) == [b"kept"]
+
+
+async def test_a_transaction_whose_time_is_over_is_aborted_by_the_coordinator(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    name = fresh("id")
+    async with (
+        Consumer(
+            bootstrap_servers=transactional.bootstrap_servers, isolation_level="read_committed"
+        ) as reader,
+        Producer(
+            transactional.bootstrap_servers, transactional_id=name, transaction_timeout_ms=1_000
+        ) as producer,
+    ):
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"dropped", partition=0)
+        partition = TopicPartition(topic, 0)
+        async with asyncio.timeout(
+            30
+        ):  # the marker of the abort moves where readers of committed records end
+            while (await reader.end_offsets([partition]))[partition] < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+            await producer.commit_transaction()
+        with pytest.raises(ProducerLost, match="close this producer"):
+            await producer.begin_transaction()
+    async with Producer(transactional.bootstrap_servers, transactional_id=name) as producer:
+        async with producer.transaction():
+            await producer.send(topic, b"kept")
+
+    assert await committed(transactional, topic, 1) == [b"kept"]
+
+
+async def test_transactions_follow_each_other_without_long_waits(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+        async with asyncio.timeout(60):
+            for number in range(50):
+                async with producer.transaction():
+                    await producer.send(topic, b"%02d" % number)
+
+    assert await committed(transactional, topic, 50) == [b"%02d" % number for number in range(50)]
+
+
+async def test_confluents_consumer_sees_what_is_committed(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+        for number in range(6):
+            await producer.begin_transaction()
+            await producer.send(topic, b"%d" % number, partition=0)
+            await (producer.commit_transaction() if number % 2 else producer.abort_transaction())
+
+    def read() -> list[bytes | None]:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": transactional.bootstrap_servers,
+                "group.id": fresh("confluent"),
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+            }
+        )
+        try:
+            consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+            found: list[bytes | None] = []
+            while (message := consumer.poll(20)) is not None and message.error() is None:
+                found.append(message.value())
+            return found
+        finally:
+            consumer.close()
+
+    assert await asyncio.to_thread(read) == [b"1", b"3", b"5"]
 
 
 async def test_offsets_are_committed_with_the_transaction_or_not_at_all(

@@ -46,6 +46,25 @@ def test_after_a_lost_record_there_is_only_the_abort() -> None:
     assert state.cause is None
 
 
+def test_no_record_is_taken_from_the_moment_of_a_commit_on() -> None:
+    state = opened()
+    state.to(Phase.FLUSHING, "commit")
+    assert not state.takes_records
+    with pytest.raises(TransactionError, match="about to commit"):
+        state.refuse("send records")
+
+
+def test_a_transaction_may_be_aborted_until_the_coordinator_may_have_committed_it() -> None:
+    state = opened()
+    assert state.may_be_aborted
+    state.to(Phase.FLUSHING, "commit")
+    assert state.may_be_aborted
+    state.to(Phase.COMMITTING, "commit")
+    assert not state.may_be_aborted
+    with pytest.raises(TransactionError, match="cannot abort"):
+        state.to(Phase.ABORTING, "abort")
+
+
 def test_a_fenced_producer_can_do_nothing_more() -> None:
     state = opened()
     state.failed(ProducerFenced())
@@ -60,6 +79,7 @@ def test_an_ended_transaction_forgets_its_partitions() -> None:
     state.partitions.add(TopicPartition("t", 0))
     state.has_offsets = True
     known = state.is_empty
+    state.to(Phase.FLUSHING, "commit")
     state.to(Phase.COMMITTING, "commit")
     state.to(Phase.IDLE, "commit")
     assert (known, state.is_empty) == (False, True)
@@ -79,7 +99,7 @@ def test_no_way_leads_from_a_failure_to_a_commit(steps: list[object]) -> None:
             state.failed(ProducerFenced())
         elif step == "lost record":
             state.failed(MessageTooLarge())
-            failed = failed or before in (Phase.OPEN, Phase.COMMITTING)
+            failed = failed or before in (Phase.OPEN, Phase.FLUSHING, Phase.COMMITTING)
         elif isinstance(step, Phase):
             try:
                 state.to(step, "go on")

@@ -87,7 +87,7 @@ class Producer(RowSending):
         self.metrics = ProducerMetrics(buffer_total_bytes=config.buffer_memory, available=self._available)
         self._cluster = Cluster(config.client.bootstrap_servers, config.client)
         self._room = Room(self.gathering, config.max_block_ms, self.metrics)
-        self._unplaced = Unplaced()
+        self._unplaced = Unplaced(self._lost_unplaced)
         self._interceptors = Interceptors(config.interceptors)
         self._on_send = self._interceptors.methods("on_send")
         self._on_enqueue = self._interceptors.methods("on_enqueue")
@@ -336,18 +336,16 @@ class Producer(RowSending):
         When the coordinator cannot be reached, it may be called again.
         """
         transactions = self._transactional
-        if transactions.state.phase is Phase.OPEN:
-            self.quick = False
+        self.quick = False
+        if transactions.state.phase is not Phase.COMMITTING:
+            transactions.state.to(Phase.FLUSHING, "commit")  # from here on no record is taken
             await self.flush()
-        if transactions.state.phase in (Phase.FAILED, Phase.LOST):
-            transactions.state.refuse("commit")
         await transactions.commit()
 
     async def abort_transaction(self) -> None:
         """Give up everything that was sent since the transaction began."""
         transactions = self._transactional
-        if transactions.state.phase not in (Phase.OPEN, Phase.FAILED, Phase.ABORTING):
-            transactions.state.refuse("abort")
+        transactions.state.to(Phase.ABORTING, "abort")
         self.quick = False
         aborted = TransactionFailed("the transaction was aborted before the record was sent")
         self._unplaced.fail_all(aborted)
@@ -381,6 +379,10 @@ class Producer(RowSending):
         timeout_ms = config.transaction_timeout_ms
         return Transactions(self._cluster, config.transactional_id, timeout_ms, self.metrics)
 
+    def _lost_unplaced(self, error: BaseException) -> None:
+        if self._transactions is not None:
+            self._transactions.failed(error)
+
     async def _start_transactions(self) -> None:
         if self._transactions is None:
             return
@@ -392,7 +394,7 @@ class Producer(RowSending):
 
     async def _leave_transaction(self) -> None:
         """Abort what is open, within a bound: nobody will commit it any more."""
-        if self._transactions is None or self._transactions.state.phase not in (Phase.OPEN, Phase.FAILED):
+        if self._transactions is None or not self._transactions.state.may_be_aborted:
             return
         try:
             async with asyncio.timeout(LAST_FLUSH_S):

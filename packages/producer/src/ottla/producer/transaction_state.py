@@ -1,8 +1,8 @@
 """Where a transactional producer is, and where it may go from there. Pure.
 
-    IDLE -> OPEN -> COMMITTING -> IDLE
-              |  -> ABORTING   -> IDLE
-              -> FAILED -> ABORTING
+    IDLE -> OPEN -> FLUSHING -> COMMITTING -> IDLE
+    OPEN, FLUSHING -> ABORTING -> IDLE
+    OPEN, FLUSHING -> FAILED -> ABORTING
     and from everywhere to LOST, where there is nothing to do but close the producer.
 
 A transaction that FAILED can only be aborted: a record or an offset of it is not written. A producer is LOST
@@ -35,6 +35,7 @@ class Phase(Enum):
     CLOSED = "not open"
     IDLE = "in no transaction"
     OPEN = "in a transaction"
+    FLUSHING = "about to commit"
     FAILED = "in a transaction that can only be aborted"
     COMMITTING = "committing"
     ABORTING = "aborting"
@@ -44,7 +45,8 @@ class Phase(Enum):
 _ALLOWED: dict[Phase, frozenset[Phase]] = {
     Phase.CLOSED: frozenset({Phase.IDLE}),
     Phase.IDLE: frozenset({Phase.OPEN}),
-    Phase.OPEN: frozenset({Phase.FAILED, Phase.COMMITTING, Phase.ABORTING}),
+    Phase.OPEN: frozenset({Phase.FAILED, Phase.FLUSHING, Phase.ABORTING}),
+    Phase.FLUSHING: frozenset({Phase.FAILED, Phase.FLUSHING, Phase.COMMITTING, Phase.ABORTING}),
     Phase.FAILED: frozenset({Phase.ABORTING}),
     Phase.COMMITTING: frozenset({Phase.IDLE, Phase.COMMITTING, Phase.FAILED}),
     Phase.ABORTING: frozenset({Phase.IDLE, Phase.ABORTING}),
@@ -100,6 +102,11 @@ class TransactionState:
         return self.phase is Phase.OPEN
 
     @property
+    def may_be_aborted(self) -> bool:
+        """Whether there is a transaction, and no commit of it may have reached the coordinator."""
+        return Phase.ABORTING in _ALLOWED[self.phase]
+
+    @property
     def is_empty(self) -> bool:
         """Whether the coordinator has not heard of the transaction: then there is nothing for it to end."""
         return not self.partitions and not self.has_offsets
@@ -129,7 +136,7 @@ class TransactionState:
         """Take in that something of the transaction went wrong for good."""
         if is_fatal(error):
             self.phase, self.cause = Phase.LOST, error
-        elif self.phase in (Phase.OPEN, Phase.COMMITTING):
+        elif self.phase in (Phase.OPEN, Phase.FLUSHING, Phase.COMMITTING):
             self.phase, self.cause = Phase.FAILED, error
 
     def unregistered(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:

@@ -14,9 +14,11 @@ from typing import TypeVar
 from ottla.client.cluster import GROUP, TRANSACTION, Cluster
 from ottla.client.errors import ClientError
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.retry import Backoff, retrying
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.transaction_state import (
     Phase,
+    TransactionError,
     TransactionState,
     is_fatal,
 )
@@ -25,6 +27,7 @@ from ottla.protocol.errors import (
     ErrorCode,
     KafkaError,
     NotCoordinator,
+    TransactionAbortable,
     error_for,
 )
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -49,6 +52,8 @@ T = TypeVar("T")
 
 # From version 4 on the request is for brokers among themselves.
 _ADD_PARTITIONS_FOR_CLIENTS = 3
+# A coordinator that still writes the end of the last transaction has mostly done so after this.
+_SOON_MS = 20
 
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
@@ -63,6 +68,7 @@ class Transactions:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self._metrics = metrics
+        self._backoff = Backoff(_SOON_MS, cluster.config.retry_backoff_max_ms)
         self._registering = asyncio.Lock()
         self.state = TransactionState()
         self.producer_id = -1
@@ -94,6 +100,10 @@ class Transactions:
         except (ClientError, KafkaError) as error:
             self.failed(error.__cause__ or error)
             raise
+        except asyncio.CancelledError:
+            # They may or may not be stored, so committing what was sent with them would be a guess.
+            self.failed(TransactionError("sending offsets was cancelled"))
+            raise
 
     async def commit(self) -> None:
         """Have the coordinator commit; everything was flushed before. May be called again after a failure."""
@@ -101,7 +111,7 @@ class Transactions:
         try:
             await self._end(committed=True)
         except (ClientError, KafkaError) as error:
-            if is_fatal(error):
+            if is_fatal(error) or isinstance(error, TransactionAbortable):
                 self.state.failed(error)
             raise
         self.state.to(Phase.IDLE, "commit")
@@ -249,7 +259,8 @@ class Transactions:
         raise error
 
     async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        return await self._cluster.retry(what, ask)
+        timeout_s = self._cluster.config.default_api_timeout_ms / 1_000
+        return await retrying(what, ask, timeout_s=timeout_s, backoff=self._backoff)
 
 
 def _offset_topics(offsets: Offsets) -> list[TxnOffsetCommitRequestTopic]:

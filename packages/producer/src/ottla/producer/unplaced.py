@@ -27,9 +27,10 @@ class _Waiting:
 
 
 class Unplaced:
-    """Records by topic that wait for their topic."""
+    """Records by topic that wait for their topic; `on_failure` hears of those that will never be written."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_failure: Callable[[BaseException], None] = lambda error: None) -> None:
+        self._on_failure = on_failure
         self._topics: dict[str, _Waiting] = {}
 
     def __contains__(self, topic: str) -> bool:
@@ -51,18 +52,24 @@ class Unplaced:
         return acknowledgement
 
     def place(self, topic: str, put: Callable[[ProducerRecord], Acknowledgement]) -> None:
-        """Put the records of a topic where they go."""
+        """Put the records of a topic where they go; one that goes nowhere fails with what `put` raised."""
         waiting = self._topics.pop(topic, None)
         if waiting is None:
             return
         for acknowledgement, record in waiting.records:
-            place(acknowledgement, put(record))
+            try:
+                placed = put(record)
+            except Exception as error:
+                self._on_failure(error)
+                placed = _failed(error)
+            place(acknowledgement, placed)
         all_placed(waiting.stand_in)
 
     def fail(self, topic: str, error: BaseException) -> None:
         """Give the records of a topic up."""
         waiting = self._topics.pop(topic, None)
         if waiting is not None:
+            self._on_failure(error)
             waiting.stand_in.fail(error)
 
     def fail_all(self, error: BaseException) -> None:
@@ -75,3 +82,10 @@ class Unplaced:
         waiting = [each.stand_in.settled() for each in self._topics.values()]
         if waiting:
             await asyncio.wait(waiting)
+
+
+def _failed(error: BaseException) -> Acknowledgement:
+    batch = placeholder(asyncio.get_running_loop())
+    acknowledgement = waiting_acknowledgement(batch)
+    batch.fail(error)
+    return acknowledgement
