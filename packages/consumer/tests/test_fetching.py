@@ -429,3 +429,15 @@ async def test_raw_pieces_move_the_position_and_the_rest_can_be_given_back(broke
         assert await consumer.position(A) == 5
         assert await take(consumer, 5) == [b"5", b"6", b"7", b"8", b"9"]
         assert consumer._side.finished_offsets()[A].offset == 9
+
+
+async def test_several_tasks_may_iterate_and_every_record_comes_to_one(broker: ScriptedBroker) -> None:
+    log = Log(broker, partitions=4)
+    async with reader(broker) as consumer:
+        tasks = [asyncio.create_task(take(consumer, 100)) for _ in range(4)]
+        for round_ in range(10):
+            for partition in range(4):
+                log.add(*(b"%d-%d-%d" % (partition, round_, n) for n in range(10)), partition=partition)
+            await asyncio.sleep(0.03)
+        found = [value for task in tasks for value in await task]
+    assert len(found) == len(set(found)) == 400

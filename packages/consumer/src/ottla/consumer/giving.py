@@ -60,6 +60,8 @@ class Giver(RecordSource):
         place = await self._next_place((), deadline_s)
         if place is None:
             raise StopAsyncIteration
+        if self._current is not None:  # another task asked while we waited: its partition must not get lost
+            self._leave_current()
         self._current = place.pieces[0].cursor
 
     async def _collect(

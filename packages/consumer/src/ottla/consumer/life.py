@@ -135,7 +135,7 @@ class Life(Giver):
         except asyncio.CancelledError:
             self._fail(ConsumerClosed("the consumer was cancelled"), started)
             raise
-        except BaseException as error:
+        except Exception as error:
             self._fail(error, started)
         finally:
             self._tasks = None
