@@ -27,8 +27,9 @@ from ottla.consumer.group_config import GroupConfig
 from ottla.consumer.group_errors import Fenced
 from ottla.consumer.group_requests import GroupRequests
 from ottla.consumer.listener import tell
+from ottla.consumer.member_rules import MemberRules, Phase
 from ottla.consumer.metrics import ConsumerMetrics
-from ottla.consumer.rebalance import NO_GENERATION, Member, MemberRules, Phase
+from ottla.consumer.rebalance import NO_GENERATION, Member
 from ottla.consumer.rebalance_events import (
     Adopt,
     Adopted,

@@ -20,11 +20,8 @@ the generation it was for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import assert_never
 
-from ottla.client.retry import Backoff
 from ottla.consumer.assignors import (
     Assigned,
     Assignor,
@@ -39,6 +36,7 @@ from ottla.consumer.group_payloads import (
     encode_subscription,
 )
 from ottla.consumer.leadership import Leadership
+from ottla.consumer.member_rules import BEATING, REBALANCING, MemberRules, Phase
 from ottla.consumer.rebalance_events import (
     Adopt,
     Adopted,
@@ -74,39 +72,6 @@ NOBODY: Partitions = frozenset()
 
 _ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
 _LATER = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS, *_ELSEWHERE)
-
-
-class Phase(Enum):
-    """What a member is doing."""
-
-    OUT = "out"
-    PREPARING = "preparing"
-    JOINING = "joining"
-    LOOKING_UP = "looking up"
-    SYNCING = "syncing"
-    SHEDDING = "shedding"
-    ADOPTING = "adopting"
-    STABLE = "stable"
-    WAITING = "waiting"
-    LEAVING = "leaving"
-
-
-_REBALANCING = (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
-_BEATING = frozenset(Phase) - {Phase.OUT, Phase.JOINING, Phase.WAITING, Phase.LEAVING}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRules:
-    """What does not change while a member lives."""
-
-    group_id: str
-    assignors: tuple[Assignor, ...]
-    instance_id: str | None = None
-    rack: str | None = None
-    heartbeat_interval_ms: float = 3_000
-    max_poll_interval_ms: float = 300_000
-    leave_patience_ms: float = 10_000
-    backoff: Backoff = field(default_factory=lambda: Backoff(jitter=0))
 
 
 class Member:
@@ -165,13 +130,13 @@ class Member:
     def wake_at_ms(self) -> float | None:
         """When to say `TimePassed`; None when only an answer can change something."""
         due = []
-        if self.phase in _BEATING and self.generation != NO_GENERATION and not self._beat_out:
+        if self.phase in BEATING and self.generation != NO_GENERATION and not self._beat_out:
             due.append(self._beat_at_ms)
         if self.phase is Phase.WAITING:
             due.append(self._retry_at_ms)
         if self.phase is Phase.STABLE:
             due.append(self._idle_at_ms)
-        if self.phase in _REBALANCING and not self._is_staying:
+        if self.phase in REBALANCING and not self._is_staying:
             due.append(self._leave_by_ms)
         return min(due, default=None)
 
@@ -242,9 +207,9 @@ class Member:
             self._prepare(self._reason)
         if self.phase is Phase.STABLE and self._now_ms >= self._idle_at_ms:
             self._leave_idle()
-        if self.phase in _REBALANCING and not self._is_staying and self._now_ms >= self._leave_by_ms:
+        if self.phase in REBALANCING and not self._is_staying and self._now_ms >= self._leave_by_ms:
             self._stop()
-        beating = self.phase in _BEATING and self.generation != NO_GENERATION
+        beating = self.phase in BEATING and self.generation != NO_GENERATION
         if beating and not self._beat_out and self._now_ms >= self._beat_at_ms:
             self._beat_out = True
             self._effects.append(Heartbeat(self.member_id, self.generation))
@@ -264,7 +229,7 @@ class Member:
         """
         if self.phase in (Phase.PREPARING, Phase.SHEDDING, Phase.ADOPTING, Phase.LEAVING, Phase.OUT):
             return
-        if self.phase in _REBALANCING and self.owned and self.generation != NO_GENERATION:
+        if self.phase in REBALANCING and self.owned and self.generation != NO_GENERATION:
             self._leave_by_ms = self._now_ms + self.rules.leave_patience_ms
         else:
             self._stop()
@@ -514,7 +479,7 @@ class Member:
     # --- what goes wrong
 
     def _refused(self, answer: Refused) -> None:
-        if answer.token != self._token or self.phase not in _REBALANCING:
+        if answer.token != self._token or self.phase not in REBALANCING:
             return
         if answer.failure is not None:
             self._fail(answer.failure)
