@@ -1,4 +1,7 @@
-"""Every README and docs page does what it shows: its code is run, its output compared."""
+"""Every README and docs page does what it shows: its code is run, its output compared.
+
+Each page has a broker of its own, as its reader has: pages may use the same names.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ def pages() -> Iterator[object]:
             yield pytest.param(page, id=str(page.relative_to(ROOT)))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with Background(EmbeddedCoordinator(tmp_path_factory.mktemp("zookeeper"))) as server:
         yield server.value.connect_string
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def broker(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("docs"), {"zookeeper.connect": zookeeper}) as running:
         yield running

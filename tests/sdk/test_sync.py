@@ -146,6 +146,36 @@ def test_many_records_at_once(cluster: Any, fresh: Callable[[str], str]) -> None
     assert offsets == [before.result().offset + 1 + index for index in range(3)]
 
 
+def test_a_transaction_of_a_thread_is_written_whole_or_not_at_all(
+    cluster: Any, fresh: Callable[[str], str]
+) -> None:
+    if not cluster.has_transactions:
+        pytest.skip("this broker has no transactions")
+    topic, group, place = fresh("transaction"), fresh("group"), TopicPartition(fresh("read"), 0)
+    with SyncProducer(cluster.bootstrap_servers, transactional_id=fresh("writer")) as producer:
+        with producer.transaction():
+            producer.send_and_wait(place.topic, b"read", partition=0)
+        with producer.transaction():
+            producer.send(topic, b"a", partition=0)
+            producer.send(topic, b"b", partition=0)
+            producer.send_offsets({place: 1}, group)
+        with pytest.raises(LookupError), producer.transaction():
+            producer.send(topic, b"lost", partition=0)
+            raise LookupError
+        with producer.transaction():
+            producer.send(topic, b"c", partition=0)
+
+    with SyncConsumer(
+        topic,
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id=group,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    ) as consumer:
+        assert [record.value for record in islice(consumer, 3)] == [b"a", b"b", b"c"]
+        assert consumer.committed(place) == 1
+
+
 def test_a_producer_without_a_broker_says_so() -> None:
     with pytest.raises(DeadlineExceeded, match=r"127\.0\.0\.1:1"):
         SyncProducer("127.0.0.1:1", bootstrap_timeout_ms=200).start()

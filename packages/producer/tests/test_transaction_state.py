@@ -56,11 +56,11 @@ def test_no_record_is_taken_from_the_moment_of_a_commit_on() -> None:
 
 def test_a_transaction_may_be_aborted_until_the_coordinator_may_have_committed_it() -> None:
     state = opened()
-    assert state.may_be_aborted
-    state.to(Phase.FLUSHING, "commit")
-    assert state.may_be_aborted
-    state.to(Phase.COMMITTING, "commit")
-    assert not state.may_be_aborted
+    may_be_aborted = [state.may_be_aborted]
+    for phase in (Phase.FLUSHING, Phase.COMMITTING):
+        state.to(phase, "commit")
+        may_be_aborted.append(state.may_be_aborted)
+    assert may_be_aborted == [True, True, False]
     with pytest.raises(TransactionError, match="cannot abort"):
         state.to(Phase.ABORTING, "abort")
 

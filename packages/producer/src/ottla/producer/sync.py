@@ -85,9 +85,11 @@ class SyncProducer:
 
     def stop(self, timeout: float | None = None) -> None:
         """Send what is still waiting, and end; TimeoutError after `timeout` seconds."""
-        if self._thread.is_running:
-            self._thread.call(self._handover.emptied, timeout)
-        self._thread.close(timeout)
+        try:
+            if self._thread.is_running:
+                self._thread.call(self._handover.emptied, timeout)
+        finally:
+            self._thread.close(timeout)
 
     close = stop
 
@@ -186,10 +188,10 @@ class SyncProducer:
         self.begin_transaction()
         try:
             yield
+            self.commit_transaction()
         except BaseException:
-            self.abort_transaction()
+            self._ordered(lambda producer: producer._leave_transaction())
             raise
-        self.commit_transaction()
 
     def begin_transaction(self) -> None:
         """Begin a transaction; needs `transactional_id`."""
