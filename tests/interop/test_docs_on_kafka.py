@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from peers.apache_kafka import ApacheKafka
+from peers.certificates import missing_openssl
+from peers.secured_kafka import SecuredKafka, secured_kafka
 from peers.snippets import PAGES, ROOT, blocks, run_page
 
 pytestmark = pytest.mark.java
 
-NEEDS = "needs transactions"
+TRANSACTIONS = "needs transactions"
+TLS = "needs TLS"
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +24,29 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
         yield running
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, NEEDS)]
-)
-def test_the_page_does_what_it_shows_on_apache_kafka(page: Path, kafka: ApacheKafka, tmp_path: Path) -> None:
-    run_page(page, kafka.bootstrap_servers, tmp_path, NEEDS)
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    if missing := missing_openssl():
+        pytest.skip(missing)
+    with secured_kafka(tmp_path_factory.mktemp("secured"), "kafka-3.9") as running:
+        yield running
+
+
+def pages_with(mark: str) -> list[object]:
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, mark)]
+
+
+@pytest.mark.parametrize("page", pages_with(TRANSACTIONS))
+def test_what_needs_transactions_works_on_apache_kafka(
+    page: Path, kafka: ApacheKafka, tmp_path: Path
+) -> None:
+    run_page(page, kafka.bootstrap_servers, tmp_path, TRANSACTIONS)
+
+
+@pytest.mark.parametrize("page", pages_with(TLS))
+def test_what_needs_tls_works_on_apache_kafka(
+    page: Path, secured: SecuredKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ca.pem").write_bytes(secured.cafile.read_bytes())
+    run_page(page, secured.at("ENCRYPTED"), tmp_path, TLS, printed="localhost:9093")

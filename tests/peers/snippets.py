@@ -23,7 +23,7 @@ PAGES = sorted(
         *ROOT.glob("docs/**/*.md"),
     ]
 )
-PRINTED_PORT = "9092"
+PRINTED_SERVERS = "127.0.0.1:9092"
 PRINTED_ZOOKEEPER = "127.0.0.1:2181"
 TIMEOUT_S = 60
 _BLOCK = re.compile(
@@ -57,11 +57,12 @@ def run_page(
     folder: Path,
     mark: str | None = None,
     zookeeper: str = PRINTED_ZOOKEEPER,
+    printed: str = PRINTED_SERVERS,
 ) -> None:
     """Run the blocks of a page in their order, against a broker; names live on from block to block."""
     names: dict[str, object] = {"__name__": "snippet"}
     for block in blocks(page, mark):
-        code = block.code.replace(f"127.0.0.1:{PRINTED_PORT}", bootstrap_servers)
+        code = block.code.replace(printed, bootstrap_servers)
         code = code.replace(PRINTED_ZOOKEEPER, zookeeper)
         if block.language == "console":
             run_console(code, bootstrap_servers, folder)
