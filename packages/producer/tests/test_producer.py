@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,51 +12,14 @@ from ottla.producer import DeliveryTimeout, Producer, ProducerClosed, ProducerCo
 from ottla.producer.cli import _send_lines
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, MessageTooLarge
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import (
-    PartitionProduceResponse,
     ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
 )
 from ottla.protocol.records import decode_records, magic_at, read_header
+from peers.taking_broker import acknowledged, batches, serving
 
 FAST = ClientConfig(retry_backoff_ms=5, retry_backoff_max_ms=20)
-
-
-def serving(
-    broker: ScriptedBroker, error: Callable[[], int] = lambda: 0, *, partitions: int = 1
-) -> ScriptedBroker:
-    """Make a broker lead the topic `t` and acknowledge batches, with an error code for each of them."""
-    broker.on(MetadataRequest, lambda _: broker.metadata("t", partitions=partitions))
-    broker.on(InitProducerIdRequest, lambda _: InitProducerIdResponse(producer_id=9, producer_epoch=0))
-    broker.on(ProduceRequest, lambda request: acknowledged(request, error()))
-    return broker
-
-
-def acknowledged(request: ProduceRequest, error: int) -> ProduceResponse:
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                partition_responses=[
-                    PartitionProduceResponse(index=part.index, error_code=error, base_offset=100)
-                    for part in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
-
-
-def batches(broker: ScriptedBroker) -> list[bytes]:
-    return [
-        bytes(part.records or b"")
-        for request in broker.seen(ProduceRequest)
-        for topic in request.topic_data
-        for part in topic.partition_data
-    ]
 
 
 async def test_records_are_gathered_into_one_batch_and_acknowledged_each() -> None:

@@ -130,7 +130,7 @@ cdef class Sending:
             raise RecordTooLarge(size, self.gathering.max_record_size)
         return self._put(route, key, value, partition, timestamp_ms, packed)
 
-    def _put(self, Route route, key, value, partition, timestamp_ms, bytes headers):
+    def _put(self, Route route, bytes key, bytes value, partition, timestamp_ms, bytes headers):
         """Queue one record of bytes whose way is decided, except for the partition where that is None."""
         cdef Gathering gathering = self.gathering
         cdef int64_t stamp = gathering._now() if timestamp_ms is None else timestamp_ms
@@ -159,7 +159,7 @@ cdef class Sending:
     ):
         """Queue records from `start` on until the buffer is full; return the index of the first one left.
 
-        Values are bytes, or made bytes by `serialize`; keys, where there are any, are bytes or None.
+        Values are bytes, or made bytes or None by `serialize`; keys, where there are any, are bytes or None.
         """
         cdef Gathering gathering = self.gathering
         cdef Queue queue = None if partition is None else route._queue(partition)
@@ -176,11 +176,11 @@ cdef class Sending:
             if gathering.size_bytes >= gathering.buffer_memory:
                 return i
             value = <object>PyList_GET_ITEM(values, i)
+            if value is not None and not PyBytes_CheckExact(value):
+                value = serialize(value)
             if value is None:
                 v, value_size = NULL, -1
             else:
-                if not PyBytes_CheckExact(value):
-                    value = serialize(value)
                 v, value_size = <const unsigned char*>PyBytes_AS_STRING(<bytes?>value), PyBytes_GET_SIZE(value)
             k, key_size = NULL, -1
             if keys is not None:
@@ -202,10 +202,12 @@ cdef class Sending:
             out._add(batch, index, stamp)
         return count
 
-    def _send_batch(self, BatchBuilder builder, Route route, int32_t partition):
+    def _send_batch(self, BatchBuilder builder not None, Route route, int64_t partition):
         """Queue a batch that the application filled; return its first record's acknowledgement."""
         cdef Acknowledgement one = Acknowledgement.__new__(Acknowledgement)
-        cdef Batch batch = builder._sent()
+        cdef Batch batch
+        route._queue(partition)  # one that is not there is refused while the builder still has its batch
+        batch = builder._sent()
         self.gathering.add(batch, route, partition)
         one._batch, one._timestamp = batch, batch.base_timestamp
         return one

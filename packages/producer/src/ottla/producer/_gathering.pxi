@@ -65,7 +65,7 @@ cdef class Route:
     def partitions(self):
         return range(self.count)
 
-    cdef Queue _queue(self, int32_t index):
+    cdef Queue _queue(self, int64_t index):
         if not 0 <= index < self.count:
             raise ValueError(f"{self.topic!r} has the partitions 0 to {self.count - 1}, not {index}")
         return <Queue>self._queues[index]
@@ -196,7 +196,7 @@ cdef class Gathering:
             batch.queue._open = None
             batch.queue._expected = min(batch._position, self.batch_size)
 
-    def add(self, Batch batch, Route route, int32_t partition):
+    def add(self, Batch batch, Route route, int64_t partition):
         """Take in a batch that somebody else filled."""
         cdef Queue queue = route._queue(partition)
         if queue._open is not None:
@@ -234,11 +234,18 @@ cdef class Gathering:
         cdef bint full = batch.closed or self._flushing or batch._position >= self.batch_size or self.is_full
         return max(batch.not_before_ms, batch.created_ms if full else batch.created_ms + self.linger_ms)
 
+    def close(self, Batch batch):
+        """Let a batch take no more records."""
+        self._close(batch)
+
     def take(self, Batch batch):
         """Hand a batch to the sender: it takes no more records."""
         self._close(batch)
         batch.in_flight = True
         batch.queue.in_flight += 1
+        # The next look begins with the others: where requests are full, nobody is passed over twice.
+        self._active.pop(batch.queue, None)
+        self._active[batch.queue] = None
 
     def put_back(self, Batch batch, double not_before_ms):
         """Send a batch again later; it keeps its place."""
@@ -379,7 +386,7 @@ cdef class BatchBuilder:
     """A batch that an application fills itself: `create_batch` gives it, `send_batch` sends it."""
 
     cdef Batch _batch
-    cdef bint _closed
+    cdef bint _closed, _is_sent
 
     def __cinit__(self, Py_ssize_t limit):
         self._batch = Batch(None, limit, 0.0, None)
@@ -411,10 +418,10 @@ cdef class BatchBuilder:
 
     def _sent(self):
         """Give the batch away, once."""
-        if self._closed and self._batch is None:
+        if self._is_sent:
             raise ValueError("the batch was sent already")
-        batch, self._batch, self._closed = self._batch, None, True
-        return batch
+        self._is_sent = self._closed = True
+        return self._batch
 
 
 class BatchedRecord:

@@ -320,7 +320,7 @@ cdef class RowSending(Sending):
                 raise RecordTooLarge(size, gathering.max_record_size)
             queue = None
             if rows._has_partitions and is_there(rows._partitions.present, row + rows._partitions.offset):
-                queue = route._queue(<int32_t>number_at(&rows._partitions, row))
+                queue = route._queue(number_at(&rows._partitions, row))
             elif key_size >= 0:
                 queue = route._by_key(key, key_size)
             if queue is None:

@@ -187,6 +187,8 @@ class Gathering:
 
         None stands for not before something changes.
         """
+    def close(self, batch: Batch) -> None:
+        """Let a batch take no more records."""
     def take(self, batch: Batch) -> None:
         """Hand a batch to the sender: it takes no more records."""
     def put_back(self, batch: Batch, not_before_ms: float) -> None:

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 # A record beside its key, value and headers, at most: varints, attributes, counts.
 RECORD_OVERHEAD = 40
+BATCH_HEADER = 61
 # So many records are queued at a stretch: a millisecond or two, then others have their turn.
 RECORDS_AT_A_STRETCH = 8_192
 # What is still sent when the block was left by an exception gets so long.
@@ -207,7 +208,7 @@ class Producer(RowSending):
         `keys` and `timestamps_ms` are as long as `values`; `headers` go with every record. Waits whenever the
         buffer is full. When it raises, some of the records may be queued: those before the one at fault.
         """
-        given = values if isinstance(values, list) else list(values)
+        given = list(values)  # the caller's may change while this waits
         stamps = None if timestamps_ms is None else list(timestamps_ms)
         given_keys = None if keys is None else list(keys)
         _refuse_other_lengths(len(given), keys=given_keys, timestamps_ms=stamps)
@@ -279,6 +280,8 @@ class Producer(RowSending):
         self._refuse_unless_open()
         if not batch.record_count():
             raise ValueError("the batch is empty")
+        if batch.size() - BATCH_HEADER > self.config.max_request_size:  # a builder takes any first record
+            raise RecordTooLarge(batch.size(), self.config.max_request_size)
         route = await self._route(topic)
         await self._room.wait()
         self._refuse_unless_open()
@@ -506,13 +509,13 @@ class Producer(RowSending):
 
     def _key(self, topic: str, key: Any) -> bytes | None:
         try:
-            return None if key is None else self._serialize_key(key)
+            return None if key is None else _bytes(self._serialize_key(key))
         except Exception as error:
             raise SerializationFailed("key", topic, error) from error
 
     def _value(self, topic: str, value: Any) -> bytes | None:
         try:
-            return None if value is None else self._serialize_value(value)
+            return None if value is None else _bytes(self._serialize_value(value))
         except Exception as error:
             raise SerializationFailed("value", topic, error) from error
 
@@ -576,6 +579,15 @@ class Producer(RowSending):
     @staticmethod
     def _now_ms() -> float:
         return asyncio.get_running_loop().time() * 1_000
+
+
+def _bytes(made: object) -> bytes | None:
+    """What a serializer of an application returns may be anything, and native code takes bytes only."""
+    if made is None or type(made) is bytes:
+        return made
+    if isinstance(made, bytes | bytearray | memoryview):
+        return bytes(made)
+    raise TypeError(f"the serializer returned {type(made).__name__}, not bytes")
 
 
 def _refuse_other_lengths(count: int, **columns: Sequence[object] | None) -> None:

@@ -1,0 +1,105 @@
+"""What of an application's gets into batches, and what is refused before it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.client.serialization import SerializationFailed
+from ottla.client.testing import ScriptedBroker
+from ottla.producer import Producer, RecordTooLarge
+from ottla.producer.sending import Gathering, Sending
+from ottla.protocol.records import decode_records
+from peers.taking_broker import batches, serving
+
+
+def values(broker: ScriptedBroker) -> list[bytes | None]:
+    return [record.value for batch in batches(broker) for record in decode_records(batch)]
+
+
+@pytest.mark.parametrize("made", [bytearray(b"abc"), memoryview(b"abc"), None], ids=type)
+async def test_a_serializer_may_return_whatever_holds_bytes(made: Any) -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, value_serializer=lambda _: made) as producer:
+            await producer.send("t", 1, key=b"k")
+            producer.send_nowait("t", 2)
+            await producer.send_many("t", [3])
+
+    assert values(broker) == 3 * [None if made is None else b"abc"]
+
+
+@pytest.mark.parametrize("made", ["text", 7, [b"abc"]])
+async def test_a_serializer_that_returns_no_bytes_is_found_out(made: Any) -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, key_serializer=lambda _: made) as producer:
+            with pytest.raises(SerializationFailed, match="the serializer returned"):
+                await producer.send("t", b"x", key=1)
+            with pytest.raises(SerializationFailed, match="the serializer returned"):
+                await producer.send_many("t", [b"x"], keys=[1])
+
+    assert values(broker) == []
+
+
+async def test_a_batch_that_was_sent_still_knows_its_size_and_is_not_sent_again() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers) as producer:
+            batch = producer.create_batch()
+            batch.append(value=b"x")
+            size = batch.size()
+            await producer.send_batch(batch, "t", partition=0)
+
+            assert (batch.record_count(), batch.size()) == (1, size)
+            with pytest.raises(ValueError, match="was sent already"):
+                await producer.send_batch(batch, "t", partition=0)
+
+
+async def test_a_batch_for_a_partition_that_is_not_there_can_be_sent_elsewhere() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers) as producer:
+            batch = producer.create_batch()
+            batch.append(value=b"x")
+            with pytest.raises(ValueError, match="not 4294967296"):
+                await producer.send_batch(batch, "t", partition=2**32)
+            assert (await (await producer.send_batch(batch, "t", partition=0))).offset == 100
+
+
+async def test_a_record_too_large_is_refused_in_a_batch_of_ones_own_too() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, max_request_size=1_000) as producer:
+            batch = producer.create_batch()
+            batch.append(value=bytes(2_000))
+            with pytest.raises(RecordTooLarge):
+                await producer.send_batch(batch, "t", partition=0)
+
+    assert batches(broker) == []
+
+
+async def test_values_are_those_at_the_time_of_the_call() -> None:
+    given: list[Any] = [{"n": number} for number in range(5)]
+
+    def clearing(value: Any) -> bytes:
+        given.clear()
+        return b"%d" % value["n"]
+
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, value_serializer=clearing) as producer:
+            await producer.send_many("t", given)
+
+    assert values(broker) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_partition_that_was_served_is_last_in_the_next_look() -> None:
+    gathering = Gathering(
+        batch_size=100, linger_ms=0, buffer_memory=10_000, max_record_size=1_000, monotonic_ms=lambda: 0.0
+    )
+    route = gathering.route("t", 3, [0, 1, 2])
+    sending = Sending(gathering)
+    for partition in (0, 1, 2, 0, 1, 2):
+        sending._put(route, b"k", bytes(90), partition, None, None)
+
+    due, _ = gathering.ready(0.0, 5)
+    first = due[0]
+    gathering.take(first)
+
+    assert [batch.partition.partition for batch in gathering.ready(0.0, 5)[0]] == [1, 2, 0]
