@@ -296,3 +296,21 @@ async def test_a_topics_configuration_is_used(tmp_path: Path) -> None:
     append(log, b"x" * 60)
     assert len(log.segments) == 3
     await stopped(logs)
+
+
+async def test_while_logs_are_closed_none_is_made_or_deleted(tmp_path: Path) -> None:
+    logs = await started([tmp_path])
+    append(logs.create(PARTITION), b"value")
+    closing = asyncio.ensure_future(logs.close())
+    await asyncio.sleep(0)
+
+    with pytest.raises(KafkaStorageError, match="the broker stops"):
+        logs.delete(PARTITION)
+    with pytest.raises(KafkaStorageError, match="the broker stops"):
+        logs.create(TopicPartition("other", 0))
+
+    await closing
+    await logs.unlock()
+    logs = await started([tmp_path])
+    assert [log.topic_partition for log in logs] == [PARTITION]
+    await stopped(logs)

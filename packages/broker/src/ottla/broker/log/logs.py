@@ -130,6 +130,7 @@ class Logs:
         self._logs: dict[TopicPartition, Log] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._doomed: list[_Doomed] = []
+        self._is_closing = False
         self._failed_at_once: list[LogDirectory] = []
         self.on_directory_failed: list[Callable[[list[TopicPartition]], None]] = []
         """Told, on the loop, which partitions went with a directory."""
@@ -315,14 +316,19 @@ class Logs:
         self._homes[topic_partition] = directory
 
     async def close(self) -> None:
-        """Close all logs so that the next start needs no recovery. What cannot be written goes offline."""
-        await asyncio.to_thread(self._close_all)
+        """Close all logs so that the next start needs no recovery. What cannot be written goes offline.
 
-    def _close_all(self) -> None:
+        None is made or deleted from here on: a controller of this process works on for a moment, and what it
+        began is taken up again after the next start.
+        """
+        self._is_closing = True
+        logs = [(one, self._homes[topic_partition]) for topic_partition, one in self._logs.items()]
+        await asyncio.to_thread(self._close_all, logs)
+
+    def _close_all(self, logs: list[tuple[Log, LogDirectory]]) -> None:
         for directory in self._online():
-            mine = [one for tp, one in self._logs.items() if self._homes[tp] is directory]
             try:
-                self._each(mine, Log.close)
+                self._each([one for one, home in logs if home is directory], Log.close)
                 self._checkpoint_directory(directory)
                 write_atomically(
                     self._files,
@@ -331,8 +337,12 @@ class Logs:
                 )
             except (OSError, KafkaError) as error:
                 log.error("%s was not closed cleanly: %s", directory.path, error)
-        for one in self._logs.values():
+        for one, _ in logs:
             one.abandon()
+
+    def _refuse_when_closing(self, topic_partition: TopicPartition) -> None:
+        if self._is_closing:
+            raise KafkaStorageError(f"{topic_partition}: the broker stops")
 
     def _each(self, logs: list[Log], act: Callable[[Log], None]) -> None:
         with ThreadPoolExecutor(self._config.num_recovery_threads_per_data_dir, "log-closing") as threads:
@@ -393,6 +403,7 @@ class Logs:
         known = self._logs.get(topic_partition)
         if known is not None:
             return known
+        self._refuse_when_closing(topic_partition)
         if not is_new and self.has_offline_directories:
             raise KafkaStorageError(f"{topic_partition} may be in a log directory that is offline")
         if not self._online():
@@ -494,6 +505,7 @@ class Logs:
         gone = self._logs.get(topic_partition)
         if gone is None:
             return None
+        self._refuse_when_closing(topic_partition)
         home = self._homes[topic_partition]
         target = home.path / name_for(topic_partition, self._unique_id())
         try:
