@@ -205,3 +205,34 @@ async def test_aborted_records_are_left_out(
     async with reader(cluster, topic, isolation_level="read_committed") as consumer:
         table = await read(consumer, 2, columns=["value"])
     assert table.column("value").to_pylist() == [b"1", b"3"]
+
+
+async def test_reading_ends_where_it_is_told_to(cluster: Cluster, topic: str) -> None:
+    place = TopicPartition(topic, 0)
+    async with Producer(cluster.bootstrap_servers) as producer:
+        await producer.send_and_wait(topic, b"only", partition=0)
+
+    async with reader(cluster, topic) as consumer:
+        first = await consumer.fetch_arrow(timeout_ms=None, until={place: 1})
+        # Without a timeout: it would wait for ever, were the end not noticed.
+        async with asyncio.timeout(30):
+            second = await consumer.fetch_arrow(timeout_ms=None, until={place: 1})
+    assert (first.num_rows, second.num_rows) == (1, 0)
+
+
+async def test_reading_ends_also_behind_what_holds_no_records(
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    if not cluster.has_transactions:
+        pytest.skip("this cluster has no transactions")
+    place = TopicPartition(topic, 0)
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
+        async with producer.transaction():
+            await producer.send(topic, b"only", partition=0)
+
+    async with reader(cluster, topic) as consumer, asyncio.timeout(30):
+        until = {place: 2}  # the record, and the marker that says it is committed
+        assert await consumer.end_offsets([place]) == until
+        counts = [(await consumer.fetch_arrow(timeout_ms=None, until=until)).num_rows for _ in range(2)]
+        position = await consumer.position(place)
+    assert (counts, position) == ([1, 0], 2)

@@ -149,21 +149,23 @@ class Consumer(Life):
         max_records: int | None = None,
         max_bytes: int = USUAL_BYTES,
         columns: Iterable[str] | None = None,
+        until: Mapping[TopicPartition, int] | None = None,
     ) -> pyarrow.RecordBatch:
         """Return what is at hand as Arrow columns, waiting up to `timeout_ms` for the first of it.
 
         Columns are key, value, topic, partition, offset and timestamp, or those that `columns` names, of
         which timestamp_type and headers are two more. About `max_bytes` of fetched bytes become one batch, at
-        most `max_records`; it is empty when nothing came in time. No Python object is made per record:
-        deserializers and interceptors have no part in it. The batch is finished when something is asked for
-        next. Raises as `getmany`, and ArrowMissing.
+        most `max_records`. It is empty when nothing came in time, and once each partition of `until` is read
+        up to the offset there, also where the last of its offsets hold no records (those of transactions).
+        No Python object is made per record: deserializers and interceptors have no part in it. The batch is
+        finished when something is asked for next. Raises as `getmany`, and ArrowMissing.
         """
         pyarrow_module()
         builder = ColumnBuilder(check_columns(columns), check_crcs=self.config.check_crcs)
         wanted = [_partition(each) for each in partitions]
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1_000
-        while not len(builder):
+        while not len(builder) and not await self._is_read(until):
             left_ms = None if deadline_s is None else max(0.0, deadline_s - loop.time()) * 1_000
             pieces = await self._raw_pieces(max_bytes, left_ms, wanted)
             if not pieces:
@@ -342,6 +344,11 @@ class Consumer(Life):
             if each not in self._positions:
                 raise NotAssigned(each)
         return named
+
+    async def _is_read(self, until: Mapping[TopicPartition, int] | None) -> bool:
+        if not until:
+            return False
+        return all([await self.position(each) >= offset for each, offset in until.items()])
 
     def _to_commit(
         self, offsets: Mapping[TopicPartition, Offset] | None

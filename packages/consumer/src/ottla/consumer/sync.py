@@ -120,6 +120,7 @@ class SyncConsumer:
         max_records: int | None = None,
         max_bytes: int = USUAL_BYTES,
         columns: Iterable[str] | None = None,
+        until: Mapping[TopicPartition, int] | None = None,
     ) -> pyarrow.RecordBatch:
         """Return what is at hand as Arrow columns, waiting up to `timeout_ms` for the first of it."""
         return self._ask(
@@ -129,6 +130,7 @@ class SyncConsumer:
                 max_records=max_records,
                 max_bytes=max_bytes,
                 columns=columns,
+                until=until,
             )
         )
 
