@@ -1,11 +1,6 @@
-"""Data pipelines over topics on Spark, through PySpark: the name is kept, nothing is written yet."""
+"""Topics in Spark: the data sources `ottla` and `ottla-log`, and pipelines built on them.
+
+Installing the package is enough for `spark.read.format("ottla")`: Spark finds its modules by their names.
+"""
 
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> object:
-    """Say what is missing to those who look for it."""
-    raise AttributeError(
-        f"ottla.pipeline {__version__} has no {name!r}: this package is empty so far. "
-        "Spark's own Kafka source reads topics of an Ottla broker meanwhile"
-    )

@@ -1,0 +1,92 @@
+"""Options as Spark passes them: text by names whose case does not matter."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+from ottla.pipeline.errors import OptionError
+
+_FLAGS = {"true": True, "false": False}
+_UNITS_MS = {
+    "us": 0.001, "ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
+}  # fmt: skip
+_DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+_PASSED_ON = "kafka."
+
+
+class Options:
+    """Reads options and says what is wrong with them, by the names that the documentation uses."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): str(value) for name, value in given.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """Return an option as it was given."""
+        return self._given.get(name.lower(), default)
+
+    def required(self, name: str, example: str) -> str:
+        """Return an option that must be there. Raises OptionError."""
+        found = self.text(name)
+        if found is None or not found.strip():
+            raise OptionError(f"option {name!r} is missing: .option({name!r}, {example!r})")
+        return found.strip()
+
+    def count(self, name: str, default: int | None = None, *, at_least: int = 1) -> int | None:
+        """Return a whole number. Raises OptionError for anything else, and for one that is too small."""
+        found = self.text(name)
+        if found is None:
+            return default
+        try:
+            value = int(found)
+        except ValueError:
+            raise OptionError(f"option {name!r} must be a whole number, not {found!r}") from None
+        if value < at_least:
+            raise OptionError(f"option {name!r} must be at least {at_least}, not {value}")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return true or false. Raises OptionError for anything else."""
+        found = self.text(name)
+        if found is None:
+            return default
+        if found.strip().lower() not in _FLAGS:
+            raise OptionError(f"option {name!r} must be true or false, not {found!r}")
+        return _FLAGS[found.strip().lower()]
+
+    def choice(self, name: str, allowed: Iterable[str], default: str) -> str:
+        """Return one of several words, in lower case. Raises OptionError for any other."""
+        found = (self.text(name) or default).strip().lower()
+        if found not in allowed:
+            raise OptionError(f"option {name!r} must be one of {', '.join(allowed)}, not {found!r}")
+        return found
+
+    def duration_ms(self, name: str, default: str) -> int:
+        """Return a time such as 15m, 30s or 200ms, in milliseconds; without a unit it is milliseconds."""
+        found = self.text(name, default) or default
+        match = _DURATION.fullmatch(found)
+        if match is None or match[2].lower() not in _UNITS_MS:
+            raise OptionError(f"option {name!r} must be a time such as 15m, 30s or 200ms, not {found!r}")
+        return int(int(match[1]) * _UNITS_MS[match[2].lower()])
+
+    def passed_on(self) -> dict[str, str]:
+        """Return the options for the client, without the kafka. in front of their names."""
+        return {
+            name.removeprefix(_PASSED_ON): value
+            for name, value in self._given.items()
+            if name.startswith(_PASSED_ON)
+        }
+
+    def refuse_unknown(self, known: Iterable[str]) -> None:
+        """Raise OptionError for an option that nobody reads, with the nearest that somebody does."""
+        names = {name.lower(): name for name in known}
+        for name in self._given:
+            if name in names or name.startswith(_PASSED_ON):
+                continue
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {names[near[0]]!r}?" if near else ""
+            raise OptionError(f"there is no option {name!r}{hint}")

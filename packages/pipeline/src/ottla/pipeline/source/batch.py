@@ -1,0 +1,143 @@
+"""Topics as a table: `spark.read.format("ottla")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from ottla.client.errors import ClientError
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.source.bounds import Bound, Edge
+from ottla.pipeline.source.config import SourceConfig
+from ottla.pipeline.source.offsets import Offsets, written
+from ottla.pipeline.source.pushdown import Narrowed, push
+from ottla.pipeline.source.ranges import OffsetRange, ranges_between, split
+from ottla.pipeline.source.reading import NothingCame, forget, reader_for
+from ottla.pipeline.source.rows import Rows, arrow_schema
+from ottla.pipeline.source.survey import Survey
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass
+class Piece(InputPartition):
+    """What one task reads."""
+
+    range: OffsetRange
+
+
+class Pushing:
+    """`pushFilters` of a reader, in a form that Spark takes whether it pushes filters or not.
+
+    While spark.sql.python.filterPushdown.enabled is false, which is its default, Spark refuses a reader whose
+    class overrides `pushFilters`. Nothing is lost when it is never called: Spark filters by itself then. So
+    the method is not overridden; each reader has this in its place, which looks like the one it stands for.
+    """
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, push: Any) -> None:
+        self._push = push
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Return the filters that Spark still has to look at."""
+        left: Iterable[Filter] = self._push(filters)
+        return left
+
+
+class BatchReader(DataSourceReader):
+    """Reads topics once, from where to where the options say."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._config = SourceConfig.of(options, streaming=False)
+        self._schema = schema
+        self._narrowed = Narrowed()
+        self.pushFilters = Pushing(self._push)
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._narrowed, left = push(filters)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what the tasks read."""
+        survey = Survey(self._config)
+        try:
+            ranges = plan(survey, self._config, self._narrowed)
+        finally:
+            survey.close()
+        pieces = split(ranges, self._config.min_partitions, self._config.max_records_per_partition)
+        return [Piece(each) for each in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        return read_piece(partition, self._config, self._schema)
+
+
+def read_piece(
+    partition: InputPartition, config: SourceConfig, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task."""
+    if not isinstance(partition, Piece):
+        return  # Spark's stand-in where there is nothing to read
+    rows = Rows(arrow_schema(schema), config.value)
+    try:
+        yield from reader_for(config).read(partition.range, rows, config)
+    except (ClientError, KafkaError, NothingCame):
+        forget(config)
+        raise
+
+
+def plan(survey: Survey, config: SourceConfig, narrowed: Narrowed) -> list[OffsetRange]:
+    """Return what is to be read of each partition."""
+    every = survey.partitions()
+    # Offsets are asked of all partitions and not of those alone that filters keep: options have to name all.
+    start = first_offsets(survey, config, every)
+    end = last_offsets(survey, config.ending, every)
+    kept = frozenset(each for each in every if narrowed.keeps(each))
+    ranges = [narrowed.narrow(each) for each in ranges_between(start, end) if each.partition in kept]
+    return _since(survey, narrowed.since_ms, [each for each in ranges if len(each)])
+
+
+def first_offsets(survey: Survey, config: SourceConfig, partitions: Iterable[TopicPartition]) -> Offsets:
+    """Return where reading begins. Raises OptionError for a timestamp after all records."""
+    found = survey.resolve(config.starting, partitions)
+    without = [each for each, offset in found.items() if offset is None]
+    if without and config.when_no_offset == "error":
+        raise OptionError(
+            f"option {config.starting.option!r}: {written(without)} has no record at or after that time; "
+            "option startingOffsetsByTimestampStrategy=latest begins behind its last record then"
+        )
+    return _or_end(survey, found, without)
+
+
+def last_offsets(survey: Survey, ending: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
+    """Return up to where to read; a time after all records means all of them."""
+    found = survey.resolve(ending, partitions)
+    return _or_end(survey, found, [each for each, offset in found.items() if offset is None])
+
+
+def _or_end(
+    survey: Survey, found: Mapping[TopicPartition, int | None], without: Iterable[TopicPartition]
+) -> Offsets:
+    ends = survey.offsets(Edge.LATEST, without)
+    return {each: ends[each] if offset is None else offset for each, offset in found.items()}
+
+
+def _since(survey: Survey, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """Leave out what comes before the first record that is late enough."""
+    if since_ms is None or not ranges:
+        return ranges
+    found = survey.by_time({each.partition: since_ms for each in ranges})
+    late = ((each, found[each.partition]) for each in ranges)
+    return [
+        OffsetRange(each.partition, max(each.start, first), each.end)
+        for each, first in late
+        if first is not None and first < each.end
+    ]

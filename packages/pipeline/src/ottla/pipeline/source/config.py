@@ -1,0 +1,173 @@
+"""What the options of a source say. Names, defaults and meaning are those of Spark's own Kafka source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ottla.client.settings import SettingError
+from ottla.consumer.config import ConsumerConfig
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.options import Options
+from ottla.pipeline.source.bounds import Bound, Edge, ending, starting
+from ottla.pipeline.source.offsets import parse_partitions
+from ottla.pipeline.values import ValueFormat, value_format
+from ottla.protocol.topics import TopicPartition
+
+OPTIONS = (
+    "subscribe", "subscribePattern", "assign", "startingOffsets", "startingOffsetsByTimestamp",
+    "startingTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp",
+    "endingTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "minPartitions", "maxRecordsPerPartition", "includeHeaders", "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "value.format", "value.schema", "value.mode", "path",
+)  # fmt: skip
+"""All options besides those of the client, which have `kafka.` in front."""
+
+_TAKEN = {
+    "group.id": None,
+    "auto.offset.reset": "use startingOffsets",
+    "enable.auto.commit": "the checkpoint keeps the place",
+    "key.deserializer": "keys come as bytes",
+    "value.deserializer": "values come as bytes; option value.format decodes them",
+    "interceptor.classes": "interceptors could lose records",
+}
+
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to read: topics by name, all whose names match, or single partitions."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: str | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic is wanted; as in Spark, a pattern has to match the whole name."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.topics or any(topic == each.topic for each in self.partitions)
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The topics by name; None where only all topics will tell."""
+        if self.pattern is not None:
+            return None
+        return self.topics or frozenset(each.topic for each in self.partitions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """What to read of which cluster, from where to where, and how much at once."""
+
+    consumer: Mapping[str, str]
+    """Kafka's settings, by their dotted names."""
+    wanted: Wanted
+    starting: Bound
+    ending: Bound
+    when_no_offset: Literal["error", "latest"] = "error"
+    """What becomes of a partition without a record at or after its starting timestamp."""
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    poll_timeout_ms: int = 120_000
+    fetch_retries: int = 3
+    fetch_retry_interval_ms: int = 10
+    value: ValueFormat
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], *, streaming: bool) -> SourceConfig:
+        """Read the options of a source. Raises OptionError naming the first that is wrong."""
+        options = Options(given)
+        options.refuse_unknown(OPTIONS)
+        _refuse_for(options, _BATCH_ONLY if streaming else _STREAM_ONLY, streaming=streaming)
+        most, least = options.count("maxOffsetsPerTrigger"), options.count("minOffsetsPerTrigger")
+        if most is not None and least is not None and least > most:
+            raise OptionError(
+                f"minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})"
+            )
+        return cls(
+            consumer=client_settings(options, _TAKEN),
+            wanted=_wanted(options),
+            starting=starting(options, Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming),
+            ending=ending(options),
+            when_no_offset=_strategy(options),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            include_headers=options.flag("includeHeaders", default=False),
+            max_offsets_per_trigger=most,
+            min_offsets_per_trigger=least,
+            max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", "15m"),
+            min_partitions=options.count("minPartitions"),
+            max_records_per_partition=options.count("maxRecordsPerPartition"),
+            poll_timeout_ms=options.count("kafkaConsumer.pollTimeoutMs", 120_000) or 0,
+            fetch_retries=options.count("fetchOffset.numRetries", 3, at_least=0) or 0,
+            fetch_retry_interval_ms=options.count("fetchOffset.retryIntervalMs", 10, at_least=0) or 0,
+            value=value_format(options),
+        )
+
+    def consumer_config(self) -> ConsumerConfig:
+        """Return the consumer's settings. Raises OptionError for one that cannot be."""
+        try:
+            return ConsumerConfig.from_properties(
+                self.consumer, enable_auto_commit=False, allow_auto_create_topics=False
+            )
+        except SettingError as error:
+            raise OptionError(f"an option kafka.*: {error}") from None
+
+
+def client_settings(options: Options, taken: Mapping[str, str | None]) -> dict[str, str]:
+    """Return Kafka's settings that options pass on. Raises OptionError for those that no option may set."""
+    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
+    settings = options.passed_on()
+    for name, instead in taken.items():
+        if name in settings and instead is not None:
+            raise OptionError(f"option 'kafka.{name}' cannot be set: {instead}")
+    settings.pop("group.id", None)  # a label: nothing is committed, and no group joined
+    return settings
+
+
+def _wanted(options: Options) -> Wanted:
+    names = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
+    if len(names) != 1:
+        given = f"not {' and '.join(names)}" if names else "and none is given"
+        raise OptionError(
+            f"exactly one of the options subscribe, subscribePattern and assign says what to read, {given}"
+        )
+    text = options.required(names[0], "orders")
+    if names[0] == "assign":
+        return Wanted(partitions=parse_partitions("assign", text))
+    if names[0] == "subscribePattern":
+        return Wanted(pattern=_pattern(text))
+    topics = frozenset(name.strip() for name in text.split(",") if name.strip())
+    if not topics:
+        raise OptionError("option 'subscribe' names no topic")
+    return Wanted(topics=topics)
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f"option 'subscribePattern' is no regular expression: {text!r}: {error}") from None
+    return text
+
+
+def _strategy(options: Options) -> Literal["error", "latest"]:
+    chosen = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    return "latest" if chosen == "latest" else "error"
+
+
+def _refuse_for(options: Options, names: tuple[str, ...], *, streaming: bool) -> None:
+    for name in names:
+        if name in options:
+            kind = "a stream has no end" if streaming else "a batch reads everything at once"
+            raise OptionError(f"option {name!r} cannot be set here: {kind}")

@@ -1,0 +1,96 @@
+"""Columns of records as Spark wants them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.pipeline.values import ValueFormat, ValueMalformed, decode
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+READ_COLUMNS = ("key", "value", "offset", "timestamp", "timestamp_type")
+"""What is decoded; topic and partition are the same for a whole task."""
+
+
+def ddl(value: ValueFormat, *, include_headers: bool) -> str:
+    """Return the schema of the source, that of Spark's own Kafka source but for a decoded value."""
+    headers = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>" if include_headers else ""
+    return (
+        f"key BINARY, {value.ddl}, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+        f"timestampType INT{headers}"
+    )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return what Spark wants of Arrow batches, exactly."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return found
+
+
+class Rows:
+    """Makes rows for Spark out of decoded columns of one partition."""
+
+    def __init__(self, schema: pa.Schema, value: ValueFormat) -> None:
+        self._schema = schema
+        self._value = value
+        self._has_headers = "headers" in schema.names
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns to decode."""
+        return (*READ_COLUMNS, "headers") if self._has_headers else READ_COLUMNS
+
+    def of(self, batch: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch:
+        """Return the rows of a batch."""
+        import pyarrow as pa
+
+        found = self._values(batch.column("value"))
+        keep = found.pop("_keep", None)
+        found |= {
+            "key": batch.column("key"),
+            "topic": pa.repeat(pa.scalar(partition.topic, pa.string()), batch.num_rows),
+            "partition": pa.repeat(pa.scalar(partition.partition, pa.int32()), batch.num_rows),
+            "offset": batch.column("offset"),
+            "timestamp": batch.column("timestamp"),
+            "timestampType": batch.column("timestamp_type"),
+        }
+        if self._has_headers:
+            found["headers"] = batch.column("headers")
+        arrays = [_as(found[each.name], each.type) for each in self._schema]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return rows if keep is None else rows.filter(keep)
+
+    def _values(self, values: pa.Array) -> dict[str, Any]:
+        import pyarrow as pa
+
+        if self._value.kind == "raw":
+            return {"value": values}
+        decoded = decode(self._value, values, self._schema.field("value").type)
+        if decoded.errors and self._value.mode == "failfast":
+            raise ValueMalformed(self._value.kind, next(each for each in decoded.errors if each))
+        if self._value.mode == "dropmalformed":
+            keep = [error is None for error in decoded.errors] if decoded.errors else None
+            return {"value": decoded.values} | ({} if keep is None else {"_keep": pa.array(keep)})
+        return {"value": decoded.values} | _wrong(values, decoded.errors)
+
+
+def _wrong(values: pa.Array, errors: list[str | None] | None) -> dict[str, Any]:
+    """Return the columns about values that could not be read."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if errors is None:
+        count = len(values)
+        return {"value_raw": pa.nulls(count, pa.binary()), "value_error": pa.nulls(count, pa.string())}
+    reasons = pa.array(errors, pa.string())
+    return {"value_raw": pc.if_else(reasons.is_valid(), values, None), "value_error": reasons}
+
+
+def _as(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return a column as a type; where that type says less (names of list items), without a copy."""
+    return array if array.type.equals(wanted) else array.cast(wanted)

@@ -1,0 +1,121 @@
+"""What a driver asks the brokers: which partitions there are, and where they begin and end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ottla.client.blocking import LoopThread
+from ottla.client.cluster import Cluster
+from ottla.client.errors import ClientError
+from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.lookups import EARLIEST, LATEST, NOT_FOUND, Lookups
+from ottla.pipeline.source.bounds import Bound, Edge
+from ottla.pipeline.source.config import SourceConfig
+from ottla.pipeline.source.offsets import Offsets
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.messages.metadata import MetadataResponse
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TIMES = {Edge.EARLIEST: EARLIEST, Edge.LATEST: LATEST}
+_PASSING = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """An open connection to the cluster, for questions."""
+
+    cluster: Cluster
+    lookups: Lookups
+
+
+@asynccontextmanager
+async def asking(config: ConsumerConfig) -> AsyncIterator[Asking]:
+    """Connect to the cluster."""
+    async with Cluster(config.client.bootstrap_servers, config.client) as cluster:
+        yield Asking(cluster, Lookups(cluster, read_committed=config.reads_committed))
+
+
+class Survey:
+    """Asks a cluster, from a thread of its own; `close` ends it.
+
+    The client asks again by itself while an error may pass. Where it gives up, a question is put afresh, over
+    new connections, `fetchOffset.numRetries` times.
+    """
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._consumer = config.consumer_config()
+        self._thread: LoopThread[Asking] | None = None
+        self._timeout_s = config.poll_timeout_ms / 1_000
+
+    def close(self) -> None:
+        """End the thread; a question begins a new one."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close(self._timeout_s)
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Return the partitions to read that there are. Raises the broker's error for a topic."""
+        wanted = self._config.wanted
+        answer = self._ask(lambda asking: asking.cluster.refresh(wanted.names))
+        found = frozenset(_partitions(answer, wanted.matches, by_name=wanted.names is not None))
+        return found & wanted.partitions if wanted.partitions else found
+
+    def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return where partitions begin, or end: as far as `isolation.level` lets one read."""
+        times = dict.fromkeys(partitions, _TIMES[edge])
+        return self._ask(lambda asking: asking.lookups.offsets(times)) if times else {}
+
+    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first offsets at or after times in ms; None where no record is so late."""
+        if not times:
+            return {}
+        found = self._ask(lambda asking: asking.lookups.by_time(times))
+        return {each: None if at.offset == NOT_FOUND else at.offset for each, at in found.items()}
+
+    def resolve(self, bound: Bound, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Return the offsets that a bound stands for; None where no record is late enough."""
+        needed = bound.needs(partitions)
+        found: dict[TopicPartition, int | None] = dict(bound.known())
+        for edge in Edge:
+            found |= self.offsets(edge, [each for each, wanted in needed.items() if wanted is edge])
+        times = {each: wanted for each, wanted in needed.items() if not isinstance(wanted, Edge)}
+        return found | self.by_time(times)
+
+    def _ask(self, question: Callable[[Asking], Coroutine[Any, Any, T]]) -> T:
+        for _ in range(self._config.fetch_retries):
+            try:
+                return self._ask_once(question)
+            except (ClientError, KafkaError, TimeoutError) as error:
+                log.warning("%s; asking again", error)
+                self.close()
+                time.sleep(self._config.fetch_retry_interval_ms / 1_000)
+        return self._ask_once(question)
+
+    def _ask_once(self, question: Callable[[Asking], Coroutine[Any, Any, T]]) -> T:
+        if self._thread is None:
+            self._thread = LoopThread(lambda: asking(self._consumer), name="offsets of topics")
+        thread, opened = self._thread, self._thread.start()
+        return thread.call(lambda: question(opened), self._timeout_s)
+
+
+def _partitions(
+    answer: MetadataResponse, matches: Callable[[str], bool], *, by_name: bool
+) -> Iterable[TopicPartition]:
+    for topic in answer.topics:
+        name = topic.name or ""
+        if not matches(name) or (not by_name and (topic.is_internal or name in INTERNAL_TOPICS)):
+            continue
+        # As in Spark, a topic that is not there (yet) has no partitions; what else is wrong is said.
+        if topic.error_code not in (ErrorCode.NONE, *_PASSING):
+            raise error_for(topic.error_code, f"topic {name!r}")
+        yield from (TopicPartition(name, each.partition_index) for each in topic.partitions)
