@@ -83,6 +83,15 @@ async def test_leaving_the_block_sends_what_waits() -> None:
     assert waiting.result().offset == 100
 
 
+async def test_leaving_the_block_sends_what_waits_for_its_topic_too() -> None:
+    async with ScriptedBroker() as broker:
+        async with Producer(serving(broker).bootstrap_servers) as producer:
+            producer._cluster.forget("t")
+            waiting = producer.send_nowait("t", b"x")
+
+    assert waiting.result().offset == 100
+
+
 async def test_an_old_broker_gets_the_old_format() -> None:
     async with serving(ScriptedBroker({ApiKey.PRODUCE: (0, 2)})) as broker:
         async with Producer(broker.bootstrap_servers, enable_idempotence=False) as producer:

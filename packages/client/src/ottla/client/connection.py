@@ -110,7 +110,13 @@ class Connection:
         await self._stay_logged_in()
         wire = self._open_wire()
         wire.write(self._frame(request, version))
-        await wire.writable()
+        try:
+            async with asyncio.timeout(self.config.request_timeout_ms / 1_000):
+                await wire.writable()
+        except TimeoutError:
+            raise self._too_late(wire, request, self.config.request_timeout_ms / 1_000) from None
+        if wire.failure is not None:
+            raise ConnectionClosed(*self.address, str(wire.failure)) from wire.failure
 
     async def send_ahead(
         self, request: Message, response_type: type[R], *, min_version: int | None = None
@@ -145,6 +151,8 @@ class Connection:
                 *self.address,
                 ssl=tls,
             )
+        except (UnicodeError, OverflowError) as error:  # a broker may tell anything for an address
+            raise ConnectFailed(*self.address, f"that is no address: {error}") from error
         except OSError as error:
             if (distrusted := distrust(error)) is not None:
                 raise AuthenticationFailed(f"{self.address}: {distrusted}") from error
@@ -236,9 +244,12 @@ class Connection:
                 await wire.writable()
                 return await answer
         except TimeoutError:
-            late = RequestTimeout(*self.address, ApiKey(type(request).API_KEY).name, bound_s)
-            wire.fail(late)
-            raise late from None
+            raise self._too_late(wire, request, bound_s) from None
+
+    def _too_late(self, wire: _Wire, request: Message, bound_s: float) -> RequestTimeout:
+        late = RequestTimeout(*self.address, ApiKey(type(request).API_KEY).name, bound_s)
+        wire.fail(late)
+        return late
 
     def _open_wire(self) -> _Wire:
         if self._wire is None:

@@ -42,6 +42,7 @@ class ScriptedBroker:
         self.connections = 0
         self._limits = versions or {}
         self._answers: dict[int, Callable[[Message], Message | None]] = {}
+        self._ignored: set[int] = set()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self.on(ApiVersionsRequest, lambda _: self.api_versions())
@@ -54,6 +55,10 @@ class ScriptedBroker:
     def on(self, kind: type[Q], answer: Answer[Q]) -> None:
         """Answer requests of a kind by a function."""
         self._answers[kind.API_KEY] = answer  # type: ignore[assignment]
+
+    def ignore(self, kind: type[Message]) -> None:
+        """Take requests of a kind, and never answer them."""
+        self._ignored.add(kind.API_KEY)
 
     def seen(self, kind: type[Q]) -> list[Q]:
         """Return the requests of a kind, in the order they came."""
@@ -124,6 +129,8 @@ class ScriptedBroker:
             return response_header(header.correlation_id, key, 0) + refusal.encode(0)
         request = request_class(key).decode(memoryview(frame)[position:], version)
         self.requests.append((request, version))
+        if key in self._ignored:
+            return await self._next_answer(reader)
         answer = self._answers[key](request)
         if answer is None:
             return None

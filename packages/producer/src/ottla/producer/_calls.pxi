@@ -225,6 +225,7 @@ def waiting_acknowledgement(Batch batch):
     """An acknowledgement of a record that is not in any batch yet."""
     cdef Acknowledgement one = Acknowledgement.__new__(Acknowledgement)
     one._batch = batch
+    batch.record_count += 1
     return one
 
 

@@ -306,13 +306,13 @@ cdef class Gathering:
             parts.append(part)
         return parts
 
-    def expired(self, double now_ms, double timeout_ms):
-        """Return batches that have waited too long and are not with a broker, oldest first."""
+    def expired(self, double now_ms, double timeout_ms, bint in_flight=True):
+        """Return batches that have waited too long, oldest first; without `in_flight` none that is with a broker."""
         cdef Batch batch
         cdef list found = []
         for queue in self._active:
             for batch in (<Queue>queue).batches:
-                if not batch.in_flight and now_ms - batch.created_ms >= timeout_ms:
+                if (in_flight or not batch.in_flight) and now_ms - batch.created_ms >= timeout_ms:
                     found.append(batch)
         return found
 

@@ -200,8 +200,8 @@ class Gathering:
 
         Returns nothing for a batch of a single record: that can not be made smaller.
         """
-    def expired(self, now_ms: float, timeout_ms: float) -> list[Batch]:
-        """Return batches that have waited too long and are not with a broker, oldest first."""
+    def expired(self, now_ms: float, timeout_ms: float, in_flight: bool = True) -> list[Batch]:
+        """Return batches that have waited too long, oldest first; without `in_flight` none with a broker."""
     def flush(self, flushing: bool) -> None:
         """While flushing no batch waits for company."""
     def everything(self) -> list[Batch]:

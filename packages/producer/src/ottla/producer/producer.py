@@ -527,6 +527,9 @@ class Producer(RowSending):
         if found is not None:
             return found
         self._refuse_when_closed()
+        return await self._ask_route(topic)
+
+    async def _ask_route(self, topic: str) -> Route:
         bound_ms = self.config.max_block_ms
         timeout_s = None if bound_ms < 0 else max(bound_ms, self.config.client.request_timeout_ms) / 1_000
         await self._cluster.topic(topic, may_create=True, timeout_s=timeout_s)
@@ -547,7 +550,7 @@ class Producer(RowSending):
 
     async def _find_for_waiting(self, topic: str) -> None:
         try:
-            await self._route(topic)
+            await self._ask_route(topic)  # even while the producer closes: what was taken is sent
         except (ClientError, KafkaError) as error:
             self._unplaced.fail(topic, error)
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from ottla.client.cluster import Cluster, is_stale
+from ottla.client.connection import Connection
 from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.client.retry import is_retriable
 from ottla.producer.config import ProducerConfig
@@ -53,6 +54,9 @@ _NUMBER_REFUSED: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
     }
 )
+
+# A broker recognizes repetitions of the last so many batches of a producer in a partition.
+_BROKER_RECOGNIZES: Final = 5
 
 # From about these sizes on compression takes some milliseconds, and is done on a thread.
 _SLOW_BYTES: Final = {Codec.GZIP: 128 * 1024}
@@ -138,16 +142,29 @@ class Sender:
         while True:
             self._awake.clear()
             self._expire()
-            due, next_ms = self._gathering.ready(self.now_ms(), self._most_in_flight)
-            if due and not await self._prepare(due):
-                due, next_ms = [], self.now_ms() + self._config.client.retry_backoff_ms
+            due, next_ms = await self._next_due()
             for leader, batches in self._by_leader(due).items():
-                await self._start(leader, batches)
+                self._start(leader, batches)
+                self.wake()  # the next batches of the same partitions may be due as well
             await self._sleep_until(next_ms)
+
+    async def _next_due(self) -> tuple[list[Batch], float | None]:
+        """Batches that can be numbered and go out now, with nothing awaited; and when to look again."""
+        due, next_ms = self._gathering.ready(self.now_ms(), self._most_in_flight)
+        if not due:
+            return due, next_ms
+        await self._pack_slow(due)
+        if not await self._prepare(due):
+            return [], self.now_ms() + self._config.client.retry_backoff_ms
+        # While that took its time some were given up, and others were put back that have to go first.
+        prepared = set(due)
+        still, next_ms = self._gathering.ready(self.now_ms(), self._most_in_flight)
+        return [batch for batch in still if batch in prepared], next_ms
 
     @property
     def _most_in_flight(self) -> int:
-        return self._config.client.max_in_flight_requests_per_connection if self._idempotent else 1
+        most = self._config.client.max_in_flight_requests_per_connection
+        return min(most, _BROKER_RECOGNIZES) if self._idempotent else 1
 
     async def _sleep_until(self, next_ms: float | None) -> None:
         if self._awake.is_set():
@@ -162,7 +179,8 @@ class Sender:
 
     def _expire(self) -> None:
         timeout_ms = self._config.delivery_timeout_ms
-        for batch in self._gathering.expired(self.now_ms(), timeout_ms):
+        # A transaction must not end while records of it may be landing: those are waited for.
+        for batch in self._gathering.expired(self.now_ms(), timeout_ms, self._transactions is None):
             self._give_up(batch, DeliveryTimeout(batch.partition, timeout_ms, batch.last_error))
 
     # --- before sending
@@ -218,8 +236,12 @@ class Sender:
     def _may_go(self, leader: int, batch: Batch) -> bool:
         if self._requests_out[leader] >= self._config.client.max_in_flight_requests_per_connection:
             return False
-        # Two ids know nothing of each other's numbers: the new one waits until the old one's batches are in.
-        return not batch.queue.in_flight or batch.was_sent or not self._is_overtaking(batch)
+        if not batch.queue.in_flight or batch.was_sent:
+            return True
+        # A broker that knows no number of an id yet takes any: until the first is in, nothing may follow it.
+        # And two ids know nothing of each other's numbers: the new one waits until the old one's are in.
+        oldest = batch.queue.batches[0]
+        return not (oldest.in_flight and oldest.base_sequence == 0) and not self._is_overtaking(batch)
 
     def _is_overtaking(self, batch: Batch) -> bool:
         current = self._sequences.producer_id
@@ -234,11 +256,12 @@ class Sender:
             self._tasks.create_task(self._refresh(topic))
 
     async def _refresh(self, topic: str) -> None:
-        known = [TopicPartition(topic, index) for index in self._gathering.routes[topic].available]
         try:
             await self._cluster.refresh([topic], may_create=True)
             self._on_metadata(topic)
-            if any(self._cluster.known_leader(each) is None for each in known):
+            self.wake()  # those that have a leader do not wait for those that have none
+            indexes = self._gathering.routes[topic].partitions
+            if any(self._cluster.known_leader(TopicPartition(topic, index)) is None for index in indexes):
                 await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
         except (ClientError, KafkaError):
             # The batches come round again, and are given up when their time is over.
@@ -247,24 +270,27 @@ class Sender:
             self._refreshing.discard(topic)
             self.wake()
 
-    async def _start(self, leader: int, batches: Sequence[Batch]) -> None:
+    def _start(self, leader: int, batches: Sequence[Batch]) -> None:
         assert self._tasks is not None
         for batch in batches:
             self._gathering.take(batch)
-            await self._pack(batch)
+            batch.pack(self._config.codec_for(batch.partition.topic), self._config.compression_level)
             self._number(batch)
             if self._on_batch is not None:
                 self._on_batch(batch)
         self._requests_out[leader] += 1
         self._tasks.create_task(self._deliver(leader, batches))
 
-    async def _pack(self, batch: Batch) -> None:
-        codec = self._config.codec_for(batch.partition.topic)
-        level = self._config.compression_level
-        if codec and batch.size_in_bytes > _SLOW_BYTES.get(codec, _SLOW_BYTES_OTHERWISE):
-            await asyncio.to_thread(batch.pack, codec, level)
-        else:
-            batch.pack(codec, level)
+    async def _pack_slow(self, due: Sequence[Batch]) -> None:
+        for batch in due:
+            codec = self._config.codec_for(batch.partition.topic)
+            if codec and batch.data is None and batch.size_in_bytes > self._slow_bytes(codec):
+                self._gathering.close(batch)
+                await asyncio.to_thread(batch.pack, codec, self._config.compression_level)
+
+    @staticmethod
+    def _slow_bytes(codec: Codec) -> int:
+        return _SLOW_BYTES.get(codec, _SLOW_BYTES_OTHERWISE)
 
     def _number(self, batch: Batch) -> None:
         if batch.was_sent and batch not in self._unnumbered:
@@ -287,24 +313,32 @@ class Sender:
     # --- out and back
 
     async def _deliver(self, leader: int, batches: Sequence[Batch]) -> None:
-        began_ms = self.now_ms()
         try:
-            answers = await self._send(leader, batches)
+            connection = await self._cluster.connection(leader)
         except (ClientError, KafkaError) as error:
-            for batch in batches:
-                self._failed(batch, error)
+            self._all_failed(batches, error)
         else:
-            self._metrics.answered(self.now_ms() - began_ms)
-            for batch in batches:
-                self._answered(batch, answers.get(batch.partition))
+            await self._exchange(connection, [batch for batch in batches if not batch.done])
         finally:
             self._requests_out[leader] -= 1
             self.wake()
 
+    async def _exchange(self, connection: Connection, batches: Sequence[Batch]) -> None:
+        if not batches:
+            return  # their time was over before there was a connection
+        try:
+            answers = await self._send(connection, batches)
+        except (ClientError, KafkaError) as error:
+            # With acks=0 no broker knows repetitions: what may have been written is not sent again.
+            self._all_failed(batches, error, may_repeat=self._config.required_acks != 0)
+        else:
+            for batch in batches:
+                self._answered(batch, answers.get(batch.partition))
+
     async def _send(
-        self, leader: int, batches: Sequence[Batch]
+        self, connection: Connection, batches: Sequence[Batch]
     ) -> dict[TopicPartition, PartitionProduceResponse]:
-        connection = await self._cluster.connection(leader)
+        began_ms = self.now_ms()
         newest = connection.versions.get(ApiKey.PRODUCE, (0, 0))[1]
         request = self._request(batches, _MAGIC_BY_VERSION.get(newest, 2))
         self._count(batches)
@@ -312,6 +346,7 @@ class Sender:
             await connection.send_unanswered(request)
             return {batch.partition: PartitionProduceResponse(base_offset=-1) for batch in batches}
         answer = await connection.send(request, ProduceResponse)
+        self._metrics.answered(self.now_ms() - began_ms, answer.throttle_time_ms)
         return {
             TopicPartition(topic.name, each.index): each
             for topic in answer.responses
@@ -389,12 +424,18 @@ class Sender:
             self._unnumbered.add(batch)
         self._retry(batch, error)
 
-    def _failed(self, batch: Batch, error: ClientError | KafkaError) -> None:
+    def _all_failed(
+        self, batches: Iterable[Batch], error: ClientError | KafkaError, *, may_repeat: bool = True
+    ) -> None:
+        for batch in batches:
+            self._failed(batch, error, may_repeat=may_repeat)
+
+    def _failed(self, batch: Batch, error: ClientError | KafkaError, *, may_repeat: bool = True) -> None:
         if batch.done:
             return
         if is_stale(error):
             self._cluster.forget(batch.partition.topic)
-        if self._config.required_acks == 0 or not is_retriable(error):
+        if not may_repeat or not is_retriable(error):
             self._give_up(batch, error)
         else:
             self._retry(batch, error)

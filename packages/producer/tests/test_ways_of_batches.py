@@ -1,0 +1,164 @@
+"""How batches find their way: numbers, leaders, and what happens when neither is to be had."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla.broker.testing import free_port
+from ottla.client.config import ClientConfig
+from ottla.client.errors import RequestTimeout
+from ottla.client.testing import ScriptedBroker
+from ottla.producer import DeliveryTimeout, Producer, ProducerConfig
+from ottla.protocol.errors import ErrorCode, MessageTooLarge
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.records import decode_records, read_header
+from peers.taking_broker import acknowledged, batches, serving
+
+FAST = ClientConfig(retry_backoff_ms=5, retry_backoff_max_ms=20)
+ONE_EACH: dict[str, Any] = {"batch_size": 1, "linger_ms": 0}
+
+
+async def test_nothing_follows_the_first_batch_before_it_is_acknowledged() -> None:
+    """A broker that knows nothing of a producer takes any number: the second batch would be first."""
+    errors = [0, 0, 0, ErrorCode.NOT_ENOUGH_REPLICAS]
+    async with serving(ScriptedBroker(), lambda: errors.pop()) as broker:
+        async with Producer(broker.bootstrap_servers, ProducerConfig(client=FAST, **ONE_EACH)) as producer:
+            for value in (b"a", b"b", b"c"):
+                producer.send_nowait("t", value, partition=0)
+
+    assert [decode_records(batch)[0].value for batch in batches(broker)] == [b"a", b"a", b"b", b"c"]
+    assert [read_header(batch).base_sequence for batch in batches(broker)] == [0, 0, 1, 2]
+
+
+async def test_no_more_batches_are_out_than_a_broker_can_recognize() -> None:
+    most = 0
+    async with serving(ScriptedBroker()) as broker:
+        config = ProducerConfig(client=ClientConfig(max_in_flight_requests_per_connection=50), **ONE_EACH)
+        async with Producer(broker.bootstrap_servers, config) as producer:
+
+            def answer(request: ProduceRequest) -> ProduceResponse:
+                nonlocal most
+                most = max(most, producer.metrics.in_flight())
+                return acknowledged(request, 0)
+
+            broker.on(ProduceRequest, answer)
+            for _ in range(60):
+                producer.send_nowait("t", b"x", partition=0)
+
+    assert most == 5
+
+
+async def test_a_batch_that_is_packed_while_the_id_is_given_up_is_numbered_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(ScriptedBroker(), partitions=2) as broker:
+        async with Producer(broker.bootstrap_servers, compression_type="gzip", linger_ms=0) as producer:
+            failing = producer.send_nowait("t", b"x", partition=1)
+
+            async def late(pack: Callable[..., Any], *how: Any) -> None:
+                await asyncio.wait([failing.future()])
+                pack(*how)
+
+            def refuse(request: ProduceRequest) -> ProduceResponse:
+                broker.on(ProduceRequest, lambda later: acknowledged(later, 0))
+                producer.send_nowait("t", os.urandom(200_000), partition=0)
+                return acknowledged(request, ErrorCode.MESSAGE_TOO_LARGE)
+
+            monkeypatch.setattr(asyncio, "to_thread", late)
+            broker.on(ProduceRequest, refuse)
+            with pytest.raises(MessageTooLarge):
+                await failing
+
+    assert [read_header(batch).producer_id for batch in batches(broker)] == [9, 9]
+
+
+async def test_a_partition_without_a_leader_is_asked_after_with_pauses() -> None:
+    async with serving(ScriptedBroker()) as broker:
+
+        def half_led(_: MetadataRequest) -> MetadataResponse:
+            answer = broker.metadata("t", partitions=2)
+            answer.topics[0].partitions[1].leader_id = -1
+            return answer
+
+        broker.on(MetadataRequest, half_led)
+        async with Producer(broker.bootstrap_servers, delivery_timeout_ms=500) as producer:
+            waiting = await producer.send("t", b"x", partition=1)
+            assert (await producer.send_and_wait("t", b"x", partition=0)).offset == 100
+            with pytest.raises(DeliveryTimeout):
+                await waiting
+
+    # One each 100 ms or so, where a loop without pauses asks a thousand times and more.
+    assert len(broker.seen(MetadataRequest)) < 20
+
+
+async def test_with_acks_0_records_wait_for_a_broker_that_is_down() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        ports = [free_port(), free_port(), broker.port]  # where it says it is, the first time for starting
+
+        def moving(_: MetadataRequest) -> MetadataResponse:
+            answer = broker.metadata("t")
+            answer.brokers[0].port = ports.pop(0) if len(ports) > 1 else ports[0]
+            return answer
+
+        broker.on(MetadataRequest, moving)
+        config = ProducerConfig(client=FAST, acks=0)
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            assert (await producer.send_and_wait("t", b"x")).offset == -1
+            await producer.flush()
+
+    assert ports == [broker.port]
+
+
+async def test_a_broker_that_does_not_answer_does_not_prolong_the_delivery_timeout() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        broker.ignore(ProduceRequest)
+        config = ProducerConfig(delivery_timeout_ms=100)
+        producer = Producer(broker.bootstrap_servers, config)
+        await producer.start()
+        waiting = producer.send_nowait("t", b"x")
+        with pytest.raises(DeliveryTimeout):
+            await waiting
+        assert producer.metrics.in_flight() == 1
+        assert producer.gathering.size_bytes == 0
+        broker.drop_connections()
+        await producer.stop()
+
+
+@pytest.mark.parametrize("address", [("a" * 70, 9092), ("127.0.0.1", 70_000)], ids=["host", "port"])
+async def test_a_broker_at_an_impossible_address_ends_nothing(address: tuple[str, int]) -> None:
+    async with serving(ScriptedBroker()) as broker:
+        lies = [address]
+
+        def lying(_: MetadataRequest) -> MetadataResponse:
+            answer = broker.metadata("t")
+            if lies:
+                answer.brokers[0].host, answer.brokers[0].port = lies.pop()
+            return answer
+
+        broker.on(MetadataRequest, lying)
+        async with Producer(broker.bootstrap_servers, ProducerConfig(client=FAST)) as producer:
+            assert (await producer.send_and_wait("t", b"x")).offset == 100
+
+
+async def test_a_broker_that_stops_reading_does_not_stop_a_producer_with_acks_0() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        config = ProducerConfig(
+            client=ClientConfig(request_timeout_ms=200, retry_backoff_ms=5),
+            acks=0,
+            delivery_timeout_ms=60_000,
+        )
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            await producer.partitions_for("t")
+            connection = await producer._cluster.connection(1)
+            for writer in broker._writers:
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+            sent = await producer.send_many("t", [bytes(900_000)] * 20)
+            with pytest.raises(RequestTimeout):
+                await sent
+            assert not connection.is_open
