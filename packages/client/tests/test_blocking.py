@@ -128,6 +128,20 @@ def test_closing_ends_calls_that_wait() -> None:
         call.result(5)
 
 
+def test_a_call_that_comes_together_with_the_end_is_answered() -> None:
+    thread = LoopThread(opened, name="the client")
+    client = thread.start()
+    goes_on = threading.Event()
+    thread.post(goes_on.wait)
+    thread._end(cancel=False)
+    call = thread.submit(lambda: client.double(1))  # the loop comes to it together with the end
+    goes_on.set()
+
+    with pytest.raises(NotRunning):
+        call.result(10)
+    thread.close()
+
+
 def test_nothing_can_be_called_before_the_start_and_after_the_end() -> None:
     thread = LoopThread(opened, name="a client")
     with pytest.raises(NotRunning, match="a client is not running; use it inside `with`"):

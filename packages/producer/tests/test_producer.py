@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ottla.client.config import ClientConfig
+from ottla.client.errors import DeadlineExceeded
 from ottla.client.testing import ScriptedBroker
 from ottla.producer import DeliveryTimeout, Producer, ProducerClosed, ProducerConfig, RecordTooLarge
 from ottla.producer.cli import _send_lines
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, MessageTooLarge
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import (
     ProduceRequest,
 )
@@ -90,6 +93,39 @@ async def test_leaving_the_block_sends_what_waits_for_its_topic_too() -> None:
             waiting = producer.send_nowait("t", b"x")
 
     assert waiting.result().offset == 100
+
+
+async def test_closing_can_be_cancelled_while_a_broker_does_not_answer() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        broker.ignore(ProduceRequest)
+        producer = Producer(broker.bootstrap_servers)
+        await producer.start()
+        waiting = await producer.send("t", b"x")
+        await asyncio.sleep(0.05)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await producer.stop()
+
+        with pytest.raises(ProducerClosed):
+            await waiting
+
+
+async def test_a_producer_that_could_not_be_started_can_be_started_again() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        broker.on(MetadataRequest, lambda _: None)
+        config = ProducerConfig(client=replace(FAST, bootstrap_timeout_ms=50))
+        producer = Producer(broker.bootstrap_servers, config)
+        with pytest.raises(DeadlineExceeded):
+            await producer.start()
+
+        serving(broker)
+        await producer.start()
+        await producer.send_and_wait("t", b"x")
+        await producer.stop()
+        async with producer:
+            await producer.send_and_wait("t", b"y")
+
+    assert [read_header(batch).base_sequence for batch in batches(broker)] == [0, 1]
 
 
 async def test_an_old_broker_gets_the_old_format() -> None:

@@ -71,6 +71,7 @@ class LoopThread(Generic[C]):
         self._whole: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
         self._open: concurrent.futures.Future[C] = concurrent.futures.Future()
         self._failure: BaseException | None = None
+        self._calls: set[Call[Any]] = set()
 
     def start(self) -> C:
         """Start the thread, and return the client once it is open. Raises what opening it raises."""
@@ -111,7 +112,8 @@ class LoopThread(Generic[C]):
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Call[T]:
         """Run a coroutine on the loop, and wait for nothing."""
         loop = self.loop
-        call: Call[T] = Call(loop)
+        call: Call[T] = Call(loop, self._calls.discard)
+        self._calls.add(call)
         self.post(call.begin, make, self._spawn)
         return call
 
@@ -176,6 +178,8 @@ class LoopThread(Generic[C]):
             self._failure = _single(error)
         finally:
             self._loop = None
+            for call in list(self._calls):  # the loop never came to them
+                call.abandon()
             if not self._open.done():
                 self._open.set_exception(self._failure or NotRunning(f"{self._name} did not start"))
 
@@ -201,10 +205,12 @@ class Call(Generic[T]):
 
     TASK_NAME = "ottla-call"
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[Call[T]], object]) -> None:
         self._loop = loop
         self._result: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._result.add_done_callback(lambda _: on_end(self))
         self._task: asyncio.Task[None] | None = None
+        self._coroutine: Coroutine[Any, Any, T] | None = None
         self._is_cancelled = False
 
     def begin(
@@ -214,19 +220,33 @@ class Call(Generic[T]):
     ) -> None:
         """Start it, on the loop."""
         if self._is_cancelled:
+            self.abandon()
             return
         try:
-            self._task = spawn(self._finish(make()))
+            self._coroutine = make()
+            self._task = spawn(self._finish(self._coroutine))
         except BaseException as error:
             self._result.set_exception(error)
             return
         self._task.set_name(self.TASK_NAME)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        # One that is cancelled before its first step runs nothing of `_finish`.
+        assert self._coroutine is not None
+        self._coroutine.close()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Have whoever waits go on, if it is not over: nothing will come of it."""
+        with suppress(concurrent.futures.InvalidStateError):
+            self._result.set_exception(NotRunning("the client was closed, or the call cancelled"))
 
     async def _finish(self, coroutine: Coroutine[Any, Any, T]) -> None:
         try:
             result = await coroutine
         except asyncio.CancelledError:
-            self._result.set_exception(NotRunning("the client was closed, or the call cancelled"))
+            self.abandon()
             raise
         except BaseException as error:
             self._result.set_exception(error)

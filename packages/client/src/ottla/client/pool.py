@@ -59,8 +59,12 @@ class Pool:
             connection, place.connection = place.connection, None
             await connection.close()
 
+    def open(self) -> None:
+        """Let connections be had again after `close`."""
+        self._closed = False
+
     async def close(self) -> None:
-        """Close all connections; none can be had afterwards."""
+        """Close all connections; none can be had afterwards, unless it is opened again."""
         self._closed = True
         places, self._places = self._places, {}
         for place in places.values():

@@ -118,10 +118,18 @@ class Producer(RowSending):
     # --- opening and closing
 
     async def start(self) -> None:
-        """Open the producer; `stop` closes it. For code that has no block to put it in."""
-        if self._running is None:
-            self._running = Running(self)
-            await self._running.start()
+        """Open the producer; `stop` closes it. For code that has no block to put it in.
+
+        When it raises, the producer is not open, and may be started again.
+        """
+        if self._running is not None:
+            return
+        self._running = running = Running(self)
+        try:
+            await running.start()
+        except BaseException:
+            self._running = None
+            raise
 
     async def stop(self) -> None:
         """Send what is still waiting, and close."""
@@ -144,21 +152,26 @@ class Producer(RowSending):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._tasks is not None
         try:
             await self._leave_transaction()
             self._open = self.quick = False
             await self._last_flush(kind)
+        except BaseException as failed:  # cancelled, mostly: then requests that are out are not waited for
+            await self._end(failed)
+            raise
+        await self._end(error)
+
+    async def _end(self, error: BaseException | None) -> None:
+        assert self._tasks is not None
+        self._give_up_the_rest()
+        try:
+            await self._tasks.__aexit__(None if error is None else type(error), error, None)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
         finally:
-            self._give_up_the_rest()
-            try:
-                await self._tasks.__aexit__(kind, error, trace)
-            except BaseExceptionGroup as group:
-                if len(group.exceptions) == 1:
-                    raise group.exceptions[0] from None
-                raise
-            finally:
-                await self._cluster.close()
+            await self._cluster.close()
 
     async def _last_flush(self, kind: type[BaseException] | None) -> None:
         if self._sending.done():
@@ -173,6 +186,7 @@ class Producer(RowSending):
 
     def _give_up_the_rest(self) -> None:
         closed = ProducerClosed("the producer was closed before the record was acknowledged")
+        self._open = self.quick = False
         self._sender.stop()
         self._unplaced.fail_all(closed)
         self._room.close(closed)

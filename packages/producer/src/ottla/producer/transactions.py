@@ -81,6 +81,7 @@ class Transactions:
 
         Raises the broker's refusal, for instance TransactionalIdAuthorizationFailed.
         """
+        self.state = TransactionState()
         await self._obtain_epoch(keep=False)
         self.state.to(Phase.IDLE, "start")
 
