@@ -1,0 +1,51 @@
+"""One Spark, and one broker, for all tests of the session: starting Spark takes longer than most of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ottla.broker.testing import BrokerProcess
+from peers.spark import missing_java, spark_session
+from peers.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip everything here where there is no Java, and say what to install."""
+    missing = missing_java()
+    for item in items:
+        if missing and "tests/spark/" in item.path.as_posix():
+            item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark with two threads for tasks."""
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for all tests; the names of topics keep them apart."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def topics(broker: BrokerProcess) -> Iterator[Topics]:
+    """Makes and fills topics of the broker."""
+    with Topics(broker.bootstrap_servers) as topics:
+        yield topics
+
+
+@pytest.fixture
+def fresh() -> Callable[[str], str]:
+    """Make names that no other test uses."""
+    return lambda stem: f"{stem}-{secrets.token_hex(4)}"
