@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import AuthenticationFailed
 from ottla.client.security import OAuthBearer, Plain, Scram, SecurityConfig, distrust, renewal_s
+from ottla.client.settings import SettingError, configure
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -164,6 +166,16 @@ async def test_a_renewal_that_is_refused_ends_the_connection() -> None:
             with pytest.raises(AuthenticationFailed, match="not any more"):
                 await connection.send(MetadataRequest(topics=[]), MetadataResponse)
             assert not connection.is_open
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"sasl_password": 12345}, {"sasl_plain_password": 12345}, {"sasl_jaas_config": 'password="12345";'}],
+)
+def test_messages_about_passwords_do_not_show_them(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="the value given") as caught:
+        configure(ClientConfig, wrong)
+    assert "12345" not in str(caught.value)
 
 
 def test_renewals_are_spread_over_a_tenth_of_the_session() -> None:

@@ -104,5 +104,5 @@ SECURITY_ALIASES: Mapping[str, Alias] = {
     "ssl_truststore_type": Alias(None, "Kafka", expand=_pem),
     "ssl_keystore_type": Alias(None, "Kafka", expand=_pem),
     "ssl_endpoint_identification_algorithm": Alias("ssl_check_hostname", "Kafka", _check_hostname),
-    "sasl_jaas_config": Alias(None, "Kafka", expand=_login),
+    "sasl_jaas_config": Alias(None, "Kafka", expand=_login, is_secret=True),
 }

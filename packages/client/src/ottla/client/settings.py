@@ -42,6 +42,8 @@ class Alias:
     read: Callable[[Any], Any] | None = None
     expand: Callable[[Any], Mapping[str, Any]] | None = None
     advice: str = ""
+    is_secret: bool = False
+    """Whether messages must not show its value."""
 
 
 def setting(
@@ -207,7 +209,11 @@ def _read_alias(spelling: str, value: Any, alias: Alias) -> Iterator[tuple[str, 
     except SettingError:
         raise
     except (ValueError, TypeError) as error:
-        raise SettingError(f"{spelling} cannot be {value!r}: {error}") from None
+        raise SettingError(f"{spelling} cannot be {_shown(value, alias.is_secret)}: {error}") from None
+
+
+def _shown(value: Any, is_secret: bool) -> str:
+    return "the value given" if is_secret else repr(value)
 
 
 def _unknown(spelling: str, known: tuple[str, ...], *, dotted: bool) -> str:
@@ -226,7 +232,8 @@ def options(kind: Any) -> tuple[Any, ...]:
 def _check(name: str, value: Any, place: Place) -> None:
     kinds = options(place.type)
     if not any(_fits(value, kind) for kind in kinds):
-        raise SettingError(f"{name} must be {' or '.join(_words(kind) for kind in kinds)}, not {value!r}")
+        shown = _shown(value, is_secret=not place.field.repr)
+        raise SettingError(f"{name} must be {' or '.join(_words(kind) for kind in kinds)}, not {shown}")
     if isinstance(value, int | float) and not isinstance(value, bool):
         _check_limits(name, value, place.field.metadata)
 
