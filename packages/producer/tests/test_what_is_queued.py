@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from ottla.client.errors import DeadlineExceeded
 from ottla.client.serialization import SerializationFailed
 from ottla.client.testing import ScriptedBroker
-from ottla.producer import Producer, RecordTooLarge
+from ottla.producer import BufferFull, Producer, RecordTooLarge
 from ottla.producer.sending import Gathering, Sending
+from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.records import decode_records
 from peers.taking_broker import batches, serving
 
@@ -103,3 +105,30 @@ def test_a_partition_that_was_served_is_last_in_the_next_look() -> None:
     gathering.take(first)
 
     assert [batch.partition.partition for batch in gathering.ready(0.0, 5)[0]] == [1, 2, 0]
+
+
+async def test_headers_of_an_iterator_arrive() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers) as producer:
+            await producer.send("t", b"x", headers=iter([("h", b"1")]))
+            producer.send_nowait("t", {"packed": True}, headers=iter([("h", b"2")]))
+
+    headers = [list(record.headers) for batch in batches(broker) for record in decode_records(batch)]
+    assert headers == [[("h", b"1")], [("h", b"2")]]
+
+
+async def test_empty_records_of_an_unknown_topic_do_not_wait_without_bound() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, buffer_memory=1_000) as producer:
+            producer._cluster.forget("t")
+            with pytest.raises(BufferFull):
+                for _ in range(1_000):
+                    producer.send_nowait("t")
+
+
+async def test_finding_a_topic_takes_no_longer_than_send_may_block() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, max_block_ms=50) as producer:
+            broker.on(MetadataRequest, lambda _: broker.metadata("t", partitions=0))
+            with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s"):
+                await producer.send("other", b"x")

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.producer.errors import BufferFull
+from ottla.client.errors import ClientError
+from ottla.producer.errors import BufferFull, ProducerClosed
 from ottla.producer.record import RecordMetadata
 
 if TYPE_CHECKING:
@@ -219,9 +220,7 @@ class Handover:
             if not isinstance(record, SyncAcknowledgement):
                 if not record.done():
                     record.set_result(None)
-            elif not self._hand_over(record):
-                self._blocked = True
-                self._thread.submit(partial(self._hand_over_slowly, record))
+            elif not self._hand_over(record) and self._is_waited_with(record):
                 return
         self._tell_of_room()
         if not queue:
@@ -257,6 +256,16 @@ class Handover:
             record.placed(inner)
         return True
 
+    def _is_waited_with(self, record: SyncAcknowledgement) -> bool:
+        try:
+            self._thread.submit(partial(self._hand_over_slowly, record))
+        except ClientError as error:  # it is about to close, and will not make room
+            self._gone(record)
+            record.refused(error)
+            return False
+        self._blocked = True
+        return True
+
     async def _hand_over_slowly(self, record: SyncAcknowledgement) -> None:
         """Wait for the producer's room with one record; all others wait behind it."""
         assert self._producer is not None
@@ -264,6 +273,9 @@ class Handover:
             inner = await self._producer.send(
                 record.topic, record.value, record.key, record.partition, record.timestamp_ms, record.headers
             )
+        except asyncio.CancelledError:
+            record.refused(ProducerClosed("the producer was closed before there was room for the record"))
+            raise
         except BaseException as error:
             record.refused(error)
             if not isinstance(error, Exception):

@@ -51,6 +51,7 @@ BATCH_HEADER = 61
 RECORDS_AT_A_STRETCH = 8_192
 # What is still sent when the block was left by an exception gets so long.
 LAST_FLUSH_S = 5.0
+FOREVER_S = 1e9
 
 
 class Producer(RowSending):
@@ -487,8 +488,9 @@ class Producer(RowSending):
     def _prepared(self, record: ProducerRecord) -> ProducerRecord:
         """The record as interceptors want it, in bytes, of a size that can be sent."""
         self._refuse_unless_open()
+        record = _with_lasting_headers(record)
         if self._on_send:
-            record = self._interceptors.transform(self._on_send, record)
+            record = _with_lasting_headers(self._interceptors.transform(self._on_send, record))
         key, value = self._key(record.topic, record.key), self._value(record.topic, record.value)
         headers = packed_headers(record.headers)
         size = len(key or b"") + len(value or b"") + len(headers or b"") + RECORD_OVERHEAD
@@ -536,7 +538,10 @@ class Producer(RowSending):
     # --- topics
 
     async def _route(self, topic: str) -> Route:
-        """Return where a topic's records go, asking the cluster at first, for up to `max_block_ms`."""
+        """Return where a topic's records go, asking the cluster at first, for up to `max_block_ms`.
+
+        Where that is 0 it gets the time of one request, since nothing could be sent otherwise.
+        """
         found = self.gathering.routes.get(topic)
         if found is not None:
             return found
@@ -544,8 +549,8 @@ class Producer(RowSending):
         return await self._ask_route(topic)
 
     async def _ask_route(self, topic: str) -> Route:
-        bound_ms = self.config.max_block_ms
-        timeout_s = None if bound_ms < 0 else max(bound_ms, self.config.client.request_timeout_ms) / 1_000
+        bound_ms = self.config.max_block_ms or self.config.client.request_timeout_ms
+        timeout_s = FOREVER_S if bound_ms < 0 else bound_ms / 1_000
         await self._cluster.topic(topic, may_create=True, timeout_s=timeout_s)
         return self._learn_route(topic)
 
@@ -596,6 +601,13 @@ class Producer(RowSending):
     @staticmethod
     def _now_ms() -> float:
         return asyncio.get_running_loop().time() * 1_000
+
+
+def _with_lasting_headers(record: ProducerRecord) -> ProducerRecord:
+    """Headers are looked at more than once, which an iterator does not bear."""
+    if isinstance(record.headers, Mapping | list | tuple):
+        return record
+    return record._replace(headers=tuple(record.headers))
 
 
 def _bytes(made: object) -> bytes | None:

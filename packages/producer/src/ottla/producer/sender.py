@@ -449,6 +449,8 @@ class Sender:
         self._gathering.put_back(batch, self.now_ms() + delay_ms)
 
     def _give_up(self, batch: Batch, error: BaseException) -> None:
+        if batch.done:
+            return  # its transaction was aborted meanwhile
         if batch.was_sent and self._transactions is None and batch.producer_id == self._sequences.producer_id:
             self._sequences.give_up_id()
         if self._transactions is not None:

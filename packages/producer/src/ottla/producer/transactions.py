@@ -122,7 +122,9 @@ class Transactions:
         """Have the coordinator abort; nothing is on its way any more. May be called again after a failure."""
         self.state.to(Phase.ABORTING, "abort")
         try:
-            await self._end(committed=False)
+            # What is announced after the end would begin a transaction that nobody ends.
+            async with self._registering:
+                await self._end(committed=False)
             if self.state.gap:
                 await self._obtain_epoch(keep=True)
                 self.state.gap = False
@@ -141,8 +143,6 @@ class Transactions:
             new = self.state.unregistered(partitions)
             if not new:
                 return
-            if self.state.phase in (Phase.FAILED, Phase.LOST):
-                self.state.refuse("send records")
             await self._retrying("adding partitions to the transaction", lambda: self._add(new))
             self.state.partitions.update(new)
 
@@ -169,6 +169,8 @@ class Transactions:
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
 
     async def _add(self, partitions: list[TopicPartition]) -> None:
+        if self.state.phase not in (Phase.OPEN, Phase.FLUSHING):  # it may have failed between two attempts
+            self.state.refuse("send records")
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, index in partitions:
             topics[topic].append(index)

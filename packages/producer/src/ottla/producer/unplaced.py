@@ -11,10 +11,13 @@ from ottla.producer.sending import (
     Acknowledgement,
     Batch,
     all_placed,
+    packed_headers,
     place,
     placeholder,
     waiting_acknowledgement,
 )
+
+OVERHEAD = 40  # of a record in a batch, at most
 
 
 @dataclass(slots=True)
@@ -38,7 +41,7 @@ class Unplaced:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of keys and values that wait."""
+        """About how many bytes wait."""
         return sum(each.size_bytes for each in self._topics.values())
 
     def add(self, record: ProducerRecord) -> Acknowledgement:
@@ -48,7 +51,7 @@ class Unplaced:
             waiting = self._topics[record.topic] = _Waiting(placeholder(asyncio.get_running_loop()))
         acknowledgement = waiting_acknowledgement(waiting.stand_in)
         waiting.records.append((acknowledgement, record))
-        waiting.size_bytes += len(record.key or b"") + len(record.value or b"")
+        waiting.size_bytes += _size(record)
         return acknowledgement
 
     def place(self, topic: str, put: Callable[[ProducerRecord], Acknowledgement]) -> None:
@@ -82,6 +85,12 @@ class Unplaced:
         waiting = [each.stand_in.settled() for each in self._topics.values()]
         if waiting:
             await asyncio.wait(waiting)
+
+
+def _size(record: ProducerRecord) -> int:
+    # Empty records take memory too: without their overhead any number of them would fit.
+    headers = len(packed_headers(record.headers) or b"")
+    return len(record.key or b"") + len(record.value or b"") + headers + OVERHEAD
 
 
 def _failed(error: BaseException) -> Acknowledgement:
