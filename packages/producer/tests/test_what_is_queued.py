@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +11,14 @@ import pytest
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.serialization import SerializationFailed
 from ottla.client.testing import ScriptedBroker
-from ottla.producer import BufferFull, Producer, RecordTooLarge
+from ottla.producer import (
+    BufferFull,
+    Producer,
+    ProducerConfig,
+    ProducerInterceptor,
+    RecordMetadata,
+    RecordTooLarge,
+)
 from ottla.producer.sending import Gathering, Sending
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.records import decode_records
@@ -132,3 +141,47 @@ async def test_finding_a_topic_takes_no_longer_than_send_may_block() -> None:
             broker.on(MetadataRequest, lambda _: broker.metadata("t", partitions=0))
             with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s"):
                 await producer.send("other", b"x")
+
+
+class Hearing(ProducerInterceptor):
+    """Keeps what it is told of acknowledgements."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int | None, type[BaseException] | None]] = []
+
+    def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        self.heard.append((metadata.offset if metadata else None, type(error) if error else None))
+
+
+async def test_interceptors_hear_of_records_whose_topic_is_not_found_and_of_others_once() -> None:
+    hearing = Hearing()
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, max_block_ms=50, interceptors=[hearing]) as producer:
+            first = producer.send_nowait("t", b"x")
+            await first
+            second = producer.send_nowait("t", b"y")
+            await second
+            lost = producer.send_nowait("other", b"z")
+            with pytest.raises(DeadlineExceeded):
+                await lost
+
+    assert hearing.heard == [(100, None), (100, None), (None, DeadlineExceeded)]
+
+
+@pytest.mark.parametrize(("level", "on_threads"), [(19, 1), (None, 0)])
+async def test_what_takes_long_to_compress_is_compressed_on_a_thread(
+    monkeypatch: pytest.MonkeyPatch, level: int | None, on_threads: int
+) -> None:
+    packed = []
+
+    async def counting(pack: Callable[..., Any], *how: Any) -> None:
+        packed.append(how)
+        pack(*how)
+
+    monkeypatch.setattr(asyncio, "to_thread", counting)
+    config = ProducerConfig(compression_type="zstd", compression_level=level)
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            await producer.send("t", bytes(20_000))
+
+    assert len(packed) == on_threads

@@ -455,7 +455,7 @@ class Producer(RowSending):
         await self._room.wait()
         await self._leave_others_their_turn()
         self._refuse_unless_open()
-        return self._place(route, ready)
+        return self._place_watched(route, ready)
 
     async def _leave_others_their_turn(self) -> None:
         # Every so many bytes: a loop of sends would never suspend otherwise.
@@ -479,11 +479,13 @@ class Producer(RowSending):
             raise BufferFull(waiting_bytes, self.config.buffer_memory)
         route = self.gathering.routes.get(ready.topic)
         if route is not None:
-            return self._place(route, ready)
+            return self._place_watched(route, ready)
         assert self._tasks is not None
         if ready.topic not in self._unplaced:
             self._tasks.create_task(self._find_for_waiting(ready.topic))
-        return self._unplaced.add(ready)
+        waiting = self._unplaced.add(ready)
+        self._watch(waiting)  # already: it may never get into a batch
+        return waiting
 
     def _prepared(self, record: ProducerRecord) -> ProducerRecord:
         """The record as interceptors want it, in bytes, of a size that can be sent."""
@@ -498,6 +500,11 @@ class Producer(RowSending):
             raise RecordTooLarge(size, self.gathering.max_record_size)
         return record._replace(key=key, value=value)
 
+    def _place_watched(self, route: Route, record: ProducerRecord) -> Acknowledgement:
+        sent = self._place(route, record)
+        self._watch(sent)
+        return sent
+
     def _place(self, route: Route, record: ProducerRecord) -> Acknowledgement:
         """Queue a prepared record."""
         partition = record.partition
@@ -511,9 +518,11 @@ class Producer(RowSending):
             self._told_of_full(route.topic)
         if self._on_enqueue:
             self._interceptors.tell(self._on_enqueue, sent.topic_partition, record)
+        return sent
+
+    def _watch(self, sent: Acknowledgement) -> None:
         if self._on_acknowledgement:
             sent.add_done_callback(self._acknowledged)
-        return sent
 
     def _acknowledged(self, sent: Acknowledgement) -> None:
         error = sent.exception()

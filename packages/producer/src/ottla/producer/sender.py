@@ -60,7 +60,10 @@ _BROKER_RECOGNIZES: Final = 5
 
 # From about these sizes on compression takes some milliseconds, and is done on a thread.
 _SLOW_BYTES: Final = {Codec.GZIP: 128 * 1024}
-_SLOW_BYTES_OTHERWISE: Final = 1024 * 1024
+_SLOW_BYTES_OTHERWISE: Final = 512 * 1024
+# zstd takes a hundred times as long at level 19 as at 3, and lz4 thirty times.
+_QUICK_LEVEL: Final = 3
+_SLOW_BYTES_BEYOND: Final = 8 * 1024
 
 # Batches also grow too old; a look once a second is precise enough for that.
 _LONGEST_SLEEP_MS: Final = 1_000.0
@@ -288,8 +291,9 @@ class Sender:
                 self._gathering.close(batch)
                 await asyncio.to_thread(batch.pack, codec, self._config.compression_level)
 
-    @staticmethod
-    def _slow_bytes(codec: Codec) -> int:
+    def _slow_bytes(self, codec: Codec) -> int:
+        if codec not in _SLOW_BYTES and (self._config.compression_level or 0) > _QUICK_LEVEL:
+            return _SLOW_BYTES_BEYOND
         return _SLOW_BYTES.get(codec, _SLOW_BYTES_OTHERWISE)
 
     def _number(self, batch: Batch) -> None:
