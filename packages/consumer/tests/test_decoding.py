@@ -70,5 +70,22 @@ def test_aborted_transactions_are_left_out_up_to_their_marker() -> None:
     assert decode(ORDERS, data, 0).next_offset == 5
 
 
+def test_an_abort_marker_ends_a_transaction_whose_records_are_behind_the_position() -> None:
+    marker = end_transaction_marker(
+        ControlType.ABORT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=0,
+        base_offset=3,
+    )
+    data = bytes(marker) + batch(4, b"committed", producer_id=7, transactional=True)
+
+    # Brokers name every transaction whose marker is in what they give.
+    aborted = [AbortedTransaction(producer_id=7, first_offset=0)]
+
+    assert [each.value for each in decode(ORDERS, data, 3, aborted).records] == [b"committed"]
+
+
 def test_nothing_fetched_moves_nothing() -> None:
     assert decode(ORDERS, b"", 42) == ([], 42)

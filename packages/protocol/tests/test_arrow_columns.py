@@ -131,6 +131,18 @@ def test_control_records_and_aborted_transactions_are_left_out() -> None:
     assert offsets(builder) == [2, 3, 5]
 
 
+def test_an_abort_marker_ends_a_transaction_whose_records_are_below_what_is_wanted() -> None:
+    aborted = plain(2, 0, producer_id=5, transactional=True)
+    marker = end_transaction_marker(
+        ControlType.ABORT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0, base_offset=2
+    )
+    later = plain(1, 3, producer_id=5, transactional=True)
+    builder = ColumnBuilder(("offset",))
+
+    assert builder.add("t", 0, aborted + marker + later, 2, [(0, 5)]) == 4
+    assert offsets(builder) == [3]
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_older_formats_are_read_too(magic: int) -> None:
     builder = ColumnBuilder(ALL_COLUMNS)

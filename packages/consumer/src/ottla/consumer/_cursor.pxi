@@ -222,6 +222,8 @@ cdef class Cursor:
         cdef int32_t last_delta = get32(p + 23)
         cdef int64_t following = base_offset + last_delta + 1
         if attributes & CONTROL:
+            # The records of the transaction it ends may all be behind us: it must not stay one to come.
+            self._is_aborted(base_offset, producer_id)
             self._aborting.discard(producer_id)
             self._following = following
             return 0

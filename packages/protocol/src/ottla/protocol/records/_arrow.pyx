@@ -168,7 +168,7 @@ cdef class ColumnBuilder:
         attributes, count = get16(p + 21), get32(p + 57)
         last = base + get32(p + 23)
         if attributes & CONTROL:
-            transactions.ended(get64(p + 43))
+            transactions.ended(get64(p + 43), base)
             return last + 1
         if last < since or count == 0:
             return last + 1
@@ -318,6 +318,8 @@ cdef class Transactions:
             self._open.add(self._coming.pop()[1])
         return producer_id in self._open
 
-    cdef int ended(self, int64_t producer_id) except -1:
+    cdef int ended(self, int64_t producer_id, int64_t base_offset) except -1:
+        # The records of the transaction may all be below what is wanted: it must not stay one to come.
+        self.covers(producer_id, base_offset)
         self._open.discard(producer_id)
         return 0
