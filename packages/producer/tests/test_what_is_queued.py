@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,9 @@ from ottla.producer import (
     RecordMetadata,
     RecordTooLarge,
 )
+from ottla.producer.handover import Handover, SyncAcknowledgement
 from ottla.producer.sending import Gathering, Sending
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.records import decode_records
 from peers.taking_broker import batches, serving
@@ -185,3 +188,38 @@ async def test_what_takes_long_to_compress_is_compressed_on_a_thread(
             await producer.send("t", bytes(20_000))
 
     assert len(packed) == on_threads
+
+
+async def test_to_show_an_acknowledgement_is_not_to_take_note_of_its_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(ScriptedBroker(), lambda: ErrorCode.INVALID_RECORD) as broker:
+        async with Producer(broker.bootstrap_servers) as producer:
+            sent = await producer.send("t", b"x")
+    assert repr(sent) == "<Acknowledgement t-0 failed>"
+
+    del sent
+    gc.collect()
+    assert "1 records for t-0 were not delivered" in caplog.text
+
+
+class Nowhere:
+    """A thread that is asked to do nothing."""
+
+    is_here = False
+
+    def check(self) -> None:
+        pass
+
+    def post(self, callback: Callable[..., object], *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("large", [{"key": bytes(2_000)}, {"value": bytearray(2_000)}], ids=["key", "value"])
+def test_whatever_is_large_counts_while_it_waits_to_be_handed_over(large: dict[str, Any]) -> None:
+    thread: Any = Nowhere()
+    handover = Handover(thread, most_bytes=1_000, max_block_ms=1)
+    whole = {"value": None, "key": None, "partition": None, "timestamp_ms": None, "headers": None} | large
+    handover.put(SyncAcknowledgement(thread, "t", **whole))
+    with pytest.raises(BufferFull):
+        handover.put(SyncAcknowledgement(thread, "t", **whole))

@@ -51,7 +51,7 @@ class ClientConfig:
     """How long to try to reach any broker at first."""
     default_api_timeout_ms: int = setting(60_000, at_least=1)
     """How long a call may go on retrying in all."""
-    metadata_max_age_ms: int = 300_000
+    metadata_max_age_ms: int = setting(300_000, at_least=1)
     """After this time metadata is asked for anew, whether or not something failed."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     """Encryption and authentication."""

@@ -346,7 +346,10 @@ cdef class Acknowledgement:
         return self.result()
 
     def __repr__(self):
-        state = "pending" if not self.done() else "failed" if self.exception() is not None else f"offset {self.offset}"
+        cdef int32_t index = self._index
+        # Not by `exception`: who looks at this in a log has not taken note of an error.
+        failed = self._batch._part(&index).error is not None
+        state = "pending" if not self.done() else "failed" if failed else f"offset {self.offset}"
         return f"<Acknowledgement {self.topic_partition} {state}>"
 
 

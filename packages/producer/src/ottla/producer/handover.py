@@ -23,6 +23,7 @@ MOST_RECORDS = 10_000
 RUN = 1_000
 LARGE_BYTES = 1_024
 CHECK_S = 1.0
+SIZED = (bytes, str, bytearray, memoryview)
 
 
 class SyncAcknowledgement:
@@ -53,7 +54,11 @@ class SyncAcknowledgement:
         self.partition = partition
         self.timestamp_ms = timestamp_ms
         self.headers = headers
-        self.size = (len(value) if isinstance(value, bytes | str) else 0) + 100
+        self.size = 100
+        if isinstance(value, SIZED):
+            self.size += len(value)
+        if isinstance(key, SIZED):
+            self.size += len(key)
         self._inner: Acknowledgement | None = None
         self._error: BaseException | None = None
         self._handed: asyncio.Future[None] | None = None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from ottla.client.cluster import Cluster
+from ottla.client.cluster import Cluster, Topic
 from ottla.client.errors import ClientError
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
@@ -560,21 +560,19 @@ class Producer(RowSending):
     async def _ask_route(self, topic: str) -> Route:
         bound_ms = self.config.max_block_ms or self.config.client.request_timeout_ms
         timeout_s = FOREVER_S if bound_ms < 0 else bound_ms / 1_000
-        await self._cluster.topic(topic, may_create=True, timeout_s=timeout_s)
-        return self._learn_route(topic)
+        return self._learn_route(await self._cluster.topic(topic, may_create=True, timeout_s=timeout_s))
 
-    def _learn_route(self, topic: str) -> Route:
-        known = self._cluster.known_topic(topic)
-        assert known is not None, "just learnt"
+    def _learn_route(self, known: Topic) -> Route:
         led = [index for index, each in sorted(known.partitions.items()) if each.leader >= 0]
-        route = self.gathering.route(topic, len(known.partitions), led)
+        route = self.gathering.route(known.name, len(known.partitions), led)
         # Those that came first are placed first, before whoever called gets on.
-        self._unplaced.place(topic, lambda record: self._place(route, record))
+        self._unplaced.place(known.name, lambda record: self._place(route, record))
         return route
 
     def _update_route(self, topic: str) -> None:
-        if self._cluster.known_topic(topic) is not None:
-            self._learn_route(topic)
+        known = self._cluster.known_topic(topic)
+        if known is not None:
+            self._learn_route(known)
 
     async def _find_for_waiting(self, topic: str) -> None:
         try:

@@ -145,11 +145,15 @@ class Sender:
         while True:
             self._awake.clear()
             self._expire()
-            due, next_ms = await self._next_due()
-            for leader, batches in self._by_leader(due).items():
-                self._start(leader, batches)
-                self.wake()  # the next batches of the same partitions may be due as well
-            await self._sleep_until(next_ms)
+            await self._sleep_until(await self._send_due())
+
+    async def _send_due(self) -> float | None:
+        """Have batches go out; return when to look again."""
+        due, next_ms = await self._next_due()
+        for leader, batches in self._by_leader(due).items():
+            self._start(leader, batches)
+            self.wake()  # the next batches of the same partitions may be due as well
+        return next_ms
 
     async def _next_due(self) -> tuple[list[Batch], float | None]:
         """Batches that can be numbered and go out now, with nothing awaited; and when to look again."""
