@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from ottla.pipeline.options import Options
+from ottla.pipeline.sink.writer import BatchWriter, StreamWriter
 from ottla.pipeline.source.batch import BatchReader
 from ottla.pipeline.source.rows import ddl
 from ottla.pipeline.source.stream import StreamReader
@@ -43,3 +44,11 @@ class OttlaDataSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Return what reads a stream."""
         return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return what writes a batch."""
+        return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Return what writes a stream; `overwrite` says output mode complete, which adds all rows."""
+        return StreamWriter(self.options, schema)

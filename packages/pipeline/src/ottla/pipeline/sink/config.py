@@ -1,0 +1,96 @@
+"""What the options of a sink say. Those of Spark's own Kafka sink have its names, defaults and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ottla.client.settings import SettingError
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.options import Options
+from ottla.pipeline.source.config import client_settings
+from ottla.producer.config import ProducerConfig
+
+Delivery = Literal["at-least-once", "dedupe", "exactly-once"]
+
+DELIVERIES: tuple[Delivery, ...] = ("at-least-once", "dedupe", "exactly-once")
+
+OPTIONS = (
+    "topic", "delivery", "write.id", "includeTimestamps", "markers.topic", "transactional.id.prefix",
+    "failOnChangedReplay", "path", "checkpointLocation", "queryName",
+)  # fmt: skip
+"""All options besides those of the client, which have `kafka.` in front; the last three are Spark's own."""
+
+MARKERS_TOPIC = "ottla-spark-batches"
+TRANSACTIONAL_ID_PREFIX = "ottla-spark"
+
+TRANSACTION_TIMEOUT_MS = "300000"
+"""A task has so long for its transaction: more than a minute, and less than what brokers allow (15)."""
+
+_TAKEN = {
+    "group.id": None,
+    "key.serializer": "keys are written as the bytes that they are; convert them in a select",
+    "value.serializer": "values are written as the bytes that they are; convert them in a select",
+    "transactional.id": "delivery=exactly-once makes one for each task, after transactional.id.prefix",
+    "interceptor.classes": "interceptors see single records, and rows are written as columns",
+    "partitioner.class": "rows with a column `partition` go where that says",
+    "partitioner": "rows with a column `partition` go where that says",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkConfig:
+    """Where rows go, and what is promised about them."""
+
+    producer: Mapping[str, str]
+    """Kafka's settings, by their dotted names."""
+    topic: str | None = None
+    """The topic of all rows; without it the column `topic` says."""
+    delivery: Delivery = "at-least-once"
+    write_id: str | None = None
+    """The name of a batch write, by which it is known when it is done again."""
+    include_timestamps: bool = False
+    """Whether the column `timestamp` becomes the time of records."""
+    markers_topic: str = MARKERS_TOPIC
+    transactional_id_prefix: str = TRANSACTIONAL_ID_PREFIX
+    fail_on_changed_replay: bool = True
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> SinkConfig:
+        """Read the options of a sink. Raises OptionError naming the first that is wrong."""
+        options = Options(given)
+        options.refuse_unknown(OPTIONS)
+        chosen = options.choice("delivery", DELIVERIES, "at-least-once")
+        delivery = next(each for each in DELIVERIES if each == chosen)
+        found = cls(
+            producer=_settings(options, delivery),
+            topic=_named(options, "topic", "orders"),
+            delivery=delivery,
+            write_id=_named(options, "write.id", "bills-of-may"),
+            include_timestamps=options.flag("includeTimestamps", default=False),
+            markers_topic=_named(options, "markers.topic", MARKERS_TOPIC) or MARKERS_TOPIC,
+            transactional_id_prefix=_named(options, "transactional.id.prefix", "billing")
+            or TRANSACTIONAL_ID_PREFIX,
+            fail_on_changed_replay=options.flag("failOnChangedReplay", default=True),
+        )
+        found.producer_config(found.transactional_id_prefix if delivery == "exactly-once" else None)
+        return found
+
+    def producer_config(self, transactional_id: str | None = None) -> ProducerConfig:
+        """Return the producer's settings. Raises OptionError for one that cannot be."""
+        try:
+            return ProducerConfig.from_properties(self.producer, transactional_id=transactional_id)
+        except SettingError as error:
+            raise OptionError(f"an option kafka.*: {error}") from None
+
+
+def _settings(options: Options, delivery: Delivery) -> dict[str, str]:
+    settings = client_settings(options, _TAKEN)
+    if delivery == "exactly-once":
+        settings.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+    return settings
+
+
+def _named(options: Options, name: str, example: str) -> str | None:
+    return options.required(name, example) if name in options else None

@@ -1,0 +1,107 @@
+"""Markers: which batch of a query each of its partitions wrote last. Pure.
+
+A marker is written in the transaction of the rows that it stands for, so it is there just when they are. Each
+replaces the one before it (the topic is compacted): what is asked is only ever about the last.
+
+Readers of committed records wait at the first transaction that is open, whosever it is; a reader that did so
+here could overlook a marker behind it, and rows would come twice. So the ledger reads everything, and decides
+by itself: what a producer wrote counts when its next control batch says commit.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ottla.pipeline.sink.errors import MarkersUnreadable, SetBack
+from ottla.pipeline.sink.identity import Place
+from ottla.protocol.records import (
+    Buffer,
+    ControlType,
+    decode_records,
+    read_end_transaction_marker,
+    split_batches,
+    validate_batch,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The last batch that a partition of a query wrote, and of how many rows."""
+
+    batch: int
+    rows: int
+
+    def encoded(self, place: Place) -> bytes:
+        """Return what is written of it, for machines and for people who look."""
+        return json.dumps(
+            {"query": place.query, "partition": place.partition, "batch": self.batch, "rows": self.rows}
+        ).encode()
+
+
+def decoded(value: bytes) -> Marker:
+    """Undo `Marker.encoded`. Raises MarkersUnreadable."""
+    try:
+        found = json.loads(value)
+        return Marker(int(found["batch"]), int(found["rows"]))
+    except (ValueError, TypeError, KeyError):
+        raise MarkersUnreadable(
+            f"{value[:80]!r} is no marker of a batch: option markers.topic must name a topic of its own"
+        ) from None
+
+
+def is_written(known: Marker | None, place: Place) -> bool:
+    """Whether the rows of a place are written. Raises SetBack where later ones are, too."""
+    if known is not None and known.batch > place.batch:
+        raise SetBack(str(place), known.batch)
+    return known is not None and known.batch == place.batch
+
+
+class Ledger:
+    """Takes the log of markers, piece by piece, and knows the last one of each key that is committed."""
+
+    def __init__(self, next_offset: int = 0) -> None:
+        self.next_offset = next_offset
+        self.latest: dict[bytes, Marker] = {}
+        self._open: dict[int, list[tuple[bytes, Marker | None]]] = {}
+
+    def take(self, records: Buffer) -> None:
+        """Take what was fetched from `next_offset` on; a batch that is cut off at the end is left.
+
+        Raises CorruptRecords, MarkersUnreadable.
+        """
+        for batch in split_batches(records, torn_tail=True):
+            header = validate_batch(batch)
+            if header.next_offset <= self.next_offset:
+                continue
+            self.next_offset = header.next_offset
+            if header.is_control:
+                self._end(header.producer_id, batch)
+            else:
+                self._add(header.producer_id if header.is_transactional else None, batch)
+
+    def _add(self, producer_id: int | None, batch: Buffer) -> None:
+        found = [
+            (record.key, None if record.value is None else decoded(record.value))
+            for record in decode_records(batch)
+            if record.key is not None
+        ]
+        if producer_id is None:
+            self._apply(found)
+        else:
+            self._open.setdefault(producer_id, []).extend(found)
+
+    def _end(self, producer_id: int, batch: Buffer) -> None:
+        marker = read_end_transaction_marker(batch)
+        if marker is None:
+            return
+        written = self._open.pop(producer_id, [])
+        if marker.type is ControlType.COMMIT:
+            self._apply(written)
+
+    def _apply(self, found: list[tuple[bytes, Marker | None]]) -> None:
+        for key, marker in found:
+            if marker is None:
+                self.latest.pop(key, None)
+            else:
+                self.latest[key] = marker

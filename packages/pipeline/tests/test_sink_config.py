@@ -1,0 +1,76 @@
+"""What the options of a sink mean, and which are refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.sink.config import MARKERS_TOPIC, SinkConfig
+
+SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+
+
+def config(**options: str) -> SinkConfig:
+    return SinkConfig.of(SERVERS | {name.replace("__", "."): value for name, value in options.items()})
+
+
+def test_without_options_rows_are_written_at_least_once_where_the_column_topic_says() -> None:
+    found = config()
+
+    assert (found.delivery, found.topic, found.write_id) == ("at-least-once", None, None)
+    assert (found.markers_topic, found.fail_on_changed_replay) == (MARKERS_TOPIC, True)
+    producer = found.producer_config()
+    assert (producer.acks, producer.enable_idempotence) == (-1, None)
+
+
+def test_kafkas_settings_are_the_producers() -> None:
+    found = config(kafka__linger__ms="20", kafka__compression__type="zstd", KAFKA__acks="1")
+
+    producer = found.producer_config()
+    assert (producer.linger_ms, producer.compression_type, producer.acks) == (20, "zstd", 1)
+    assert producer.client.bootstrap_servers == "127.0.0.1:9092"
+
+
+def test_exactly_once_has_time_for_a_task_unless_told_otherwise() -> None:
+    assert config(delivery="exactly-once").producer_config("x").transaction_timeout_ms == 300_000
+    short = config(delivery="Exactly-Once", kafka__transaction__timeout__ms="9000")
+    assert short.producer_config("x").transaction_timeout_ms == 9_000
+    assert config().producer_config().transaction_timeout_ms == 60_000
+
+
+def test_a_configuration_can_be_sent_to_workers() -> None:
+    found = config(delivery="exactly-once", topic="orders")
+
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delivery": "twice"}, "delivery' must be one of at-least-once, dedupe, exactly-once, not 'twice'"),
+        ({"topik": "orders"}, "no option 'topik'; did you mean 'topic'?"),
+        ({"topic": " "}, "option 'topic' is missing"),
+        ({"write.id": ""}, "option 'write.id' is missing"),
+        ({"includeTimestamps": "maybe"}, "true or false"),
+        ({"kafka.transactional.id": "x"}, "exactly-once makes one for each task"),
+        ({"kafka.key.serializer": "x"}, "keys are written as the bytes"),
+        ({"kafka.value.serializer": "x"}, "values are written as the bytes"),
+        ({"kafka.partitioner.class": "round_robin"}, "column `partition`"),
+        ({"kafka.interceptor.classes": "x"}, "columns"),
+        ({"kafka.linger.ms": "soon"}, "linger.ms must be a number"),
+        ({"kafka.lingers.ms": "5"}, "did you mean 'linger.ms'"),
+        ({"delivery": "exactly-once", "kafka.acks": "1"}, "transactional_id needs acks=-1"),
+    ],
+)
+def test_what_cannot_be_is_said(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        SinkConfig.of(SERVERS | options)
+
+    assert message in str(caught.value)
+
+
+def test_servers_have_to_be_named() -> None:
+    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
+        SinkConfig.of({"topic": "orders"})

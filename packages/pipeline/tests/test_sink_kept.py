@@ -1,0 +1,62 @@
+"""What a worker keeps from task to task."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from ottla.pipeline.sink.kept import Kept
+
+
+class Thing:
+    """Remembers whether it was closed."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.closed = False
+
+    def close(self, timeout_s: float | None = None) -> None:
+        self.closed = True
+        if self.fails:
+            raise TimeoutError("too long")
+
+
+def test_a_thing_is_made_once() -> None:
+    kept: Kept[Thing] = Kept(2)
+
+    first = kept.get("a", Thing)
+
+    assert kept.get("a", Thing) is first
+
+
+def test_the_one_longest_unused_makes_room() -> None:
+    kept: Kept[Thing] = Kept(2)
+    first, second = kept.get("a", Thing), kept.get("b", Thing)
+    kept.get("a", Thing)
+
+    kept.get("c", Thing)
+
+    assert (first.closed, second.closed) == (False, True)
+
+
+def test_what_is_forgotten_is_made_anew_though_closing_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+    kept: Kept[Thing] = Kept(2)
+    first = kept.get("a", lambda: Thing(fails=True))
+
+    with caplog.at_level(logging.WARNING):
+        kept.forget("a")
+    kept.forget("nothing")
+
+    assert first.closed
+    assert kept.get("a", Thing) is not first
+    assert "too long" in caplog.text
+
+
+def test_all_are_closed_in_the_end() -> None:
+    kept: Kept[Thing] = Kept(2)
+    things = [kept.get(name, Thing) for name in "ab"]
+
+    kept.clear()
+
+    assert all(thing.closed for thing in things)

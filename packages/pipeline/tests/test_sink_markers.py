@@ -1,0 +1,154 @@
+"""Which batch a partition of a query wrote last."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.pipeline.sink.errors import MarkersUnreadable, SetBack
+from ottla.pipeline.sink.identity import Place
+from ottla.pipeline.sink.markers import Ledger, Marker, decoded, is_written
+from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker
+
+KEY = b"q/0"
+
+
+class Log:
+    """A log of markers as brokers keep it."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.end = 0
+
+    def write(self, producer_id: int, key: bytes, marker: Marker | None) -> None:
+        builder = BatchBuilder(max_bytes=1_000)
+        builder.append(key, None if marker is None else marker.encoded(Place("q", marker.batch, 0)), 0)
+        self._add(
+            builder.build(
+                base_offset=self.end,
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=producer_id >= 0,
+            )
+        )
+
+    def finish(self, producer_id: int, kind: ControlType) -> None:
+        self._add(
+            end_transaction_marker(
+                kind,
+                producer_id=producer_id,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                timestamp_ms=0,
+                base_offset=self.end,
+            )
+        )
+
+    def _add(self, batch: bytes) -> None:
+        self.data += batch
+        self.end += 1
+
+
+def taken(log: Log) -> Ledger:
+    ledger = Ledger()
+    ledger.take(log.data)
+    return ledger
+
+
+def test_a_marker_counts_once_its_transaction_is_committed() -> None:
+    log = Log()
+    log.write(1, KEY, Marker(7, 100))
+    assert taken(log).latest == {}
+
+    log.finish(1, ControlType.COMMIT)
+
+    assert taken(log).latest == {KEY: Marker(7, 100)}
+
+
+def test_a_marker_of_a_transaction_that_was_aborted_does_not_count() -> None:
+    log = Log()
+    log.write(1, KEY, Marker(7, 100))
+    log.finish(1, ControlType.ABORT)
+
+    assert taken(log).latest == {}
+
+
+def test_a_transaction_of_another_that_is_open_hides_nothing() -> None:
+    log = Log()
+    log.write(2, b"q/1", Marker(7, 1))  # of a task that was killed: it stays open for minutes
+    log.write(1, KEY, Marker(7, 100))
+    log.finish(1, ControlType.COMMIT)
+
+    assert taken(log).latest == {KEY: Marker(7, 100)}
+
+
+def test_a_record_without_a_value_deletes_a_marker() -> None:
+    log = Log()
+    log.write(1, KEY, Marker(0, 100))
+    log.finish(1, ControlType.COMMIT)
+    log.write(-1, KEY, None)
+
+    assert taken(log).latest == {}
+
+
+def test_what_is_cut_off_at_the_end_comes_again() -> None:
+    log = Log()
+    log.write(1, KEY, Marker(7, 100))
+    log.finish(1, ControlType.COMMIT)
+    ledger = Ledger()
+
+    ledger.take(log.data[:-10])
+    assert (ledger.next_offset, ledger.latest) == (1, {})
+    ledger.take(log.data)
+
+    assert (ledger.next_offset, ledger.latest) == (2, {KEY: Marker(7, 100)})
+
+
+def test_what_is_no_marker_is_not_passed_over() -> None:
+    with pytest.raises(MarkersUnreadable, match=r"markers\.topic"):
+        decoded(b"one coffee")
+    with pytest.raises(MarkersUnreadable):
+        decoded(b'{"batch": 1}')
+    assert decoded(Marker(1, 2).encoded(Place("q", 1, 0))) == Marker(1, 2)
+
+
+def test_a_batch_is_written_when_its_marker_is_there() -> None:
+    place = Place("q", 7, 0)
+
+    assert not is_written(None, place)
+    assert not is_written(Marker(6, 1), place)
+    assert is_written(Marker(7, 1), place)
+    with pytest.raises(SetBack, match="batch 7 of query q came after batch 8 was written"):
+        is_written(Marker(8, 1), place)
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["write", ControlType.COMMIT, ControlType.ABORT])),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(steps, st.data())
+def test_any_interleaving_of_transactions_taken_in_any_pieces_gives_what_was_committed_last(
+    given_steps: list[tuple[int, str | ControlType]], data: st.DataObject
+) -> None:
+    log, waiting, expected = Log(), {}, {}  # type: Log, dict[int, Marker], dict[bytes, Marker]
+    for number, (producer, step) in enumerate(given_steps):
+        if not isinstance(step, ControlType):
+            # A place has one transaction at a time; what is written in one twice counts once, the last.
+            waiting[producer] = Marker(number, number)
+            log.write(producer, b"q/%d" % producer, waiting[producer])
+            continue
+        log.finish(producer, step)
+        marker = waiting.pop(producer, None)
+        if marker is not None and step is ControlType.COMMIT:
+            expected[b"q/%d" % producer] = marker
+
+    ledger, cut = Ledger(), data.draw(st.integers(0, len(log.data)))
+    ledger.take(log.data[:cut])
+    ledger.take(log.data)
+
+    assert (ledger.latest, ledger.next_offset) == (expected, log.end)
