@@ -99,8 +99,8 @@ class Cluster:
     async def __aenter__(self) -> Self:
         self.pool.open()  # it is closed where this was entered before, or failed to be
         try:
-            timeout_ms = min(self.config.bootstrap_timeout_ms, self.config.default_api_timeout_ms)
-            await self.retry("reaching the cluster", lambda: self.refresh([]), timeout_s=timeout_ms / 1_000)
+            timeout_s = self.config.bootstrap_timeout_ms / 1_000
+            await self.retry("reaching the cluster", lambda: self.refresh([]), timeout_s=timeout_s)
         except BaseException:
             await self.close()
             raise
