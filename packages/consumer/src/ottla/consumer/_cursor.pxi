@@ -150,6 +150,8 @@ cdef class Cursor:
                 record.timestamp_ms += r.timestamp_delta
             if self._deserializes:
                 self._deserialize(record)
+                if self.at_end:  # closed meanwhile: it goes on elsewhere
+                    return None
             self._next = following
             self._remaining -= 1
             self._gave(offset, 1)
@@ -362,6 +364,8 @@ cdef class Cursor:
         record.serialized_value_size = _size(found.value, None)
         if self._deserializes:
             self._deserialize(record)
+            if self.at_end:
+                return None
         self._legacy.pop()
         self._remaining -= 1
         self._gave(record.offset, 1)

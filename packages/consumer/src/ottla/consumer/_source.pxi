@@ -14,6 +14,7 @@ cdef class RecordSource:
 
     async def __anext__(self):
         cdef ConsumerRecord record
+        cdef Cursor current                  # kept alive: deserializers may seek, on another thread too
         cdef int64_t now_ms
         while True:
             now_ms = coarse_ms()
@@ -22,8 +23,9 @@ cdef class RecordSource:
                 # this nothing else would ever run, heartbeats included.
                 self._breathed_ms = now_ms
                 await _sleep(0)
-            if self._current is not None:
-                record = self._current._read()
+            current = self._current
+            if current is not None:
+                record = current._read()
                 if record is not None:
                     self._asked = True
                     self._in_hand = self._current
@@ -46,8 +48,10 @@ cdef class RecordSource:
     def _at_hand(self):
         """The next record if it needs no waiting, else None; on whatever thread, but on one at a time."""
         cdef ConsumerRecord record
+        cdef Cursor current                  # kept alive, as above
         while self._current is not None:
-            record = self._current._read()
+            current = self._current
+            record = current._read()
             if record is None:
                 break
             self._asked = True
