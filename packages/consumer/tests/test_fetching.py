@@ -12,8 +12,16 @@ import pytest
 
 from ottla.client.config import ClientConfig
 from ottla.client.testing import NODE_ID, ScriptedBroker
-from ottla.consumer import Consumer, ConsumerConfig, LogTruncated, OffsetOutOfRange, TopicPartition
-from ottla.protocol.errors import ErrorCode
+from ottla.consumer import (
+    Consumer,
+    ConsumerClosed,
+    ConsumerConfig,
+    LogTruncated,
+    OffsetOutOfRange,
+    TopicPartition,
+    WrongMode,
+)
+from ottla.protocol.errors import ErrorCode, UnknownServerError
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -57,6 +65,8 @@ class Log:
         self.topic_id = UUID(int=1)
         self.preferred = -1
         self.codec = Codec.NONE
+        self.key: bytes | None = None
+        self.topic_error = 0
         self.errors: list[int] = []
         self.follower_errors: list[int] = []
         self.session: dict[int, int] | None = None
@@ -84,7 +94,9 @@ class Log:
             )
             for index in self.records
         ]
-        topic = MetadataResponseTopic(name="t", topic_id=self.topic_id, partitions=partitions)
+        topic = MetadataResponseTopic(
+            name="t", error_code=self.topic_error, topic_id=self.topic_id, partitions=partitions
+        )
         return MetadataResponse(brokers=brokers, cluster_id="c", controller_id=NODE_ID, topics=[topic])
 
     def offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -155,7 +167,7 @@ class Log:
             for value, own in records[offset:]:
                 if own != epoch or builder.record_count == 1000:
                     break
-                builder.append(None, value, 0)
+                builder.append(self.key, value, 0)
             data.records = builder.build(base_offset=offset, partition_leader_epoch=epoch)
         return data
 
@@ -441,3 +453,101 @@ async def test_several_tasks_may_iterate_and_every_record_comes_to_one(broker: S
             await asyncio.sleep(0.03)
         found = [value for task in tasks for value in await task]
     assert len(found) == len(set(found)) == 400
+
+
+async def test_a_deserializer_may_seek(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    log.key = b"key"
+    log.add(b"a", b"b", b"c")
+
+    def seeks(key: bytes) -> bytes:
+        if consumer._positions[A].position == 0:
+            consumer.seek(A, 2)
+        return key
+
+    consumer = reader(broker, replace(FAST, key_deserializer=seeks, value_deserializer=bytes.upper))
+    async with consumer:
+        assert await take(consumer, 1) == [b"C"]
+
+
+async def test_a_consumer_that_was_closed_gives_nothing_of_what_was_at_hand(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    log.add(b"a", b"b", b"c")
+    async with reader(broker) as consumer:
+        assert await take(consumer, 1) == [b"a"]
+    with pytest.raises(ConsumerClosed):
+        await take(consumer, 1)
+
+
+async def test_a_consumer_that_unsubscribed_gives_nothing_of_what_was_at_hand(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    log.add(b"a", b"b", b"c")
+    async with reader(broker) as consumer:
+        assert await take(consumer, 1) == [b"a"]
+        consumer.unsubscribe()
+        with pytest.raises(WrongMode):
+            await take(consumer, 1)
+
+
+NARROW = replace(FAST, fetch_max_bytes=1_000)
+B = TopicPartition("t", 1)
+
+
+async def fill(log: Log, consumer: Consumer) -> None:
+    """Have more at hand of the first partition than the bound; then the other one gets something."""
+    log.add(*(b"%d" % n for n in range(1_000)))
+    await take(consumer, 1)
+    log.add(b"other", partition=1)
+
+
+async def test_what_is_at_hand_of_a_paused_partition_keeps_no_other_from_being_read(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker, partitions=2)
+    async with reader(broker, NARROW) as consumer:
+        await fill(log, consumer)
+        consumer.pause(A)
+        assert await take(consumer, 1) == [b"other"]
+
+
+async def test_what_is_at_hand_of_others_keeps_nobody_from_asking_for_one_partition(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker, partitions=2)
+    async with reader(broker, NARROW) as consumer:
+        await fill(log, consumer)
+        async with asyncio.timeout(BOUND_S):
+            while not (found := await consumer.getmany(B)):  # noqa: ASYNC110 - who polls without waiting
+                await asyncio.sleep(0.001)
+        assert [record.value for record in found[B]] == [b"other"]
+        assert await take(consumer, 1) == [b"1"]
+
+
+async def test_what_is_in_hand_of_a_partition_counts_no_more_when_that_comes_back(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker)
+    log.add(*(b"%d" % n for n in range(20)))
+    async with Consumer(bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
+        consumer.assign([A])
+        assert await take(consumer, 3) == [b"0", b"1", b"2"]
+        consumer.assign([])
+        consumer.assign([A])
+        consumer._positions[A].seek(10)  # as what others committed meanwhile does
+        assert consumer._side.finished_offsets()[A].offset == 10
+
+
+@pytest.mark.parametrize("of_topic", [False, True])
+async def test_an_error_that_nobody_knows_is_told_by_its_number(
+    broker: ScriptedBroker, of_topic: bool
+) -> None:
+    log = Log(broker)
+    async with reader(broker) as consumer:
+        await consumer.position(A)
+        if of_topic:
+            log.topic_error = 999
+            log.errors.append(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            log.errors.append(999)
+        with pytest.raises(UnknownServerError, match="999"):
+            await take(consumer, 1)

@@ -73,3 +73,8 @@ class RecordDeserializationFailed(ClientError):
         self.partition = partition
         self.offset = offset
         self.cause = cause
+
+
+def named_error(what: str, code: int) -> errors.KafkaError:
+    """Return what a broker answered about something. Newer brokers may have codes that nobody here knows."""
+    return errors.error_for(code, f"{what}: {errors.error_for(code).code.name}")

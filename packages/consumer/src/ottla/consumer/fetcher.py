@@ -15,7 +15,7 @@ from ottla.client.retry import is_retriable
 from ottla.client.serialization import deserializer
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.decoding import Cursor, abortions, decompression_ms, end_of
-from ottla.consumer.errors import OffsetOutOfRange
+from ottla.consumer.errors import OffsetOutOfRange, named_error
 from ottla.consumer.fetch_session import Asked, FetchSession, Wanted
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.news import News
@@ -69,8 +69,9 @@ class RawPiece:
 class Fetcher:
     """Keeps records at hand for all places that may be read.
 
-    No more is fetched of a partition of which two answers are at hand, nor of any while about
-    `fetch_max_bytes` are.
+    No more is fetched of a partition of which two answers are at hand. While about `fetch_max_bytes` are at
+    hand of all, only that is fetched which somebody asked for in vain: what is at hand may be of partitions
+    that are paused, or that nobody asks for.
     """
 
     def __init__(
@@ -104,6 +105,12 @@ class Fetcher:
     def look(self) -> None:
         """See what may be fetched now."""
         self._wake.set()
+
+    def look_for(self, partitions: Sequence[TopicPartition]) -> None:
+        """See what may be fetched: nothing is at hand of these, or of any, and somebody asks."""
+        for place in self._positions.some(partitions):
+            place.is_awaited = True
+        self.look()
 
     async def run(self) -> None:
         """Fetch, until cancelled."""
@@ -197,7 +204,7 @@ class Fetcher:
             self._look_up_leaders()
         if needs_offset:
             self._look_up_offsets()
-        return due if at_hand < self._config.fetch_max_bytes else {}
+        return due if at_hand < self._config.fetch_max_bytes else _starving(due)
 
     def _node(self, place: Place, now_s: float) -> int:
         """Return the broker to read from: the leader, or the replica that it recommended (KIP-392)."""
@@ -389,8 +396,7 @@ class Fetcher:
             log.warning("broker error", extra={"broker": node, "partition": str(place.partition)})
             self._put_off(place)
         else:
-            what = f"{place.partition} at offset {place.fetch_offset}: {ErrorCode(code).name}"
-            place.failure = error_for(code, what)
+            place.failure = named_error(f"{place.partition} at offset {place.fetch_offset}", code)
 
     def _out_of_range(self, place: Place, node: int) -> None:
         """Begin again as the policy says; but a follower may only be behind, and its leader knows better."""
@@ -412,6 +418,11 @@ class Fetcher:
 def _decompress_ahead(cursors: list[Cursor]) -> None:
     for cursor in cursors:
         cursor.decompress_ahead()
+
+
+def _starving(due: Mapping[int, list[Place]]) -> dict[int, list[Place]]:
+    starving = {node: [place for place in places if place.is_starving] for node, places in due.items()}
+    return {node: places for node, places in starving.items() if places}
 
 
 def _parts(answer: FetchResponse) -> Iterator[tuple[TopicPartition, PartitionData]]:

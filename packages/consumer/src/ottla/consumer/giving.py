@@ -183,7 +183,7 @@ class Giver(RecordSource):
             self._raise_failures(partitions)
             if is_first:
                 is_first = False
-                self._fetcher.look()
+                self._fetcher.look_for(partitions)
                 if deadline_s is not None and deadline_s <= asyncio.get_running_loop().time():
                     # Whoever polls without waiting still lets records come in.
                     await asyncio.sleep(0)
@@ -227,6 +227,13 @@ class Giver(RecordSource):
         """Go on with other partitions, from the next record on."""
         if self._current is not None and self._current.topic_partition in partitions:
             self._leave_current()
+
+    def take_away(self, partitions: frozenset[TopicPartition]) -> None:
+        """Read partitions no more. When they come back, what is in hand of them now counts no more."""
+        self.stop_giving(partitions)
+        for partition in partitions:
+            self._forget_hand(partition)
+        self._positions.assign(self._positions.assigned - partitions)
 
     def handled(self) -> dict[TopicPartition, int]:
         """Return what is in hand: the first offset that is not finished, by partition."""

@@ -19,6 +19,9 @@ class Giving(Protocol):
     def stop_giving(self, partitions: Partitions) -> None:
         """Go on with other partitions, from the next record on."""
 
+    def take_away(self, partitions: Partitions) -> None:
+        """Read partitions no more. When they come back, what is in hand of them now counts no more."""
+
     def handled(self) -> dict[TopicPartition, int]:
         """Return what is in hand: the first offset that is not finished, by partition."""
 
@@ -62,8 +65,7 @@ class GroupSide:
         """Take partitions away."""
         if self.is_over:
             return
-        self._giving.stop_giving(partitions)
-        self._positions.assign(self._positions.assigned - partitions)
+        self._giving.take_away(partitions)
 
     async def lost(self, partitions: Partitions) -> None:
         """Take partitions away that others may have already."""
@@ -73,7 +75,7 @@ class GroupSide:
         """Have exactly these partitions; those that are added come held, until `release`."""
         if self.is_over:
             return
-        self._giving.stop_giving(self._positions.assigned - partitions)
+        self._giving.take_away(self._positions.assigned - partitions)
         self._positions.assign(sorted(partitions), held=True)
         self._look()
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.client.retry import is_retriable
+from ottla.consumer.errors import named_error
 from ottla.consumer.news import News
 from ottla.consumer.positions import NO_EPOCH, NO_LEADER, Place, Positions
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.topics import TopicPartition
@@ -90,8 +91,7 @@ class Leaders:
         for topic in answer.topics:
             if topic.error_code not in (ErrorCode.NONE, *_PASSING):
                 name = topic.name or ""
-                error = error_for(topic.error_code, f"topic {name!r}: {ErrorCode(topic.error_code).name}")
-                self._fail(error, {name})
+                self._fail(named_error(f"topic {name!r}", topic.error_code), {name})
             self._note_id(topic)
         for place in self._positions:
             self._lead(place)

@@ -180,6 +180,7 @@ class Life(Giver):
 
     def _fail(self, error: BaseException, started: asyncio.Future[None]) -> None:
         self._failure = self._failure or error
+        self.stop_giving(self._positions.assigned)  # whoever asks shall hear of it
         if not started.done():
             started.set_exception(error)
         self._news.tell()
@@ -283,16 +284,16 @@ class Life(Giver):
 
     def _unsubscribe(self) -> None:
         if self._subscription is not None and self._membership is not None:
-            self._membership.unsubscribe()
-        elif self._positions.assigned:
             self.stop_giving(self._positions.assigned)
-            self._positions.assign(())
+            self._membership.unsubscribe()
+        else:
+            self.take_away(self._positions.assigned)
         self._subscription = None
         self._is_manual = False
 
     def _assign_by_hand(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         wanted = [TopicPartition(*each) for each in partitions]
-        self.stop_giving(self._positions.assigned - frozenset(wanted))
+        self.take_away(self._positions.assigned - frozenset(wanted))
         self._positions.assign(wanted)
         self._subscription = None
         self._is_manual = self._side.is_over = True
@@ -329,7 +330,7 @@ class Life(Giver):
         gone = {each.topic for each in self._positions.assigned} & topics - known.keys()
         found |= {each for each in self._positions.assigned if each.topic in gone}
         added = found - self._positions.assigned
-        self.stop_giving(self._positions.assigned - found)
+        self.take_away(self._positions.assigned - found)
         self._positions.assign(sorted(found))
         if self._knows_topics:
             for partition in added:

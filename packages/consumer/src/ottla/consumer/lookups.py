@@ -12,12 +12,12 @@ from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster, is_stale
 from ottla.client.errors import ClientError
 from ottla.client.retry import is_retriable
+from ottla.consumer.errors import named_error
 from ottla.protocol.errors import (
     ErrorCode,
     KafkaError,
     LeaderNotAvailable,
     UnknownTopicOrPartition,
-    error_for,
 )
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -75,7 +75,7 @@ class Answers(Generic[T]):
         if code == ErrorCode.NONE:
             self.found[partition] = found
         else:
-            self.failed[partition] = error_for(code, f"{partition}: {ErrorCode(code).name}")
+            self.failed[partition] = named_error(str(partition), code)
 
     def raise_worst(self) -> None:
         """Raise what failed, if something did: first what trying again does not help."""

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.consumer.assignors import TopicRacks
+from ottla.consumer.errors import named_error
 from ottla.consumer.group_config import GroupConfig
 from ottla.consumer.rebalance_events import Event, Subscribed, TopicsSeen
 from ottla.consumer.subscription import Subscription
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
 # Topics that are wanted and not there may be made any moment.
@@ -110,7 +111,7 @@ class TopicWatch:
                 gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 racks[name] = [] if gone else list(known.get(name, ()))
             else:
-                raise error_for(code, f"topic {name!r}: {ErrorCode(code).name}")
+                raise named_error(f"topic {name!r}", code)
         return racks
 
     def _topic_racks(self, topic: MetadataResponseTopic) -> list[frozenset[str]]:
