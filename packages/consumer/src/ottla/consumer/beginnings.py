@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from ottla.client.cluster import Cluster
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.groups import OffsetAndMetadata
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
@@ -81,7 +81,7 @@ class Beginnings:
         try:
             is_done = await find(places)
         except (ClientError, KafkaError) as error:
-            is_done = not is_retriable(error)
+            is_done = not _may_pass(error)
             self._failed(places, error)
         self._on_found()
         self._news.tell()
@@ -89,7 +89,7 @@ class Beginnings:
 
     def _failed(self, places: Iterable[Place], error: Exception) -> None:
         """Try again where that may help, tell the application otherwise."""
-        if is_retriable(error):
+        if _may_pass(error):
             log.info("no offsets", extra={"reason": str(error)})
             return
         for place in places:
@@ -175,6 +175,11 @@ class Beginnings:
             place.seek_time(self.reset_time)
         else:
             place.seek(diverges_at)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether to ask again. An outage may last longer than any one call waits: reading goes on after it."""
+    return is_retriable(error) or isinstance(error, DeadlineExceeded)
 
 
 def _generations(places: Iterable[Place]) -> dict[TopicPartition, int]:

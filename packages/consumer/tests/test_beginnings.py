@@ -1,0 +1,42 @@
+"""Where to read from, when finding out takes several attempts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from ottla.client.cluster import Cluster
+from ottla.client.errors import DeadlineExceeded
+from ottla.client.groups import OffsetAndMetadata
+from ottla.consumer.beginnings import Beginnings
+from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.lookups import Lookups
+from ottla.consumer.news import News
+from ottla.consumer.positions import Positions
+from ottla.protocol.topics import TopicPartition
+
+PARTITION = TopicPartition("orders", 0)
+
+
+async def test_an_outage_longer_than_a_call_waits_does_not_end_reading() -> None:
+    answers: list[Exception | None] = [DeadlineExceeded("reading the offsets", 5, None), None]
+
+    async def committed(partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        if (failure := answers.pop(0)) is not None:
+            raise failure
+        return {partition: OffsetAndMetadata(17) for partition in partitions}
+
+    cluster = Cluster("127.0.0.1:1")
+    positions = Positions()
+    positions.assign([PARTITION])
+    found = asyncio.Event()
+    beginnings = Beginnings(
+        cluster, positions, Lookups(cluster, read_committed=False), ConsumerConfig(group_id="billing"), News(),
+        committed, on_found=lambda: found.set() if not answers else None, on_stale=lambda: None,
+    )  # fmt: skip
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(beginnings.run())
+        await found.wait()
+        running.cancel()
+
+    assert (positions[PARTITION].position, positions[PARTITION].failure) == (17, None)
