@@ -30,9 +30,10 @@ async def test_an_outage_longer_than_a_call_waits_does_not_end_reading() -> None
     positions = Positions()
     positions.assign([PARTITION])
     found = asyncio.Event()
+    config, lookups = ConsumerConfig(group_id="billing"), Lookups(cluster, read_committed=False)
     beginnings = Beginnings(
-        cluster, positions, Lookups(cluster, read_committed=False), ConsumerConfig(group_id="billing"), News(),
-        committed, on_found=lambda: found.set() if not answers else None, on_stale=lambda: None,
+        cluster, positions, lookups, config, News(), committed,
+        on_found=lambda: found.set() if not answers else None, on_stale=lambda: None,
     )  # fmt: skip
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(beginnings.run())
