@@ -1,0 +1,194 @@
+"""`ottla pipeline`: run, list, check and watch pipelines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.client.commands import show, show_json
+
+if TYPE_CHECKING:
+    from ottla.pipeline.jobs.declaration import Job
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+WRONG = 2
+"""Exit code for declarations that are wrong."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def pipeline() -> None:
+    """Run pipelines over topics, declared in files.
+
+    \b
+    Examples:
+      ottla pipeline sample logs --declaration > logs.toml
+      ottla pipeline check logs.toml
+      ottla pipeline run logs.toml --once
+      ottla pipeline status logs.toml
+    """
+
+
+@pipeline.command()
+@click.argument("file", type=FILE)
+@click.option("--once", is_flag=True, help="Do what there is, and end.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def run(file: Path, once: bool, quiet: bool) -> None:
+    """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all is done."""
+    from ottla.pipeline.errors import PipelineError
+    from ottla.pipeline.jobs.run import Run
+    from ottla.pipeline.jobs.showing import Shown
+    from ottla.pipeline.jobs.stopping import stop_on_signals
+
+    job = _read(file)
+    with Shown(once=once, quiet=quiet) as shown:
+        run = Run(job, once=once, watch=shown.update)
+        try:
+            with stop_on_signals(run.stopping):
+                run()
+        except PipelineError as error:
+            raise click.ClickException(str(error)) from None
+    if not quiet:
+        shown.sum_up()
+
+
+@pipeline.command()
+@click.argument("files", nargs=-1, required=True, type=FILE)
+def check(files: tuple[Path, ...]) -> None:
+    """Say all that is wrong with declarations, with lines. Asks no broker and starts no Spark."""
+    from ottla.pipeline.jobs.mistakes import DeclarationError
+    from ottla.pipeline.jobs.reading import read_job
+
+    wrong = 0
+    for file in files:
+        try:
+            job = read_job(file)
+        except DeclarationError as error:
+            wrong += len(error.located)
+            click.echo(str(error))
+        else:
+            click.echo(f"{file}: {job.name} ({job.kind}) is well declared")
+    if wrong:
+        click.echo(f"{wrong} {'mistake' if wrong == 1 else 'mistakes'}", err=True)
+        raise click.exceptions.Exit(WRONG)
+
+
+@pipeline.command("list")
+@click.argument("places", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def list_(places: tuple[Path, ...], as_json: bool) -> None:
+    """List the kinds of pipelines, or those that files and folders declare.
+
+    \b
+    Examples:
+      ottla pipeline list
+      ottla pipeline list pipelines/ extra.toml
+    """
+    if not places:
+        from ottla.pipeline.jobs.kinds import about, kinds
+
+        show(("kind", "what it does"), [(kind, about(kind)) for kind in kinds()], as_json=as_json)
+        return
+    rows = [row for file in _declarations(places) if (row := _row(file)) is not None]
+    show(("name", "kind", "state", "file"), rows, as_json=as_json)
+
+
+@pipeline.command()
+@click.argument("file", type=FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--watch", is_flag=True, help="Go on showing it, until Ctrl+C.")
+def status(file: Path, as_json: bool, watch: bool) -> None:
+    """Show how a pipeline is doing: rows/s, lag, late rows, times of batches."""
+    from ottla.pipeline.jobs.showing import status_rows
+
+    job = _read(file)
+    while True:
+        found = _status(job)
+        if as_json:
+            show_json(found)
+        else:
+            if watch:
+                click.clear()
+            click.echo(f"{job.name} ({job.kind}) {found['state']}{_because(found.get('error'))}")
+            show(*status_rows(found), as_json=False)
+        if not watch:
+            return
+        time.sleep(1)
+
+
+@pipeline.command()
+@click.argument("kind")
+@click.option("--declaration", is_flag=True, help="Print a declaration to begin with, and send nothing.")
+@click.option("--bootstrap-server", "-b", metavar="HOST:PORT", default="127.0.0.1:9092", show_default=True)
+@click.option("--topic", help="The topic to fill; otherwise that of the declaration.")
+@click.option("--count", type=click.IntRange(1), default=1_000, show_default=True, help="How many records.")
+def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | None, count: int) -> None:
+    """Fill a topic with sample data for a kind of pipeline, or print its declaration."""
+    from ottla.pipeline.errors import PipelineError
+    from ottla.pipeline.jobs.samples import sample_declaration, send_sample
+
+    try:
+        if declaration:
+            click.echo(sample_declaration(kind), nl=False)
+            return
+        said = send_sample(kind, bootstrap_server, topic, count)
+    except PipelineError as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(said)
+
+
+def _read(file: Path) -> Job:
+    from ottla.pipeline.errors import PipelineError
+    from ottla.pipeline.jobs.mistakes import DeclarationError
+    from ottla.pipeline.jobs.reading import read_job
+
+    try:
+        return read_job(file)
+    except DeclarationError as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(WRONG) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _status(job: Job) -> dict[str, object]:
+    from ottla.pipeline.jobs.run import STATUS
+    from ottla.pipeline.jobs.state import StateFile
+    from ottla.pipeline.jobs.status import state_now
+
+    found = StateFile(Path(job.checkpoint) / STATUS).read()
+    if not found:
+        return {"name": job.name, "kind": job.kind, "state": "never run", "queries": {}}
+    return found | {"state": state_now(found, time.time())}
+
+
+def _because(error: object) -> str:
+    return f": {error}" if error else ""
+
+
+def _declarations(places: tuple[Path, ...]) -> Iterator[Path]:
+    for place in places:
+        if place.is_file():
+            yield place
+        else:
+            yield from sorted(each for each in place.iterdir() if each.suffix in (".toml", ".py"))
+
+
+def _row(file: Path) -> tuple[object, ...] | None:
+    """Return what to list of a file; None for a file of a folder that is about something else."""
+    from ottla.pipeline.errors import PipelineError
+    from ottla.pipeline.jobs.mistakes import DeclarationError
+    from ottla.pipeline.jobs.reading import declares, read_job
+
+    if not declares(file):
+        return None
+    try:
+        job = read_job(file)
+    except DeclarationError as error:
+        return file.stem, None, f"wrong: line {error.located[0].line}", str(file)
+    except PipelineError as error:
+        return file.stem, None, f"wrong: {error}", str(file)
+    return job.name, job.kind, _status(job)["state"], str(file)

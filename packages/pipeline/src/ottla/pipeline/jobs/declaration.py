@@ -1,0 +1,167 @@
+"""What all declarations share: tables that refuse what they do not know, topics, places and times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.jobs.mistakes import Mistake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ottla.pipeline.jobs.run import Run
+
+__all__ = ["Job", "Mistake", "Names", "Place", "Seconds", "Settings", "Table", "Topics", "relative_to"]
+
+_base: ContextVar[Path | None] = ContextVar("base", default=None)
+
+
+@contextmanager
+def relative_to(folder: Path) -> Iterator[None]:
+    """Within, relative places of declarations are meant from a folder: that of the file."""
+    token = _base.set(folder)
+    try:
+        yield
+    finally:
+        _base.reset(token)
+
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_TIME = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?\s*")
+_SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def _placed(given: str) -> str:
+    """Return a path in full; an address such as s3://lake/logs stays."""
+    if not given.strip():
+        raise ValueError("must not be empty")
+    return given if _URI.match(given) else str(((_base.get() or Path.cwd()) / given).resolve())
+
+
+def _seconds(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    match = _TIME.fullmatch(given)
+    if match is None:
+        raise ValueError(f"must be a time such as 200ms, 10s, 5m, 1h or 2d, not {given!r}")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _names(given: Any) -> Any:
+    return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+
+
+def _flat(given: Any) -> Any:
+    """Return dotted names for what TOML nests: `kafka.security.protocol = ...` without quotes is tables."""
+    return dict(_pairs(given, "")) if isinstance(given, Mapping) else given
+
+
+def _pairs(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _pairs(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+Place = Annotated[str, AfterValidator(_placed)]
+"""A file or folder, relative to the declaration, or an address that Spark or Delta knows."""
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+"""A time: `"10s"`, `"5m"`; a number is seconds."""
+Names = Annotated[list[str], BeforeValidator(_names)]
+"""Names: a list, or text with commas."""
+Settings = Annotated[dict[str, Any], BeforeValidator(_flat)]
+"""Settings of somebody else, by their dotted names, which may stand without quotes."""
+
+
+class Table(BaseModel):
+    """A table of a declaration. Raises pydantic's ValidationError for whatever is wrong, at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, strict=True)
+
+
+class Topics(Table):
+    """The topics that a pipeline reads."""
+
+    bootstrap_servers: str = Field(examples=["127.0.0.1:9092"], min_length=1)
+    topics: Names = Field(default_factory=list, examples=[["orders"]])
+    pattern: str | None = None
+    """Instead of names: a regular expression that whole names have to match."""
+    starting_offsets: str = "earliest"
+    """Where a pipeline begins that has no checkpoint yet: earliest, latest, or JSON as Spark has it."""
+    max_records_per_batch: int | None = Field(None, ge=1)
+    options: Settings = Field(default_factory=dict)
+    """Any other option of the data source `ottla`, `kafka.*` for the client among them."""
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what the data source would refuse; paths are within this table."""
+        from ottla.pipeline.source.config import SourceConfig
+
+        if bool(self.topics) == (self.pattern is not None):
+            yield Mistake(("topics",), 'needs topics = ["orders"], or a pattern, and not both')
+            return
+        try:
+            SourceConfig.of(self.stream_options(), streaming=True)
+        except OptionError as error:
+            yield Mistake(("options",), str(error))
+
+    def stream_options(self) -> dict[str, str]:
+        """Return the options for `readStream`."""
+        most = self.max_records_per_batch
+        return self.batch_options() | ({} if most is None else {"maxOffsetsPerTrigger": str(most)})
+
+    def batch_options(self) -> dict[str, str]:
+        """Return the options for `read`."""
+        what = (
+            {"subscribe": ",".join(self.topics)} if self.topics else {"subscribePattern": self.pattern or ""}
+        )
+        own = {"kafka.bootstrap.servers": self.bootstrap_servers, "startingOffsets": self.starting_offsets}
+        return own | what | {name: _option(value) for name, value in self.options.items()}
+
+    def properties(self) -> dict[str, str]:
+        """Return Kafka's settings for a client of our own, `bootstrap.servers` among them."""
+        options = {name.lower(): value for name, value in self.batch_options().items()}
+        return {
+            name.removeprefix("kafka."): text for name, text in options.items() if name.startswith("kafka.")
+        }
+
+    def stream(self, spark: SparkSession, more: Mapping[str, str] | None = None) -> DataFrame:
+        """Return the topics as a stream; `more` options win."""
+        return spark.readStream.format("ottla").options(**self.stream_options(), **(more or {})).load()
+
+    def batch(self, spark: SparkSession, more: Mapping[str, str] | None = None) -> DataFrame:
+        """Return the topics as they are now; `more` options win."""
+        return spark.read.format("ottla").options(**self.batch_options(), **(more or {})).load()
+
+
+def _option(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Job(Table):
+    """A pipeline. The first line of a subclass's docstring is what `ottla pipeline list` says of it."""
+
+    kind: str
+    name: str = Field(examples=["access-logs"], pattern=r"^[A-Za-z0-9._-]+$")
+    checkpoint: Place = Field(examples=["state/access-logs"])
+    """The folder that keeps how far the pipeline is. Another one begins from the start."""
+    trigger: Seconds = 10.0
+    """How often new records are looked for."""
+    spark: Settings = Field(default_factory=dict)
+    """Settings of Spark; `master` says where it runs."""
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what is wrong beyond the types of single values. Asks nobody: no network, no Spark."""
+        yield from ()
+
+    def run(self, run: Run) -> None:
+        """Run until everything there is was done (`run.once`), or until `run.stopping`."""
+        raise NotImplementedError

@@ -1,0 +1,57 @@
+"""The kinds of pipelines that there are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.declaration import Job
+
+ENTRY_POINTS = "ottla.pipelines"
+"""Other packages name kinds of their own in this group of entry points."""
+
+_OURS = {
+    "logs": "ottla.pipeline.jobs.logs:Logs",
+    "activity": "ottla.pipeline.jobs.activity:Activity",
+}
+
+
+class UnknownKind(PipelineError, ValueError):
+    """A kind of pipeline that nobody has."""
+
+    def __init__(self, kind: object, known: list[str]) -> None:
+        near = difflib.get_close_matches(str(kind), known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        super().__init__(f"there is no kind {kind!r}; {hint}")
+
+
+def kinds() -> list[str]:
+    """Name all kinds, ours first."""
+    return [*_OURS, *(each.name for each in _others())]
+
+
+def job_class(kind: object) -> type[Job]:
+    """Return the class of a kind. Raises UnknownKind."""
+    if isinstance(kind, str) and kind in _OURS:
+        module, _, name = _OURS[kind].partition(":")
+        found = getattr(import_module(module), name)
+    else:
+        entry = next((each for each in _others() if each.name == kind), None)
+        if entry is None:
+            raise UnknownKind(kind, kinds())
+        found = entry.load()
+    if not (isinstance(found, type) and issubclass(found, Job)):
+        raise PipelineError(f"{found!r} is no subclass of ottla.pipeline.jobs.declaration.Job")
+    return found
+
+
+def about(kind: str) -> str:
+    """Say in one line what a kind does."""
+    return (job_class(kind).__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _others() -> Iterator[EntryPoint]:
+    return (each for each in entry_points(group=ENTRY_POINTS) if each.name not in _OURS)

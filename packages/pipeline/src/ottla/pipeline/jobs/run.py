@@ -1,0 +1,239 @@
+"""A run of a pipeline: its session, its queries, its place, and what it says of itself."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.failures import cause, one_line
+from ottla.pipeline.jobs.state import BatchKey, Ledger, StateFile
+from ottla.pipeline.jobs.status import Batch, QueryStatus, batch_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+    from ottla.pipeline.jobs.declaration import Job
+
+EachBatch = Callable[["DataFrame", int], Mapping[str, int] | None]
+"""Does something with a batch and its id, and returns what it counted. It may be asked twice for one id."""
+
+STATUS = "status.json"
+_LOOK_S = 0.5
+_SAY_S = 2.0
+_FINISH_S = 30.0
+"""How long a batch may go on when the pipeline is asked to stop; what is cut off is done again next time."""
+
+
+class Run:
+    """What a job runs in. A checkpoint belongs to one run at a time."""
+
+    def __init__(
+        self, job: Job, *, once: bool = False, watch: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> None:
+        self.job = job
+        self.once = once
+        self.stopping = threading.Event()
+        self.checkpoint = Path(job.checkpoint)
+        self._watch = watch
+        self._session: SparkSession | None = None
+        self._running: dict[str, StreamingQuery] = {}
+        self._statuses: dict[str, QueryStatus] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        self._begun = time.time()
+        self._said = 0.0
+        self._guard = threading.RLock()
+
+    def __call__(self) -> None:
+        """Run the job to its end. Raises PipelineError, also where another run has the checkpoint."""
+        with self._alone():
+            self._say("running")
+            try:
+                self.job.run(self)
+            except BaseException as error:
+                self._say("failed", one_line(error))
+                raise
+            else:
+                self._say("stopped" if self.stopping.is_set() and not self.once else "done")
+            finally:
+                self._end()
+
+    # --- with Spark
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, made when it is first asked for."""
+        if self._session is None:
+            from ottla.pipeline.spark import spark_session
+
+            self._session = spark_session(self.job.name, self.job.spark)
+        return self._session
+
+    def stream(
+        self, frame: DataFrame, each_batch: EachBatch, query: str = "main", output_mode: str = "append"
+    ) -> StreamingQuery:
+        """Begin to give the batches of a stream to a function; what it counts is kept once per batch."""
+        ledger = self._ledger(query)
+
+        def do(batch: DataFrame, batch_id: int) -> None:
+            counts = each_batch(batch, batch_id)
+            if counts:
+                ledger.keep(batch_id, counts)
+
+        return self._start(frame.writeStream.outputMode(output_mode).foreachBatch(do), query)
+
+    def sink(
+        self, frame: DataFrame, source: str, options: Mapping[str, str], query: str = "main"
+    ) -> StreamingQuery:
+        """Begin to write a stream with a data source, such as `ottla`."""
+        return self._start(frame.writeStream.format(source).options(**options), query)
+
+    def query_name(self, query: str) -> str:
+        """Return what Spark calls a query of this pipeline."""
+        return f"{self.job.name}.{query}"
+
+    @property
+    def app_id(self) -> str:
+        """The id of this checkpoint: with another one batches are counted from 0 again, and mean others."""
+        file = StateFile(self.checkpoint / "id.json")
+        found = file.read()
+        if not found:
+            found = {"id": f"{self.job.name}-{secrets.token_hex(4)}"}
+            file.write(found)
+        return str(found["id"])
+
+    def batch_key(self, query: str, batch_id: int) -> BatchKey:
+        """Return what tells a batch from all others that are written to the same table."""
+        return BatchKey(f"{self.app_id}.{query}", batch_id)
+
+    def wait(self) -> None:
+        """Wait for the queries, and say how they are doing. Raises PipelineError for one that failed."""
+        while any(each.isActive for each in self._running.values()) and not self.stopping.is_set():
+            self._look()
+            self._check_failed()
+            self.stopping.wait(_LOOK_S)
+        if self.stopping.is_set():
+            self._stop_queries()
+        self._look()
+        self._check_failed()
+
+    # --- without Spark
+
+    def report(
+        self,
+        batch_id: int,
+        *,
+        rows: int,
+        batch_ms: float,
+        lag: int | None = None,
+        counts: Mapping[str, int] | None = None,
+        query: str = "main",
+    ) -> None:
+        """Say that a batch is done: for jobs that do without Spark."""
+        if counts:
+            self._ledger(query).keep(batch_id, counts)
+        self._status(query).add(Batch(batch_id, rows, batch_ms, lag))
+        self._say_sometimes()
+
+    def state(self, query: str) -> StateFile:
+        """Return a file under the checkpoint for places of one's own."""
+        return StateFile(self.checkpoint / "places" / f"{query}.json")
+
+    # --- inside
+
+    def _start(self, writer: DataStreamWriter, query: str) -> StreamingQuery:
+        place = self.checkpoint / "queries" / query
+        writer = writer.queryName(self.query_name(query)).option("checkpointLocation", str(place))
+        every = f"{int(self.job.trigger * 1_000)} milliseconds"
+        writer = writer.trigger(availableNow=True) if self.once else writer.trigger(processingTime=every)
+        self._status(query)
+        self._running[query] = writer.start()
+        return self._running[query]
+
+    def _status(self, query: str) -> QueryStatus:
+        return self._statuses.setdefault(query, QueryStatus())
+
+    def _ledger(self, query: str) -> Ledger:
+        if query not in self._ledgers:
+            self._ledgers[query] = Ledger(StateFile(self.checkpoint / "counts" / f"{query}.json"))
+        return self._ledgers[query]
+
+    def _look(self) -> None:
+        for name, query in self._running.items():
+            for progress in query.recentProgress:
+                batch = batch_of(_json(progress))
+                if batch is not None:
+                    self._status(name).add(batch)
+        self._say_sometimes()
+
+    def _check_failed(self) -> None:
+        for name, query in self._running.items():
+            error = query.exception() if not query.isActive else None
+            if error is not None:
+                self._stop_queries()
+                raise PipelineError(f"query {name} failed: {cause(str(error))}") from error
+
+    def _stop_queries(self) -> None:
+        until = time.monotonic() + _FINISH_S
+        for query in self._running.values():
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
+                time.sleep(0.1)
+            if query.isActive:
+                query.stop()
+
+    def _say_sometimes(self) -> None:
+        if time.monotonic() - self._said >= _SAY_S or self._watch is not None:
+            self._say("running")
+
+    def _say(self, state: str, error: str | None = None) -> None:
+        with self._guard:
+            for name, ledger in self._ledgers.items():
+                self._status(name).counts = ledger.totals
+            status = {
+                "name": self.job.name,
+                "kind": self.job.kind,
+                "state": state,
+                "error": error,
+                "begun_s": self._begun,
+                "updated_s": time.time(),
+                "queries": {name: each.summary() for name, each in self._statuses.items()},
+            }
+            if state != "running" or time.monotonic() - self._said >= _SAY_S:
+                StateFile(self.checkpoint / STATUS).write(status, durable=False)
+                self._said = time.monotonic()
+        if self._watch is not None:
+            self._watch(status)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self.checkpoint.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.checkpoint / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise PipelineError(
+                f"{self.job.name} runs already: another process has {self.checkpoint}. Stop that one, or "
+                "give this pipeline a checkpoint of its own"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _end(self) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+
+def _json(progress: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(progress.json) if hasattr(progress, "json") else dict(progress)
+    return found

@@ -1,0 +1,51 @@
+"""Sample data for each kind of pipeline, and a declaration to begin with."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.resources import files
+from typing import Protocol
+
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.kinds import UnknownKind
+
+
+class Sample(Protocol):
+    """What a module of samples has."""
+
+    TOPIC: str
+
+    def send(self, bootstrap: str, topic: str, count: int) -> str:
+        """Send records, and say in a line what was sent."""
+
+
+def sample_kinds() -> list[str]:
+    """Name the kinds that there are samples for."""
+    return sorted(
+        each.name.removesuffix(".toml") for each in files(__package__).iterdir() if _is_toml(each.name)
+    )
+
+
+def sample_declaration(kind: str) -> str:
+    """Return a declaration as text. Raises UnknownKind."""
+    if kind not in sample_kinds():
+        raise UnknownKind(kind, sample_kinds())
+    return files(__package__).joinpath(f"{kind}.toml").read_text(encoding="utf-8")
+
+
+def send_sample(kind: str, bootstrap: str, topic: str | None, count: int) -> str:
+    """Fill a topic, and say what with. Raises UnknownKind, PipelineError for what the broker refuses."""
+    from ottla.client.errors import ClientError
+    from ottla.protocol.errors import KafkaError
+
+    if kind not in sample_kinds():
+        raise UnknownKind(kind, sample_kinds())
+    sample: Sample = import_module(f"{__package__}.{kind}")
+    try:
+        return sample.send(bootstrap, topic or sample.TOPIC, count)
+    except (ClientError, KafkaError) as error:
+        raise PipelineError(" ".join(str(error).split())) from None
+
+
+def _is_toml(name: str) -> bool:
+    return name.endswith(".toml")

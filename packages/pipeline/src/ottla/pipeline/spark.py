@@ -1,0 +1,71 @@
+"""Spark for pipelines: one session, with what our data sources need and nothing that a user must know."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ottla.pipeline.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUIET = Path(__file__).with_name("log4j2.properties")
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Readers of ours take filters; without this Spark would refuse them.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # A replayed batch replaces its own folders, and leaves all others alone.
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+}
+
+_LOCAL: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Small state and few cores: the 200 of clusters would only write many small files.
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+}
+
+
+def settings_for(given: Mapping[str, Any], *, has_master: bool) -> dict[str, str]:
+    """Return the settings of a session: what was given, over what suits where it runs."""
+    wanted = {_name(name): _text(value) for name, value in given.items()}
+    if not has_master:
+        wanted.setdefault("spark.master", "local[*]")
+    local = _LOCAL if wanted.get("spark.master", "").startswith("local") else {}
+    settings = {**DEFAULTS, **local, **wanted}
+    quiet = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
+    more = settings.get("spark.driver.extraJavaOptions", "")
+    if "log4j2.configurationFile" not in more:
+        settings["spark.driver.extraJavaOptions"] = f"{quiet} {more}".strip()
+    return settings
+
+
+def spark_session(name: str, given: Mapping[str, Any]) -> SparkSession:
+    """Start Spark, or return the session that there is. Raises NoJava."""
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    # Otherwise Spark takes the python3 that is first on PATH for its workers, and not this one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about pandas 3, which it works with
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.appName(name)
+        for setting, value in settings_for(given, has_master="MASTER" in os.environ).items():
+            builder = builder.config(setting, value)
+        return builder.getOrCreate()
+
+
+def _name(given: str) -> str:
+    return given if given.startswith("spark.") else f"spark.{given}"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,126 @@
+"""What is kept and said of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.failures import cause
+from ottla.pipeline.jobs.showing import described, status_rows
+from ottla.pipeline.jobs.state import BatchKey, Ledger, StateFile, added
+from ottla.pipeline.jobs.status import Batch, QueryStatus, batch_of, lag, state_now
+
+PROGRESS = {
+    "batchId": 4,
+    "numInputRows": 30,
+    "durationMs": {"addBatch": 100, "triggerExecution": 150},
+    "eventTime": {"watermark": "2024-01-01T00:00:00.000Z"},
+    "sources": [
+        {"endOffset": {"t": {"0": 10, "1": 20}}, "latestOffset": {"t": {"0": 15, "1": 20}, "u": {"0": 7}}},
+        {"endOffset": '{"v": {"0": 1}}', "latestOffset": '{"v": {"0": 3}}'},
+    ],
+    "stateOperators": [{"numRowsTotal": 5}, {"numRowsTotal": 6}],
+}
+
+
+def test_a_progress_report_is_a_batch() -> None:
+    assert batch_of(PROGRESS) == Batch(4, 30, 150.0, 14, "2024-01-01T00:00:00.000Z", 11)
+    assert batch_of({"batchId": 5, "durationMs": {"latestOffset": 1}}) is None, "nothing was done"
+
+
+def test_lag_is_unknown_where_no_source_says() -> None:
+    assert lag({"sources": [{"endOffset": None, "latestOffset": None}]}) is None
+    assert lag({"sources": [{"endOffset": "text", "latestOffset": "text"}]}) is None
+    assert lag({}) is None
+
+
+def test_a_query_adds_batches_once() -> None:
+    status = QueryStatus()
+    for batch in (Batch(0, 10, 100, 5), Batch(1, 30, 100, 2), Batch(1, 30, 100, 2)):
+        status.add(batch)
+    found = status.summary()
+    assert (found["batch"], found["batches"], found["rows"], found["lag"]) == (1, 2, 40, 2)
+    assert found["rows_per_s"] == 200
+    assert found["batch_ms"] == {"median": 100, "p95": 100, "max": 100}
+
+
+def test_a_query_without_batches() -> None:
+    found = QueryStatus().summary()
+    assert found["rows_per_s"] == 0
+    assert found["batch_ms"]["median"] is None
+
+
+def test_a_pipeline_that_went_silent_was_killed() -> None:
+    assert state_now({"state": "running", "updated_s": 100}, 110) == "running"
+    assert state_now({"state": "running", "updated_s": 100}, 116) == "killed"
+    assert state_now({"state": "done", "updated_s": 100}, 1_000) == "done"
+
+
+def test_counts_of_a_batch_done_again_count_once(tmp_path: Path) -> None:
+    def ledger() -> Ledger:
+        return Ledger(StateFile(tmp_path / "counts" / "main.json"))
+
+    ledger().keep(0, {"late": 2})
+    ledger().keep(1, {"late": 3, "dead": 1})
+    ledger().keep(1, {"late": 3, "dead": 1})
+    assert ledger().totals == {"late": 5, "dead": 1}
+    ledger().keep(2, {"dead": 4})
+    assert ledger().totals == {"late": 5, "dead": 5}
+
+
+def test_added() -> None:
+    assert added({"a": 1}, {"a": 2, "b": 3}) == {"a": 3, "b": 3}
+
+
+def test_a_state_file_is_replaced_whole(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "deep" / "place.json")
+    assert file.read() == {}
+    file.write({"id": 1})
+    file.write({"id": 2}, durable=False)
+    assert file.read() == {"id": 2}
+    assert [each.name for each in file.path.parent.iterdir()] == ["place.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]"])
+def test_a_damaged_state_file_is_not_taken_for_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "place.json").write_text(text)
+    with pytest.raises(PipelineError, match="is damaged"):
+        StateFile(tmp_path / "place.json").read()
+
+
+def test_keys_of_batches_are_told_apart() -> None:
+    assert str(BatchKey("logs-1f.main", 12)) == "logs-1f.main-000012"
+
+
+STATUS = {
+    "name": "x",
+    "queries": {
+        name: QueryStatus(rows=1000, lag=5, counts={"late": late, "dead": 1}).summary()
+        for name, late in (("one", 3), ("two", 2))
+    },
+}
+
+
+def test_a_line_about_all_queries() -> None:
+    assert described(STATUS) == "2,000 rows, 0 rows/s, lag 10, late 3, dead 1"
+    columns, rows = status_rows(json.loads(json.dumps(STATUS)))
+    assert dict(zip(columns, rows[0], strict=True))["late"] == 3
+    assert rows[0][-1] == "1 dead"
+
+
+FAILURE = """[STREAM_FAILED] Query [id = 1] terminated with exception: An exception was thrown by Python
+  File "x.py", line 1, in do
+    raise ValueError
+ottla.pipeline.errors.DataLoss: t-0 ends at 3, and was read up to 5 before
+
+	at org.apache.spark.Foo(Foo.scala:1)
+"""
+
+
+def test_the_cause_of_a_failure_is_what_python_said() -> None:
+    assert cause(FAILURE) == ("ottla.pipeline.errors.DataLoss: t-0 ends at 3, and was read up to 5 before")
+    assert cause("\nno python here\n at x") == "no python here"
+    assert cause("") == "Spark does not say why"
