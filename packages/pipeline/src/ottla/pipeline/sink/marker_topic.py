@@ -20,6 +20,7 @@ from ottla.protocol.errors import (
     OffsetOutOfRange,
     TopicAlreadyExists,
     TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
     error_for,
 )
 from ottla.protocol.messages.fetch import (
@@ -125,17 +126,23 @@ class MarkerTopic:
         """Raise MarkersUnreadable where markers would vanish with time."""
         name = self._place.topic
         try:
-            entries = await Configs(self._cluster).describe(TOPIC, name)
+            policy = await self._cluster.retry(f"looking at topic {name!r}", self._policy)
         except (TopicAuthorizationFailed, ClusterAuthorizationFailed) as error:
             log.info("whether topic %r is compacted cannot be told: %s", name, error)
             return
-        policy = next((each.value or "" for each in entries if each.name == "cleanup.policy"), "compact")
         if "compact" not in policy:
             raise MarkersUnreadable(
                 f"topic {name!r} has cleanup.policy={policy}: markers of batches would vanish with time, and "
                 "rows come twice. Set it to compact, or name a topic with option markers.topic that is not "
                 "there yet"
             )
+
+    async def _policy(self) -> str:
+        try:
+            entries = await Configs(self._cluster).describe(TOPIC, self._place.topic)
+        except NoSuchTopic as error:  # it was made just now, and this broker has not heard of it
+            raise UnknownTopicOrPartition(str(error)) from None
+        return next((each.value or "" for each in entries if each.name == "cleanup.policy"), "")
 
 
 def _raise(code: int, place: TopicPartition) -> None:

@@ -1,0 +1,256 @@
+"""What exactly-once tasks of Spark's sink write, on brokers that have transactions, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from ottla.client.admin import TOPIC, Admin
+from ottla.consumer import Consumer
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.sink.columns import Columns
+from ottla.pipeline.sink.config import SinkConfig
+from ottla.pipeline.sink.errors import MarkersUnreadable, ReplayChanged, SetBack, TakenOver
+from ottla.pipeline.sink.identity import Place
+from ottla.pipeline.sink.transactions import forget_places, write_once
+from ottla.producer import Producer
+from ottla.protocol.errors import TopicAlreadyExists
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from sdk.conftest import Cluster
+
+
+class Sink:
+    """Tasks that write to one topic, with markers in another."""
+
+    def __init__(self, servers: str, topic: str, markers: str, **options: str) -> None:
+        self.servers, self.topic, self.markers = servers, topic, markers
+        self.config = SinkConfig.of(
+            {
+                "kafka.bootstrap.servers": servers,
+                "delivery": "exactly-once",
+                "topic": topic,
+                "markers.topic": markers,
+                **options,
+            }
+        )
+
+    def write(self, place: Place, batches: Iterator[pa.RecordBatch]) -> int:
+        return write_once(batches, Columns(("value",), self.topic), self.config, place)
+
+    async def task(self, place: Place, *values: str) -> int:
+        return await asyncio.to_thread(self.write, place, rows(*values))
+
+    async def committed(self) -> list[str]:
+        """Return all values that readers of committed records see, sorted."""
+        async with Consumer(
+            bootstrap_servers=self.servers, isolation_level="read_committed", auto_offset_reset="earliest"
+        ) as consumer:
+            places = [TopicPartition(self.topic, number) for number in range(2)]
+            consumer.assign(places)
+            ends, found = await consumer.end_offsets(places), []
+            while any([await consumer.position(each) < ends[each] for each in places]):
+                batch = await consumer.fetch_arrow(timeout_ms=5_000, columns=["value"], until=ends)
+                found += [value.decode() for value in batch.column("value").to_pylist()]
+        return sorted(found)
+
+
+def rows(*values: str) -> Iterator[pa.RecordBatch]:
+    """Give each value as a batch of its own; the empty ones before are those of Spark."""
+    yield pa.record_batch({"value": pa.array([], pa.string())})
+    for value in values:
+        yield pa.record_batch({"value": [value]})
+
+
+@pytest.fixture
+async def make(cluster: Cluster, admin: Admin, fresh: Callable[[str], str]) -> Callable[..., Any]:
+    """Make a sink with a topic of two partitions."""
+    if not cluster.has_transactions:
+        pytest.skip("this cluster has no transactions")
+
+    async def made(**options: str) -> Sink:
+        topic = fresh("rows")
+        await admin.topics.create(topic, partitions=2, replication_factor=1)
+        return Sink(cluster.bootstrap_servers, topic, fresh("markers"), **options)
+
+    return made
+
+
+async def test_rows_that_come_again_are_written_once(make: Any) -> None:
+    sink = await make()
+
+    assert await sink.task(Place("q", 0, 0), "a", "b") == 2
+    assert await sink.task(Place("q", 0, 0), "a", "b") == 2
+    assert await sink.task(Place("q", 0, 1), "c") == 1
+    assert await sink.task(Place("q", 1, 0), "d") == 1
+    assert await sink.task(Place("q", 1, 1)) == 0
+
+    assert await sink.committed() == ["a", "b", "c", "d"]
+
+
+async def test_markers_are_in_a_topic_that_is_compacted(make: Any, admin: Admin) -> None:
+    sink = await make()
+    await sink.task(Place("q", 0, 0), "a")
+
+    entries = {each.name: each.value for each in await admin.configs.describe(TOPIC, sink.markers)}
+    assert entries["cleanup.policy"] == "compact"
+    assert len((await admin.topics.describe(sink.markers)).partitions) == 1
+
+
+async def test_other_rows_than_before_are_refused_or_let_go_as_one_likes(make: Any) -> None:
+    sink = await make()
+    await sink.task(Place("q", 0, 0), "a", "b")
+
+    with pytest.raises(ReplayChanged, match="with 2 rows, and came again with 3"):
+        await sink.task(Place("q", 0, 0), "a", "b", "c")
+    careless = Sink(sink.servers, sink.topic, sink.markers, failOnChangedReplay="false")
+    assert await careless.task(Place("q", 0, 0), "a", "b", "c") == 2
+
+    assert await sink.committed() == ["a", "b"]
+
+
+async def test_a_batch_from_before_is_refused(make: Any) -> None:
+    sink = await make()
+    await sink.task(Place("q", 0, 0), "a")
+    await sink.task(Place("q", 1, 0), "b")
+
+    with pytest.raises(SetBack):
+        await sink.task(Place("q", 0, 0), "a")
+
+    assert await sink.committed() == ["a", "b"]
+
+
+async def test_what_a_task_wrote_that_failed_is_not_seen(make: Any) -> None:
+    sink = await make()
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from rows("a", "b")
+        raise RuntimeError("the rows could not be made")
+
+    with pytest.raises(RuntimeError):
+        await asyncio.to_thread(sink.write, Place("q", 0, 0), failing())
+    assert await sink.committed() == []
+    await sink.task(Place("q", 0, 0), "a", "b")
+
+    assert await sink.committed() == ["a", "b"]
+
+
+async def test_what_a_task_left_open_that_was_killed_is_aborted_by_the_next(make: Any) -> None:
+    sink = await make()
+    place = Place("q", 0, 0)
+    # As of a process that is gone: it neither commits nor aborts, nor does it close its connections.
+    killed = Producer(sink.servers, transactional_id=place.transactional_id("ottla-spark"))
+    await killed.start()
+    await killed.begin_transaction()
+    await killed.send_and_wait(sink.topic, b"a")
+
+    assert await sink.task(place, "a", "b") == 2
+
+    assert await sink.committed() == ["a", "b"]
+    await killed.stop()
+    assert await sink.committed() == ["a", "b"]
+
+
+async def test_an_attempt_that_is_still_alive_is_taken_over(make: Any) -> None:
+    sink = await make()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from rows("a")
+        begun.set()
+        go_on.wait(60)
+        yield from rows("b")
+
+    # A process of its own is what it would be: another desk stands for it.
+    other = Sink(sink.servers, sink.topic, sink.markers, **{"kafka.client.id": "other"})
+    first = asyncio.create_task(asyncio.to_thread(other.write, Place("q", 0, 0), slow()))
+    await asyncio.to_thread(begun.wait, 60)
+    await sink.task(Place("q", 0, 0), "a", "b")
+    go_on.set()
+
+    with pytest.raises(TakenOver, match="'ottla-spark-q-0' was ended from outside"):
+        await first
+    assert await sink.committed() == ["a", "b"]
+
+
+async def test_a_transaction_that_stays_open_hides_no_marker(make: Any, fresh: Callable[[str], str]) -> None:
+    sink = await make()
+    await sink.task(Place("q", 0, 1), "a")
+    async with Producer(sink.servers, transactional_id=fresh("killed")) as killed:
+        await killed.begin_transaction()
+        await killed.send_and_wait(sink.markers, b'{"batch": 0, "rows": 1}', b"q/9", 0)
+        await sink.task(Place("q", 0, 0), "b")
+
+        # In a worker that has read nothing yet.
+        other = Sink(sink.servers, sink.topic, sink.markers, **{"kafka.client.id": "other"})
+        assert await other.task(Place("q", 0, 0), "b") == 1
+        assert await other.task(Place("q", 0, 1), "a") == 1
+        assert await other.task(Place("q", 0, 9), "c") == 1  # its marker was not committed
+        await killed.abort_transaction()
+
+    assert await sink.committed() == ["a", "b", "c"]
+
+
+async def test_markers_are_deleted_when_nobody_will_ask(make: Any) -> None:
+    sink = await make()
+    place = Place("write-1", 0, 0)
+    await sink.task(place, "a")
+
+    await asyncio.to_thread(forget_places, [place], sink.config)
+
+    assert await sink.task(place, "a") == 1  # it is forgotten, and so it is written again
+    assert await sink.committed() == ["a", "a"]
+
+
+async def test_a_topic_that_loses_markers_is_refused(make: Any, admin: Admin) -> None:
+    sink = await make()
+    await admin.topics.create(
+        sink.markers, partitions=1, replication_factor=1, configs={"cleanup.policy": "delete"}
+    )
+
+    with pytest.raises(MarkersUnreadable, match=r"cleanup\.policy=delete"):
+        await sink.task(Place("q", 0, 0), "a")
+
+    assert await sink.committed() == []
+
+
+async def made_again(admin: Admin, topic: str) -> None:
+    """Make a topic that was deleted, as soon as the broker lets one."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await admin.topics.create(
+                    topic, partitions=1, replication_factor=1, configs={"cleanup.policy": "compact"}
+                )
+                return
+            except TopicAlreadyExists:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_topic_of_markers_that_is_deleted_and_made_again_is_read_anew(
+    make: Any, admin: Admin
+) -> None:
+    sink = await make()
+    for batch in range(3):
+        await sink.task(Place("q", batch, 0), str(batch))
+    await admin.topics.delete(sink.markers)
+
+    again = Sink(sink.servers, sink.topic, sink.markers, **{"kafka.client.id": "again"})
+    await made_again(admin, sink.markers)
+    assert await again.task(Place("q", 0, 0), "new") == 1
+    assert await sink.task(Place("q", 0, 0), "new") == 1
+
+    assert await sink.committed() == ["0", "1", "2", "new"]
+
+
+async def test_a_timeout_that_brokers_do_not_allow_is_named(make: Any) -> None:
+    sink = await make(**{"kafka.transaction.timeout.ms": "2000000000"})
+
+    with pytest.raises(OptionError, match=r"transaction\.max\.timeout\.ms"):
+        await sink.task(Place("q", 0, 0), "a")
