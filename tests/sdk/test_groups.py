@@ -12,7 +12,15 @@ from typing import Any, Protocol
 import pytest
 
 from ottla.client.admin import Admin
-from ottla.consumer import Consumer, Fenced, OffsetAndMetadata, RebalanceListener, TopicFilter, TopicPartition
+from ottla.consumer import (
+    Consumer,
+    Fenced,
+    OffsetAndMetadata,
+    RebalanceListener,
+    TopicFilter,
+    TopicPartition,
+    WrongMode,
+)
 from ottla.consumer.assignors import Assigned, MemberSubscription, RebalanceProtocol, TopicRacks
 from ottla.consumer.group_errors import CommitFailed
 
@@ -411,3 +419,34 @@ async def test_commits_carry_notes_and_go_on_where_they_are_told(cluster: Server
     assert found[partition][:2] == (4, "four")
     assert (metadata.group_id, metadata.generation_id > 0, bool(metadata.member_id)) == (group, True, True)
     assert record.offset == 4
+
+
+async def test_commits_that_nobody_waits_for_are_done_before_a_consumer_leaves(
+    cluster: Servers, fresh: Fresh
+) -> None:
+    servers, group = cluster.bootstrap_servers, fresh("nowait")
+
+    async with writer_of(servers, fresh("nowait"), 1) as writer:
+        await writer.write(5)
+        partition = TopicPartition(writer.topic, 0)
+        async with consumer_of(servers, group, writer.topic, enable_auto_commit=False) as consumer:
+            await asyncio.wait_for(consumer.getone(), PATIENCE_S)
+            stored = [consumer.commit_nowait({partition: offset}) for offset in (1, 2, 3)]
+        async with consumer_of(servers, group) as consumer:
+            assert await consumer.committed(partition) == 3
+
+    assert [each.result() for each in stored] == [None, None, None]
+
+
+async def test_a_consumer_that_was_unsubscribed_gives_out_nothing_more(
+    cluster: Servers, fresh: Fresh
+) -> None:
+    servers, group = cluster.bootstrap_servers, fresh("unsubscribed")
+
+    async with writer_of(servers, fresh("unsubscribed"), 1) as writer:
+        await writer.write(5)
+        async with consumer_of(servers, group, writer.topic) as consumer:
+            await asyncio.wait_for(consumer.getone(), PATIENCE_S)
+            consumer.unsubscribe()
+            with pytest.raises(WrongMode):
+                await consumer.getone()

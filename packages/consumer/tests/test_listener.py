@@ -63,3 +63,25 @@ async def test_an_async_method_is_waited_for() -> None:
 async def test_a_method_that_does_not_end_is_given_up() -> None:
     with pytest.raises(ListenerFailed, match="on_partitions_assigned did not end within"):
         await tell(Asynchronous(asyncio.Event()), "assigned", SOME, 0.01)
+
+
+class Cancelled:
+    """Awaits something of its own that somebody cancels."""
+
+    async def on_partitions_assigned(self, assigned: Partitions) -> None:
+        work = asyncio.create_task(asyncio.sleep(60))
+        work.cancel()
+        await work
+
+
+async def test_a_method_that_ends_by_a_cancellation_of_its_own_has_failed() -> None:
+    with pytest.raises(ListenerFailed, match="on_partitions_assigned was cancelled"):
+        await tell(Cancelled(), "assigned", SOME, 1)
+
+
+async def test_who_tells_may_be_cancelled() -> None:
+    telling = asyncio.create_task(tell(Asynchronous(asyncio.Event()), "assigned", SOME, 60))
+    await asyncio.sleep(0)
+    telling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await telling

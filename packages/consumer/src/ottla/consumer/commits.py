@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster
@@ -75,6 +76,7 @@ class Commits:
         self._on_commit = on_commit
         self._metrics = metrics or ConsumerMetrics()
         self._turns = Turns()
+        self._unawaited: set[asyncio.Task[None]] = set()
 
     async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
         """Store offsets, trying again while that may help.
@@ -101,12 +103,21 @@ class Commits:
                 if not done.done():
                     done.set_result(None)
 
-        def over(_: asyncio.Task[None]) -> None:
+        def over(task: asyncio.Task[None]) -> None:
+            self._unawaited.discard(task)
             turn.leave()  # a task that is cancelled early never entered it
             done.cancel()
 
-        tasks.create_task(commit()).add_done_callback(over)
+        task = tasks.create_task(commit())
+        self._unawaited.add(task)
+        task.add_done_callback(over)
         return done
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until all that was to be committed is, within a bound: no member, no commit."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._turns.take():
+                return
 
     async def _commit(
         self, speaker: GroupMetadata | None, offsets: Offsets, turn: Turn, timeout_s: float | None = None
@@ -188,7 +199,9 @@ class Commits:
         return await self._cluster.retry(f"reading the offsets of group {self.group_id!r}", ask)
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, and give up what nobody waits for."""
+        for task in self._unawaited:
+            task.cancel()
         await self._line.hang_up()
 
     def _read(self, answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -42,7 +42,7 @@ class CommitFailed(ClientError):
 
 
 class ListenerFailed(ClientError):
-    """A rebalance listener did not end in time."""
+    """A rebalance listener did not end in time, or was cancelled."""
 
 
 def refusal(group_id: str, code: int, assignors: list[str], instance_id: str | None) -> Exception:

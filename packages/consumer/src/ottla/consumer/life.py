@@ -173,6 +173,8 @@ class Life(Giver):
                         await asyncio.wait_for(membership.stable(), LOOK_EVERY_S)
 
     async def _leave_group(self) -> None:
+        if self._commits is not None:
+            await self._commits.settle(self.config.close_timeout_ms / 3_000)
         if self._membership is not None and self._joining is not None:
             await self._membership.close()
         elif self._auto_commit is not None:

@@ -47,10 +47,21 @@ async def tell(listener: Any, what: str, partitions: Partitions, timeout_s: floa
     scope = asyncio.timeout(timeout_s)
     try:
         async with scope:
-            await answer
+            await _uncancelled(answer, what)
     except TimeoutError as error:
         if not scope.expired():
             raise
         raise ListenerFailed(
             f"on_partitions_{what} did not end within {timeout_s:g} s (max_poll_interval_ms)"
         ) from error
+
+
+async def _uncancelled(answer: Awaitable[object], what: str) -> None:
+    """Await a listener. One that was cancelled, and not we with it, has failed: nobody else would hear."""
+    try:
+        await answer
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ListenerFailed(f"on_partitions_{what} was cancelled") from error
