@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from ottla.pipeline.avro_values import avro_columns, avro_reader
+from ottla.pipeline.decoded import Decoded, decode_each
 from ottla.pipeline.errors import OptionError, PipelineError
+from ottla.pipeline.json_values import decode_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,9 @@ Mode = Literal["permissive", "dropmalformed", "failfast"]
 
 _KINDS: tuple[Kind, ...] = ("raw", "json", "msgpack", "avro")
 _MODES: tuple[Mode, ...] = ("permissive", "dropmalformed", "failfast")
+_AS_DATETIME = 3
+"""To msgpack: timestamps are to be aware datetimes."""
+_NOT_NULL = re.compile(r"\bnot\s+null\b", re.IGNORECASE)
 
 
 class ValueMalformed(PipelineError):
@@ -52,6 +55,13 @@ class ValueFormat:
         extra = ", value_raw BINARY, value_error STRING" if self.mode == "permissive" else ""
         return f"value STRUCT<{self.columns}>{extra}"
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of these columns."""
+        if self.kind == "raw" or self.mode != "permissive":
+            return ("value",)
+        return ("value", "value_raw", "value_error")
+
 
 def value_format(options: Options) -> ValueFormat:
     """Read value.format, value.schema and value.mode. Raises OptionError."""
@@ -66,151 +76,27 @@ def value_format(options: Options) -> ValueFormat:
     if kind == "avro":
         text = options.required("value.schema", '{"type": "record", "name": "Order", "fields": [...]}')
         return ValueFormat(kind, avro_columns(text), text, mode)
-    return ValueFormat(kind, options.required("value.schema", "drink STRING, price DOUBLE"), None, mode)
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """Values as a column, and for each that could not be read the reason (None: all could)."""
-
-    values: pa.Array
-    errors: list[str | None] | None = None
-
-
-def decode(given: ValueFormat, values: pa.Array, wanted: pa.DataType) -> Decoded:
-    """Decode a column of bytes; null stays null, and so does what cannot be read."""
-    import pyarrow as pa
-
-    if given.kind == "json":
-        quick = _json_at_once(values, wanted)
-        if quick is not None:
-            return Decoded(quick)
-    read = _reader(given)
-    found: list[Any] = []
-    errors: list[str | None] = []
-    for value in values.to_pylist():
-        row, error = _one(read, value, wanted)
-        found.append(row)
-        errors.append(error)
-    return Decoded(pa.array(found, wanted), errors if any(errors) else None)
-
-
-def _one(read: Callable[[bytes], Any], value: bytes | None, wanted: pa.DataType) -> tuple[Any, str | None]:
-    import pyarrow as pa
-
-    if value is None:
-        return None, None
-    try:
-        row = read(value)
-        if not isinstance(row, dict):
-            return None, f"{type(row).__name__} where fields were expected"
-        pa.array([row], wanted)  # says what does not fit, for this row alone
-    except Exception as error:  # whatever a decoder or Arrow raises is about this one value
-        return None, f"{type(error).__name__}: {error}"
-    return row, None
-
-
-def _json_at_once(values: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    """Read all values as lines of JSON, natively; None where that cannot be done, or one is malformed."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import json as arrow_json
-
-    if values.null_count or not len(values):
-        return None
-    lines = pc.binary_join(pa.ListArray.from_arrays([0, len(values)], values), b"\n")[0].as_buffer()
-    options = arrow_json.ParseOptions(
-        explicit_schema=pa.schema(list(wanted)), unexpected_field_behavior="ignore", newlines_in_values=False
+    return ValueFormat(
+        kind, _columns(options.required("value.schema", "drink STRING, price DOUBLE")), None, mode
     )
-    try:
-        table = arrow_json.read_json(pa.BufferReader(lines), parse_options=options)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
-    if table.num_rows != len(values):
-        return None  # an empty value, or one of several lines
-    columns = [table.column(each.name).combine_chunks() for each in wanted]
-    return pa.StructArray.from_arrays(columns, fields=list(wanted))
 
 
-def _reader(given: ValueFormat) -> Callable[[bytes], Any]:
+def _columns(text: str) -> str:
+    if _NOT_NULL.search(text):
+        raise OptionError("option 'value.schema': any field may be missing in a value; leave NOT NULL out")
+    return text
+
+
+def decode(given: ValueFormat, values: pa.Array, wanted: pa.StructType) -> Decoded:
+    """Decode a column of bytes; null stays null, and so does what cannot be read."""
     if given.kind == "json":
-        return json.loads
+        return decode_json(values, wanted)
     if given.kind == "msgpack":
-        import msgpack
-
-        return msgpack.unpackb  # type: ignore[no-any-return]
-    return _avro_reader(given.avro_schema or "")
+        return decode_each(_unpack, values, wanted)
+    return decode_each(avro_reader(given.avro_schema or ""), values, wanted)
 
 
-@cache
-def _avro_reader(schema: str) -> Callable[[bytes], Any]:
-    fastavro = _fastavro()
-    parsed = fastavro.parse_schema(json.loads(schema))
+def _unpack(value: bytes) -> Any:
+    import msgpack
 
-    def read(value: bytes) -> Any:
-        source = io.BytesIO(value)
-        row = fastavro.schemaless_reader(source, parsed)
-        if source.read(1):
-            raise ValueError("bytes are left over")
-        return row
-
-    return read
-
-
-_AVRO_TYPES = {
-    "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
-    "bytes": "BINARY", "string": "STRING",
-}  # fmt: skip
-_AVRO_LOGICAL = {
-    ("int", "date"): "DATE",
-    ("long", "timestamp-millis"): "TIMESTAMP",
-    ("long", "timestamp-micros"): "TIMESTAMP",
-}
-
-
-def avro_columns(text: str) -> str:
-    """Return the fields of an Avro record as Spark's DDL. Raises OptionError for what is not a record."""
-    try:
-        schema = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise OptionError(f"option 'value.schema' must be an Avro schema, as JSON: {error}") from None
-    if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise OptionError("option 'value.schema' must be the Avro schema of a record")
-    return _avro_fields(schema)
-
-
-def _avro_fields(schema: dict[str, Any]) -> str:
-    return ", ".join(f"`{each['name']}` {_avro_type(each['type'])}" for each in schema["fields"])
-
-
-def _avro_type(given: Any) -> str:
-    match given:
-        case str() if given in _AVRO_TYPES:
-            return _AVRO_TYPES[given]
-        case [*options] if len(rest := [each for each in options if each != "null"]) == 1:
-            return _avro_type(rest[0])
-        case {"type": "record"}:
-            return f"STRUCT<{_avro_fields(given)}>"
-        case {"type": "array"}:
-            return f"ARRAY<{_avro_type(given['items'])}>"
-        case {"type": "map"}:
-            return f"MAP<STRING, {_avro_type(given['values'])}>"
-        case {"type": "enum"}:
-            return "STRING"
-        case {"type": "fixed"}:
-            return "BINARY"
-        case {"type": str(kind), "logicalType": str(logical)} if (kind, logical) in _AVRO_LOGICAL:
-            return _AVRO_LOGICAL[kind, logical]
-        case {"type": "bytes", "logicalType": "decimal"}:
-            return f"DECIMAL({given['precision']}, {given.get('scale', 0)})"
-        case {"type": inner}:
-            return _avro_type(inner)
-    raise OptionError(f"option 'value.schema': Spark has no type for Avro's {given!r}")
-
-
-def _fastavro() -> Any:
-    try:
-        import fastavro
-    except ImportError as error:
-        raise OptionError("value.format=avro needs fastavro: pip install 'ottla-pipeline[avro]'") from error
-    return fastavro
+    return msgpack.unpackb(value, timestamp=_AS_DATETIME)

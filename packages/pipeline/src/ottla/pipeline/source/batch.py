@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from ottla.client.errors import ClientError
-from ottla.pipeline.errors import OptionError
+from ottla.pipeline.errors import DataLoss, OptionError
 from ottla.pipeline.source.bounds import Bound, Edge
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offsets import Offsets, written
 from ottla.pipeline.source.pushdown import Narrowed, push
 from ottla.pipeline.source.ranges import OffsetRange, ranges_between, split
 from ottla.pipeline.source.reading import NothingCame, forget, reader_for
-from ottla.pipeline.source.rows import Rows, arrow_schema
+from ottla.pipeline.source.rows import Rows, arrow_schema, checked
 from ottla.pipeline.source.survey import Survey
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -24,6 +25,8 @@ from ottla.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -57,7 +60,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._config = SourceConfig.of(options, streaming=False)
-        self._schema = schema
+        self._schema = checked(schema, self._config.value, include_headers=self._config.include_headers)
         self._narrowed = Narrowed()
         self.pushFilters = Pushing(self._push)
 
@@ -141,3 +144,10 @@ def _since(survey: Survey, since_ms: int | None, ranges: list[OffsetRange]) -> l
         for each, first in late
         if first is not None and first < each.end
     ]
+
+
+def lost(config: SourceConfig, what: str) -> None:
+    """Say that records are gone; go on where that is allowed. Raises DataLoss."""
+    if config.fail_on_data_loss:
+        raise DataLoss(what)
+    log.warning("%s; failOnDataLoss is false: going on", what)

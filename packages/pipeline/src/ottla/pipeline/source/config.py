@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from ottla.pipeline.source.bounds import Bound, Edge, ending, starting
 from ottla.pipeline.source.offsets import parse_partitions
 from ottla.pipeline.values import ValueFormat, value_format
 from ottla.protocol.topics import TopicPartition
+
+log = logging.getLogger(__name__)
 
 OPTIONS = (
     "subscribe", "subscribePattern", "assign", "startingOffsets", "startingOffsetsByTimestamp",
@@ -48,9 +51,9 @@ class Wanted:
     partitions: frozenset[TopicPartition] = frozenset()
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic is wanted; as in Spark, a pattern has to match the whole name."""
+        """Whether a topic is wanted; as in Spark, a pattern may be found anywhere in its name."""
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic) is not None
+            return re.search(self.pattern, topic) is not None
         return topic in self.topics or any(topic == each.topic for each in self.partitions)
 
     @property
@@ -89,7 +92,7 @@ class SourceConfig:
         """Read the options of a source. Raises OptionError naming the first that is wrong."""
         options = Options(given)
         options.refuse_unknown(OPTIONS)
-        _refuse_for(options, _BATCH_ONLY if streaming else _STREAM_ONLY, streaming=streaming)
+        _look_at_kind(options, streaming=streaming)
         most, least = options.count("maxOffsetsPerTrigger"), options.count("minOffsetsPerTrigger")
         if most is not None and least is not None and least > most:
             raise OptionError(
@@ -118,7 +121,11 @@ class SourceConfig:
         """Return the consumer's settings. Raises OptionError for one that cannot be."""
         try:
             return ConsumerConfig.from_properties(
-                self.consumer, enable_auto_commit=False, allow_auto_create_topics=False
+                self.consumer,
+                # Whatever is gone has to be noticed, and never be jumped over.
+                auto_offset_reset="none",
+                enable_auto_commit=False,
+                allow_auto_create_topics=False,
             )
         except SettingError as error:
             raise OptionError(f"an option kafka.*: {error}") from None
@@ -166,8 +173,11 @@ def _strategy(options: Options) -> Literal["error", "latest"]:
     return "latest" if chosen == "latest" else "error"
 
 
-def _refuse_for(options: Options, names: tuple[str, ...], *, streaming: bool) -> None:
-    for name in names:
-        if name in options:
-            kind = "a stream has no end" if streaming else "a batch reads everything at once"
-            raise OptionError(f"option {name!r} cannot be set here: {kind}")
+def _look_at_kind(options: Options, *, streaming: bool) -> None:
+    """Refuse an end of a stream; like Spark, let limits of triggers be where there are none."""
+    for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
+        if name not in options:
+            continue
+        if streaming:
+            raise OptionError(f"option {name!r} cannot be set here: a stream has no end")
+        log.warning("option %s has no effect here: a batch reads everything at once", name)

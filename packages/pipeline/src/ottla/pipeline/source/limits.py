@@ -7,6 +7,7 @@ partition starves; `minOffsetsPerTrigger` waits for more, but never longer than 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 from ottla.pipeline.source.offsets import Offsets
 from ottla.protocol.topics import TopicPartition
@@ -20,14 +21,13 @@ def new_offsets(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition
 def shared(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int) -> Offsets:
     """Return up to where to read, when `most` offsets are allowed in all.
 
-    Each partition gets its part in proportion to what it has, and at least one offset where it has any: with
-    more partitions than `most` the limit is exceeded by that, as nothing would move otherwise.
+    Each partition gets its part in proportion to what it has, and at least one offset where it has any. So
+    the limit may be exceeded, as in Spark, by less than one offset for each partition.
     """
     behind = {partition: max(0, offset - start.get(partition, 0)) for partition, offset in end.items()}
     total = sum(behind.values())
     if total <= most:
         return dict(end)
-    # max(1, …) and not rounding up: the parts of the others stay below the limit together.
     return {
         partition: start.get(partition, 0) + max(1, most * size // total) if size else end[partition]
         for partition, size in behind.items()
@@ -35,12 +35,12 @@ def shared(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int
 
 
 class Patience:
-    """Says whether a trigger should wait until there is more to read."""
+    """Says whether a trigger should wait until there is more to read; the first one never does."""
 
-    def __init__(self, least: int | None, longest_ms: int, now_ms: float) -> None:
+    def __init__(self, least: int | None, longest_ms: int) -> None:
         self._least = least
         self._longest_ms = longest_ms
-        self._last_ms = now_ms
+        self._last_ms = -inf
 
     def is_too_early(self, new: int, now_ms: float) -> bool:
         """Whether `new` offsets are not worth a batch yet."""

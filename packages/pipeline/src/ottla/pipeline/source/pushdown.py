@@ -94,7 +94,8 @@ def _narrowed(before: Narrowed, given: Filter) -> Narrowed | None:
         )
     if column == "timestamp" and isinstance(given, (EqualTo, GreaterThan, GreaterThanOrEqual)):
         since_ms = _milliseconds(given.value)
-        return replace(before, since_ms=max(before.since_ms or 0, since_ms))
+        # Records without a time have -1, and a broker asked for the time 0 would pass over them.
+        return replace(before, since_ms=max(before.since_ms or 0, since_ms)) if since_ms > 0 else None
     return None
 
 
@@ -107,6 +108,8 @@ def _column(given: Filter) -> str:
 
 def _is_test(given: Filter) -> bool:
     inner = given.child if isinstance(given, Not) else given
+    if isinstance(inner, In) and None in inner.value:
+        return False  # NOT IN is never true then: better left to Spark, which knows three truth values
     return type(inner) in _TESTS or isinstance(inner, IsNotNull)
 
 
@@ -136,4 +139,4 @@ def _whole_bounds(given: Filter) -> tuple[int, int | None] | None:
 
 def _milliseconds(value: datetime) -> int:
     """Return the time of a record in ms below which no record can pass; times of Spark are microseconds."""
-    return max(0, floor(value.timestamp() * 1_000))
+    return floor(value.timestamp() * 1_000)

@@ -137,12 +137,12 @@ class Task:
 
 def _below(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
     """Return the part of a batch whose offsets are below `end`, without a copy."""
+    import pyarrow.compute as pc
+
     offsets = batch.column("offset")
     if offsets[batch.num_rows - 1].as_py() < end:
         return batch
-    import numpy
-
-    return batch.slice(0, int(numpy.searchsorted(offsets.to_numpy(), end)))
+    return batch.slice(0, pc.sum(pc.less(offsets, end)).as_py())
 
 
 _readers: dict[Any, Reader] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.pipeline.errors import OptionError
 from ottla.pipeline.values import ValueFormat, ValueMalformed, decode
 from ottla.protocol.topics import TopicPartition
 
@@ -21,6 +22,32 @@ def ddl(value: ValueFormat, *, include_headers: bool) -> str:
     return (
         f"key BINARY, {value.ddl}, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
         f"timestampType INT{headers}"
+    )
+
+
+def checked(schema: StructType, value: ValueFormat, *, include_headers: bool) -> StructType:
+    """Return a schema that has the columns of the source. Raises OptionError for one by somebody else."""
+    columns = column_names(value, include_headers=include_headers)
+    if tuple(schema.names) != columns:
+        raise OptionError(
+            f"the columns are always {', '.join(columns)}: leave .schema(...) out; the fields of decoded "
+            "values are what option value.schema names"
+        )
+    return schema
+
+
+def column_names(value: ValueFormat, *, include_headers: bool) -> tuple[str, ...]:
+    """Return the columns of the source, in their order."""
+    headers = ("headers",) if include_headers else ()
+    return (
+        "key",
+        *value.column_names,
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        *headers,
     )
 
 

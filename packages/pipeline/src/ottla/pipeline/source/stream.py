@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,20 +15,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ottla.pipeline.errors import DataLoss
-from ottla.pipeline.source.batch import Piece, first_offsets, read_piece
+from ottla.pipeline.source.batch import Piece, first_offsets, lost, read_piece
 from ottla.pipeline.source.bounds import Edge
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.limits import Patience, new_offsets, shared
 from ottla.pipeline.source.offsets import Nested, Offsets, flat, nested, written
 from ottla.pipeline.source.ranges import ranges_between, split
+from ottla.pipeline.source.rows import checked
 from ottla.pipeline.source.survey import Survey
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-log = logging.getLogger(__name__)
 
 IDLE_S = 0.05
 """How long the brokers are left alone when nothing was new: Spark asks again at once."""
@@ -40,14 +37,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._config = SourceConfig.of(options, streaming=True)
-        self._schema = schema
+        self._schema = checked(schema, self._config.value, include_headers=self._config.include_headers)
         self._survey_made: Survey | None = None
         self._initial: Nested | None = None
         self._newest: Offsets = {}
         self._target: Offsets | None = None
-        self._patience = Patience(
-            self._config.min_offsets_per_trigger, self._config.max_trigger_delay_ms, _now_ms()
-        )
+        self._patience = Patience(self._config.min_offsets_per_trigger, self._config.max_trigger_delay_ms)
 
     # --- where to
 
@@ -68,12 +63,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where topics end now: the query stops there."""
-        self._target = self._ends()
+        self._target = self._ends({})
 
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:  # noqa: N802
         """Return up to where the next batch reads; `start` where it should not begin yet."""
         begun = flat(start)
-        end = self._ends() if self._target is None else self._target
+        end = self._ends(begun) if self._target is None else self._target
         self._newest = end
         begun |= self._beginnings_of_new(begun, end)
         new = new_offsets(begun, end)
@@ -95,7 +90,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what the tasks of a batch read. Raises DataLoss."""
         begun, until = flat(start), flat(end)
         self._check_deleted(begun, until)
-        begun |= self._beginnings_of_new(begun, until)
+        new = self._beginnings_of_new(begun, until)
+        self._check_new(new)
+        begun |= new
         self._check_shrunk(begun, until)
         ranges = ranges_between(begun, until)
         return [
@@ -120,8 +117,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._survey_made = Survey(self._config)
         return self._survey_made
 
-    def _ends(self) -> Offsets:
-        return self._survey.offsets(Edge.LATEST, self._survey.partitions())
+    def _ends(self, begun: Offsets) -> Offsets:
+        """Return where topics end. Asks again while less is there than was read: a broker may be behind."""
+        for _ in range(self._config.fetch_retries):
+            ends = self._ends_now()
+            if all(ends.get(partition, -1) >= offset for partition, offset in begun.items()):
+                return ends
+            time.sleep(self._config.fetch_retry_interval_ms / 1_000)
+        return self._ends_now()
+
+    def _ends_now(self) -> Offsets:
+        return self._survey.offsets(Edge.LATEST, self._survey.partitions(all_there=False))
 
     def _nothing(self, start: Nested) -> Nested:
         time.sleep(IDLE_S)
@@ -133,17 +139,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_deleted(self, begun: Offsets, until: Offsets) -> None:
         if gone := begun.keys() - until.keys():
-            self._lost(f"{written(gone)} is not there any more")
+            lost(self._config, f"{written(gone)} is not there any more")
+
+    def _check_new(self, new: Offsets) -> None:
+        for partition, offset in new.items():
+            if offset > 0:
+                lost(self._config, f"{partition} is new, and its first records, up to {offset}, are gone")
 
     def _check_shrunk(self, begun: Offsets, until: Offsets) -> None:
         for partition, offset in until.items():
             if begun[partition] > offset:
-                self._lost(f"{partition} ends at {offset}, and was read up to {begun[partition]} before")
-
-    def _lost(self, what: str) -> None:
-        if self._config.fail_on_data_loss:
-            raise DataLoss(what)
-        log.warning("%s; failOnDataLoss is false: going on", what)
+                what = f"{partition} ends at {offset}, and was read up to {begun[partition]} before"
+                lost(self._config, what)
 
 
 def _now_ms() -> float:

@@ -17,7 +17,7 @@ from ottla.consumer.lookups import EARLIEST, LATEST, NOT_FOUND, Lookups
 from ottla.pipeline.source.bounds import Bound, Edge
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offsets import Offsets
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.errors import ErrorCode, KafkaError, UnknownTopicOrPartition, error_for
 from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
@@ -63,11 +63,22 @@ class Survey:
         if thread is not None:
             thread.close(self._timeout_s)
 
-    def partitions(self) -> frozenset[TopicPartition]:
-        """Return the partitions to read that there are. Raises the broker's error for a topic."""
+    def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
+        """Return the partitions to read that there are. Raises the broker's error for a topic.
+
+        Topics that are named have to be there, unless `all_there` is false. A partition that is assigned, and
+        is not there, is left out, as Spark does.
+        """
         wanted = self._config.wanted
-        answer = self._ask(lambda asking: asking.cluster.refresh(wanted.names))
-        found = frozenset(_partitions(answer, wanted.matches, by_name=wanted.names is not None))
+
+        async def ask(asking: Asking) -> frozenset[TopicPartition]:
+            answer = await asking.cluster.refresh(wanted.names)
+            found = frozenset(_partitions(answer, wanted.matches, by_name=wanted.names is not None))
+            if all_there and wanted.names:
+                _refuse_missing(wanted.names - {each.topic for each in found})
+            return found
+
+        found = self._ask(ask)
         return found & wanted.partitions if wanted.partitions else found
 
     def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
@@ -115,7 +126,13 @@ def _partitions(
         name = topic.name or ""
         if not matches(name) or (not by_name and (topic.is_internal or name in INTERNAL_TOPICS)):
             continue
-        # As in Spark, a topic that is not there (yet) has no partitions; what else is wrong is said.
+        # What is wrong besides is said: that one may not read a topic, say.
         if topic.error_code not in (ErrorCode.NONE, *_PASSING):
             raise error_for(topic.error_code, f"topic {name!r}")
         yield from (TopicPartition(name, each.partition_index) for each in topic.partitions)
+
+
+def _refuse_missing(missing: Iterable[str]) -> None:
+    names = ", ".join(map(repr, sorted(missing)))
+    if names:
+        raise UnknownTopicOrPartition(f"there is no topic {names}")

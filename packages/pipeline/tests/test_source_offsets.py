@@ -1,0 +1,68 @@
+"""Offsets as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.source.offsets import flat, nested, parse_offsets, parse_partitions, written
+from ottla.protocol.topics import TopicPartition
+
+PLACES = st.dictionaries(
+    st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 2_000)),
+    st.integers(-2, 2**62),
+)
+
+
+@given(PLACES)
+def test_nested_offsets_come_back_flat(offsets: dict[TopicPartition, int]) -> None:
+    assert flat(nested(offsets)) == offsets
+    assert flat(json.loads(json.dumps(nested(offsets)))) == offsets
+
+
+@given(PLACES)
+def test_a_checkpoint_s_offsets_can_be_given_as_an_option(offsets: dict[TopicPartition, int]) -> None:
+    assert parse_offsets("startingOffsets", json.dumps(nested(offsets))) == offsets
+
+
+def test_partitions_stand_in_the_order_of_their_numbers() -> None:
+    offsets = {TopicPartition("orders", number): number for number in (10, 9, 2)}
+
+    assert list(nested(offsets)["orders"]) == ["2", "9", "10"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["orders", "[1]", '{"orders": 1}', '{"orders": {"first": 1}}', '{"orders": {"0": "1"}}',
+     '{"orders": {"0": 1.5}}', '{"orders": {"0": true}}', '{"orders": {"0": null}}'],
+)  # fmt: skip
+def test_what_is_no_json_of_offsets_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"'startingOffsets' must .*\{\"orders\": \{\"0\": 23, \"1\": -2\}\}"
+    ):
+        parse_offsets("startingOffsets", text)
+
+
+def test_partitions_are_given_as_lists() -> None:
+    found = parse_partitions("assign", '{"orders": [0, 2], "bills": [1]}')
+
+    assert found == {TopicPartition("orders", 0), TopicPartition("orders", 2), TopicPartition("bills", 1)}
+
+
+@pytest.mark.parametrize(
+    "text", ["orders", '{"orders": 0}', '{"orders": ["0"]}', '{"orders": [-1]}', '{"orders": []}', "{}"]
+)
+def test_what_names_no_partitions_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="'assign' must"):
+        parse_partitions("assign", text)
+
+
+def test_a_message_names_the_first_few_partitions() -> None:
+    many = [TopicPartition("orders", number) for number in range(7)]
+
+    assert written(many[:2]) == "orders-0, orders-1"
+    assert written(many) == "orders-0, orders-1, orders-2, orders-3, orders-4 and 2 more"
