@@ -102,7 +102,8 @@ def plan(survey: Survey, config: SourceConfig, narrowed: Narrowed) -> list[Offse
     every = survey.partitions()
     # Offsets are asked of all partitions and not of those alone that filters keep: options have to name all.
     start = first_offsets(survey, config, every)
-    end = last_offsets(survey, config.ending, every)
+    end = within(survey, config, last_offsets(survey, config.ending, every))
+    _refuse_backwards(config, start, end)
     kept = frozenset(each for each in every if narrowed.keeps(each))
     ranges = [narrowed.narrow(each) for each in ranges_between(start, end) if each.partition in kept]
     return _since(survey, narrowed.since_ms, [each for each in ranges if len(each)])
@@ -126,6 +127,32 @@ def last_offsets(survey: Survey, ending: Bound, partitions: Iterable[TopicPartit
     return _or_end(survey, found, [each for each, offset in found.items() if offset is None])
 
 
+def within(survey: Survey, config: SourceConfig, end: Offsets) -> Offsets:
+    """Return ends that are there. Raises DataLoss for an offset that no record has yet, or any more."""
+    asked = {each: end[each] for each in config.ending.known()}
+    there = survey.offsets(Edge.LATEST, asked)
+    for partition, offset in asked.items():
+        if offset > there[partition]:
+            lost(config, f"{partition} ends at {there[partition]}, and is to be read up to {offset}")
+    return end | {each: min(offset, there[each]) for each, offset in asked.items()}
+
+
+def lost(config: SourceConfig, what: str) -> None:
+    """Raise DataLoss, or only say what is lost where `failOnDataLoss` is false."""
+    if config.fail_on_data_loss:
+        raise DataLoss(what)
+    log.warning("%s; failOnDataLoss is false: going on", what)
+
+
+def _refuse_backwards(config: SourceConfig, start: Offsets, end: Offsets) -> None:
+    for partition in sorted(end):
+        if start[partition] > end[partition]:
+            raise OptionError(
+                f"{partition} is to be read from {start[partition]} (option {config.starting.option!r}), "
+                f"which is behind its end {end[partition]} (option {config.ending.option!r})"
+            )
+
+
 def _or_end(
     survey: Survey, found: Mapping[TopicPartition, int | None], without: Iterable[TopicPartition]
 ) -> Offsets:
@@ -144,10 +171,3 @@ def _since(survey: Survey, since_ms: int | None, ranges: list[OffsetRange]) -> l
         for each, first in late
         if first is not None and first < each.end
     ]
-
-
-def lost(config: SourceConfig, what: str) -> None:
-    """Say that records are gone; go on where that is allowed. Raises DataLoss."""
-    if config.fail_on_data_loss:
-        raise DataLoss(what)
-    log.warning("%s; failOnDataLoss is false: going on", what)
