@@ -551,3 +551,42 @@ async def test_an_error_that_nobody_knows_is_told_by_its_number(
             log.errors.append(999)
         with pytest.raises(UnknownServerError, match="999"):
             await take(consumer, 1)
+
+
+class Slow(ScriptedBroker):
+    """Answers when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = asyncio.Event()
+
+    async def _next_answer(self, reader: asyncio.StreamReader) -> bytes | None:
+        answer = await super()._next_answer(reader)
+        if self.seen(FetchRequest):
+            await self.may.wait()
+        return answer
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE])
+async def test_an_answer_that_another_broker_has_overtaken_is_nothing(
+    broker: ScriptedBroker, error: ErrorCode
+) -> None:
+    log = Log(broker)
+    log.add(b"a", b"b")
+    async with Slow() as follower, reader(broker) as consumer:
+        follower.on(FetchRequest, log.fetch_from_follower)
+        log.follower, log.preferred = follower, FOLLOWER
+        log.follower_errors = [error] if error else []
+        while not follower.seen(FetchRequest):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+        log.preferred = -1
+        consumer._positions[A].preferred_until_s = 0.0
+        consumer._fetcher.look()
+        assert await take(consumer, 2) == [b"a", b"b"]
+        waiting = await waits_for(consumer)
+        follower.may.set()
+        while FOLLOWER in consumer._fetcher._out:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        log.add(b"c")
+        assert await waiting == [b"c"]

@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
@@ -64,6 +65,20 @@ class RawPiece:
     """Where the partition goes on behind this piece."""
     generation: int
     """The place's, when this was taken."""
+
+
+class _Since(NamedTuple):
+    """When a partition was asked for: in which of its place's generations, and from which offset."""
+
+    generation: int
+    offset: int
+
+    def holds(self, place: Place) -> bool:
+        """Say whether an answer is still of use.
+
+        Whoever leads or is preferred may change while another broker is asked: the first answer counts.
+        """
+        return not place.is_gone and self == (place.generation, place.fetch_offset)
 
 
 class Fetcher:
@@ -218,7 +233,7 @@ class Fetcher:
 
     async def _fetch(self, node: int, places: list[Place]) -> None:
         session = self._sessions.setdefault(node, FetchSession())
-        asked = {place.partition: (place, place.generation) for place in places}
+        asked = {place.partition: (place, _Since(place.generation, place.fetch_offset)) for place in places}
         try:
             answer = await self._ask(node, session, places)
         except (ClientError, KafkaError) as error:
@@ -295,22 +310,22 @@ class Fetcher:
     # --- one answer
 
     async def _read(
-        self, node: int, answer: FetchResponse, asked: Mapping[TopicPartition, tuple[Place, int]]
+        self, node: int, answer: FetchResponse, asked: Mapping[TopicPartition, tuple[Place, _Since]]
     ) -> None:
-        pieces: list[tuple[Place, int, Piece]] = []
+        pieces: list[tuple[Place, _Since, Piece]] = []
         for partition, data in _parts(answer):
             if partition not in asked:
                 continue
-            place, generation = asked[partition]
-            if place.is_gone or place.generation != generation:
+            place, since = asked[partition]
+            if not since.holds(place):
                 continue
             if data.error_code:
                 self._read_error(place, node, data.error_code)
             elif (piece := self._read_data(place, data)) is not None:
-                pieces.append((place, generation, piece))
+                pieces.append((place, since, piece))
         await self._decompress([piece.cursor for _, _, piece in pieces])
-        for place, generation, piece in pieces:
-            if not place.is_gone and place.generation == generation:
+        for place, since, piece in pieces:
+            if since.holds(place):
                 place.add(piece)
                 self._positions.enqueue(place)
         self._news.tell()
