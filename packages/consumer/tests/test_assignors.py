@@ -221,3 +221,15 @@ def test_an_assignor_that_gives_a_partition_to_two_members_is_stopped() -> None:
 
     with pytest.raises(GroupFailed, match="'generous' gave t-0 to a and to b"):
         leadership.assign(Generous())
+
+
+@pytest.mark.parametrize(("rack", "matters"), [(None, False), ("here", True)])
+def test_racks_of_replicas_are_a_reason_to_divide_anew_only_where_members_have_racks(
+    rack: str | None, matters: bool
+) -> None:
+    leadership = Leadership({"a": reading("t"), "b": reading("t", rack=rack)}, assigns=True)
+    leadership.watched = {"t": [frozenset({"here", "there"})]}
+
+    # As while the broker that is "there" restarts.
+    assert leadership.differs({"t": [frozenset({"here"})]}) is matters
+    assert leadership.differs({"t": [frozenset({"here", "there"})] * 2})
