@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from ottla.consumer import (
     TopicPartition,
     WrongMode,
 )
+from ottla.consumer.lookups import Answers, EpochEnd
 from ottla.protocol.errors import ErrorCode, UnknownServerError
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.protocol.messages.list_offsets import (
@@ -590,3 +591,34 @@ async def test_an_answer_that_another_broker_has_overtaken_is_nothing(
             await asyncio.sleep(0.001)
         log.add(b"c")
         assert await waiting == [b"c"]
+
+
+async def test_what_comes_in_while_a_position_is_validated_is_not_taken_for_truncated(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(broker)
+    log.add(b"a", b"b")
+    asked, may = asyncio.Event(), asyncio.Event()
+    async with reader(broker) as consumer:
+        assert await take(consumer, 2) == [b"a", b"b"]
+        waiting = await waits_for(consumer)
+        ask = consumer._lookups.once_epoch_ends
+
+        async def slowly(wanted: Mapping[TopicPartition, tuple[int, int]]) -> Answers[EpochEnd]:
+            answers = await ask(wanted)
+            asked.set()
+            await may.wait()
+            return answers
+
+        monkeypatch.setattr(consumer._lookups, "once_epoch_ends", slowly)
+        place = consumer._positions[A]
+        place.must_validate = True
+        consumer._look()
+        await asked.wait()
+        log.epoch = 2
+        log.add(b"c", b"d")
+        await consumer._fetcher._fetch(NODE_ID, [place])  # it was out already when the leader changed
+        assert [*await waiting, *await take(consumer, 1)] == [b"c", b"d"]
+        may.set()
+        log.add(b"e")
+        assert await take(consumer, 1) == [b"e"]

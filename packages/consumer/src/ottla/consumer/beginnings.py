@@ -103,7 +103,7 @@ class Beginnings:
         return not any(is_retriable(error) for error in failed.values())
 
     async def _read_committed(self, places: list[Place]) -> bool:
-        before = _generations(places)
+        before = _states(places)
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}
         if self._committed is not None:
             found = await self._committed([place.partition for place in places])
@@ -123,7 +123,7 @@ class Beginnings:
         return EARLIEST if self._config.auto_offset_reset == "earliest" else LATEST
 
     async def _find_by_time(self, places: list[Place]) -> bool:
-        before = _generations(places)
+        before = _states(places)
         answers = await self._lookups.once_by_time(
             {place.partition: self._time_of(place) for place in places}
         )
@@ -142,7 +142,7 @@ class Beginnings:
     # --- truncation (KIP-320)
 
     async def _validate(self, places: list[Place]) -> bool:
-        before = _generations(places)
+        before = _states(places)
         asked = [place for place in places if place.fetch_epoch != NO_EPOCH]
         wanted = {place.partition: (place.leader_epoch, place.fetch_epoch) for place in asked}
         answers = await self._lookups.once_epoch_ends(wanted)
@@ -182,10 +182,13 @@ def _may_pass(error: Exception) -> bool:
     return is_retriable(error) or isinstance(error, DeadlineExceeded)
 
 
-def _generations(places: Iterable[Place]) -> dict[TopicPartition, int]:
-    return {place.partition: place.generation for place in places}
+def _states(places: Iterable[Place]) -> dict[TopicPartition, tuple[int, int]]:
+    return {place.partition: (place.generation, place.fetch_offset) for place in places}
 
 
-def _unchanged(places: Iterable[Place], before: Mapping[TopicPartition, int]) -> list[Place]:
-    """Leave out places that were sought elsewhere, or taken away, while we asked."""
-    return [place for place in places if not place.is_gone and place.generation == before[place.partition]]
+def _unchanged(places: Iterable[Place], before: Mapping[TopicPartition, tuple[int, int]]) -> list[Place]:
+    """Leave out places that were sought elsewhere, taken away, or read on, while we asked."""
+    now = _states(places)
+    return [
+        place for place in places if not place.is_gone and now[place.partition] == before[place.partition]
+    ]
