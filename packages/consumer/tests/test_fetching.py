@@ -524,6 +524,19 @@ async def test_what_is_at_hand_of_others_keeps_nobody_from_asking_for_one_partit
         assert await take(consumer, 1) == [b"1"]
 
 
+async def test_no_more_than_the_bound_is_at_hand_where_all_is_asked_for(broker: ScriptedBroker) -> None:
+    log = Log(broker, partitions=20)
+    async with reader(broker, replace(FAST, fetch_max_bytes=1)) as consumer:
+        waiting = await waits_for(consumer)
+        log.add(b"x")
+        await waiting
+        for partition in log.records:
+            log.add(b"y", partition=partition)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert [place.partition for place in consumer._positions if place.pieces] == [A]
+
+
 async def test_what_is_in_hand_of_a_partition_counts_no_more_when_that_comes_back(
     broker: ScriptedBroker,
 ) -> None:

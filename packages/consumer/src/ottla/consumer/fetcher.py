@@ -84,9 +84,9 @@ class _Since(NamedTuple):
 class Fetcher:
     """Keeps records at hand for all places that may be read.
 
-    No more is fetched of a partition of which two answers are at hand. While about `fetch_max_bytes` are at
-    hand of all, only that is fetched which somebody asked for in vain: what is at hand may be of partitions
-    that are paused, or that nobody asks for.
+    No more is fetched of a partition of which two answers are at hand, nor of any while about
+    `fetch_max_bytes` are. But all of that may be of partitions that are paused, or not asked for: then those
+    that are asked for are fetched all the same.
     """
 
     def __init__(
@@ -114,18 +114,14 @@ class Fetcher:
         self._sessions: dict[int, FetchSession] = {}
         self._out: set[int] = set()
         self._wake = asyncio.Event()
+        self.asked_for: Sequence[TopicPartition] = ()
+        """Of which partitions somebody asked for records last; none stand for all."""
 
     # --- what the consumer calls
 
     def look(self) -> None:
         """See what may be fetched now."""
         self._wake.set()
-
-    def look_for(self, partitions: Sequence[TopicPartition]) -> None:
-        """See what may be fetched: nothing is at hand of these, or of any, and somebody asks."""
-        for place in self._positions.some(partitions):
-            place.is_awaited = True
-        self.look()
 
     async def run(self) -> None:
         """Fetch, until cancelled."""
@@ -219,7 +215,16 @@ class Fetcher:
             self._look_up_leaders()
         if needs_offset:
             self._look_up_offsets()
-        return due if at_hand < self._config.fetch_max_bytes else _starving(due)
+        return due if at_hand < self._config.fetch_max_bytes else self._due_above_bound(due)
+
+    def _due_above_bound(self, due: Mapping[int, list[Place]]) -> dict[int, list[Place]]:
+        if any(place.pieces and place.is_giving and self._is_asked_for(place) for place in self._positions):
+            return {}
+        wanted = {node: [each for each in places if self._is_asked_for(each)] for node, places in due.items()}
+        return {node: places for node, places in wanted.items() if places}
+
+    def _is_asked_for(self, place: Place) -> bool:
+        return not self.asked_for or place.partition in self.asked_for
 
     def _node(self, place: Place, now_s: float) -> int:
         """Return the broker to read from: the leader, or the replica that it recommended (KIP-392)."""
@@ -433,11 +438,6 @@ class Fetcher:
 def _decompress_ahead(cursors: list[Cursor]) -> None:
     for cursor in cursors:
         cursor.decompress_ahead()
-
-
-def _starving(due: Mapping[int, list[Place]]) -> dict[int, list[Place]]:
-    starving = {node: [place for place in places if place.is_starving] for node, places in due.items()}
-    return {node: places for node, places in starving.items() if places}
 
 
 def _parts(answer: FetchResponse) -> Iterator[tuple[TopicPartition, PartitionData]]:

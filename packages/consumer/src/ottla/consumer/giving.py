@@ -176,6 +176,7 @@ class Giver(RecordSource):
     ) -> Place | None:
         """Wait for a partition with records; raise what went wrong with one that has none."""
         is_first = True
+        self._fetcher.asked_for = partitions
         while True:
             self._check_open()
             if (place := self._positions.next_ready(partitions)) is not None:
@@ -183,7 +184,7 @@ class Giver(RecordSource):
             self._raise_failures(partitions)
             if is_first:
                 is_first = False
-                self._fetcher.look_for(partitions)
+                self._fetcher.look()
                 if deadline_s is not None and deadline_s <= asyncio.get_running_loop().time():
                     # Whoever polls without waiting still lets records come in.
                     await asyncio.sleep(0)

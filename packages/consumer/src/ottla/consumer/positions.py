@@ -47,7 +47,6 @@ class Place:
         "fetch_offset",
         "generation",
         "high_watermark",
-        "is_awaited",
         "is_gone",
         "is_held",
         "is_needed",
@@ -74,9 +73,7 @@ class Place:
         self.fetch_offset = -1
         self.fetch_epoch = NO_EPOCH
         self.generation = 0
-        self.is_awaited = self.is_gone = self.is_held = self.is_paused = self.is_needed = self.is_queued = (
-            False
-        )
+        self.is_gone = self.is_held = self.is_paused = self.is_needed = self.is_queued = False
         self.was_looked_up = self.must_validate = False
         self.leader = self.preferred = NO_LEADER
         self.leader_epoch = NO_EPOCH
@@ -97,11 +94,6 @@ class Place:
     def is_giving(self) -> bool:
         """Whether records may be given out."""
         return not (self.is_paused or self.is_held or self.is_gone)
-
-    @property
-    def is_starving(self) -> bool:
-        """Whether somebody asked for its records when there were none."""
-        return self.is_awaited and not self.pieces
 
     @property
     def lacks_position(self) -> bool:
@@ -159,7 +151,6 @@ class Place:
     def add(self, piece: Piece) -> None:
         """Have a further piece at hand."""
         self.pieces.append(piece)
-        self.is_awaited = False
         self.fetch_offset = piece.end_offset
         self.fetch_epoch = max(self.fetch_epoch, piece.end_epoch)
 
@@ -197,12 +188,6 @@ class Positions:
         if place is None:
             raise NotAssigned(TopicPartition(*partition))
         return place
-
-    def some(self, partitions: Sequence[TopicPartition]) -> Iterable[Place]:
-        """Return the places of some partitions as far as they are read, or all."""
-        if not partitions:
-            return self._places.values()
-        return [self._places[each] for each in partitions if each in self._places]
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
