@@ -635,3 +635,22 @@ async def test_what_comes_in_while_a_position_is_validated_is_not_taken_for_trun
         may.set()
         log.add(b"e")
         assert await take(consumer, 1) == [b"e"]
+
+
+async def test_a_topic_of_a_pattern_that_has_no_leader_for_a_while_keeps_its_place(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker)
+    log.add(b"a", b"b")
+    consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, config=FAST)
+    consumer.subscribe(pattern="t")
+    async with consumer:
+        assert await take(consumer, 1) == [b"a"]
+        for error in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NONE):
+            log.topic_error = error
+            asked = len(broker.seen(MetadataRequest))
+            consumer._leaders.look_again()
+            while len(broker.seen(MetadataRequest)) < asked + 2:
+                consumer._leaders.look_again()
+                await asyncio.sleep(0.001)
+        assert await take(consumer, 1) == [b"b"]

@@ -325,11 +325,14 @@ class Life(Giver):
         if wanted is None or self._membership is not None:
             return
         known = {
-            each.name or "": each.is_internal for each in answer.topics if each.error_code == ErrorCode.NONE
+            each.name or "": each.is_internal
+            for each in answer.topics
+            if each.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         }
         topics = wanted.topics(known, exclude_internal=self.config.exclude_internal_topics)
         found = {each for topic in answer.topics if topic.name in topics for each in partitions_of(topic)}
-        gone = {each.topic for each in self._positions.assigned} & topics - known.keys()
+        there = {each.name for each in answer.topics if each.error_code == ErrorCode.NONE}
+        gone = {each.topic for each in self._positions.assigned} & topics - there
         found |= {each for each in self._positions.assigned if each.topic in gone}
         added = found - self._positions.assigned
         self.take_away(self._positions.assigned - found)
