@@ -1,0 +1,1 @@
+"""Log segments on disk as Spark tables: `spark.read.format("ottla-log")`."""

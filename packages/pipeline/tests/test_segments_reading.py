@@ -1,0 +1,513 @@
+"""What is read of segments: every record that a consumer would get, once, whatever the cuts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
+
+from ottla.pipeline.errors import DataLoss, NotSupported, OptionError
+from ottla.pipeline.segments import cutting, reading
+from ottla.pipeline.segments.config import SegmentsConfig
+from ottla.pipeline.segments.cutting import Span
+from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged
+from ottla.pipeline.segments.reading import read
+from ottla.pipeline.segments.source import OttlaLogDataSource, tasks
+from ottla.pipeline.source.pushdown import push
+from ottla.pipeline.source.rows import Rows
+from ottla.pipeline.values import ValueFormat
+from ottla.protocol.records import Codec, ControlType
+from ottla.protocol.records.legacy import LegacyRecord, encode_set
+from ottla.protocol.storage.segments import SegmentFile
+from ottla.protocol.topics import TopicPartition
+from peers.log_directory import FIRST_MS, PartitionWriter, Written
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()),
+        ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("timestampType", pa.int32()),
+        ("headers", HEADERS),
+    ]
+)  # fmt: skip
+
+
+def planned(path: Path | str, *filters: Filter, **options: str) -> list[tuple[Span, ...]]:
+    settings_ = {"path": str(path)} | {name.replace("__", "."): value for name, value in options.items()}
+    return tasks(SegmentsConfig.of(settings_), push(filters)[0])
+
+
+def rows_of(path: Path | str, *filters: Filter, **options: str) -> list[dict[str, Any]]:
+    rows = Rows(SCHEMA, ValueFormat())
+    fails = options.get("failOnDataLoss", "true") == "true"
+    return [
+        row
+        for task in planned(path, *filters, **options)
+        for batch in read(task, rows, fail_on_data_loss=fails)
+        for row in batch.to_pylist()
+    ]
+
+
+def brief(rows: list[dict[str, Any]]) -> list[tuple[int, bytes]]:
+    return [(row["offset"], row["value"]) for row in rows]
+
+
+def expected(records: list[Written]) -> list[tuple[int, bytes]]:
+    return [(each.offset, each.value) for each in records]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> PartitionWriter:
+    """A partition of five closed segments of ten batches of ten records, and an active one with a batch."""
+    writer = PartitionWriter(tmp_path / "data")
+    for _ in range(5):
+        for _ in range(10):
+            writer.batch([b"value %d" % (writer.next_offset + index) for index in range(10)])
+        writer.roll()
+    writer.batch([b"active"] * 10)
+    return writer
+
+
+def test_rows_have_all_that_records_have(writer: PartitionWriter) -> None:
+    first = rows_of(writer.log_dir)[0]
+
+    assert first == {
+        "key": b"key", "value": b"value 0", "topic": "orders", "partition": 0, "offset": 0,
+        "timestamp": datetime.fromtimestamp(FIRST_MS / 1000, UTC), "timestampType": 0,
+        "headers": [{"key": "from", "value": b"test"}],
+    }  # fmt: skip
+
+
+def test_closed_segments_are_read_whole_and_the_active_one_when_asked_for(writer: PartitionWriter) -> None:
+    assert brief(rows_of(writer.log_dir)) == expected(writer.visible())
+    everything = rows_of(writer.log_dir, includeActive="true")
+    assert brief(everything) == expected(writer.visible(end=510))
+
+
+def test_an_active_segment_is_read_up_to_its_last_whole_batch(writer: PartitionWriter) -> None:
+    with writer.path().open("ab") as file:
+        file.write(writer.path().read_bytes()[:50] + bytes(5000))  # cut off, then room for what is to come
+
+    assert brief(rows_of(writer.log_dir, includeActive="true")) == expected(writer.visible(end=510))
+
+
+def test_a_closed_segment_that_is_cut_off_is_damaged(writer: PartitionWriter) -> None:
+    path = writer.path(base_offset=200)
+    path.write_bytes(path.read_bytes()[:-7])
+
+    with pytest.raises(CorruptSegment, match=re.escape(f"{path} is damaged")):
+        rows_of(writer.log_dir)
+
+
+def test_a_changed_byte_is_noticed(writer: PartitionWriter) -> None:
+    path = writer.path(base_offset=200)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"value 255")] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(CorruptSegment, match="offset 250 does not match its checksum"):
+        rows_of(writer.log_dir)
+
+
+@pytest.mark.parametrize("most", ["200", "1000", "5k", "1m"])
+def test_cuts_are_between_batches_and_lose_nothing(
+    writer: PartitionWriter, most: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.pipeline.segments.source.WORTH_A_TASK", 1)
+    made = planned(writer.log_dir, maxBytesPerTask=most)
+
+    least, largest = {"200": (50, 50), "1000": (15, 25), "5k": (5, 5), "1m": (5, 5)}[most]
+    assert least <= len(made) <= largest
+    assert brief(rows_of(writer.log_dir, maxBytesPerTask=most)) == expected(writer.visible())
+
+
+def test_small_segments_share_a_task_unless_more_tasks_are_asked_for(writer: PartitionWriter) -> None:
+    assert len(planned(writer.log_dir)) == 1
+    assert 5 <= len(planned(writer.log_dir, minPartitions="5")) <= 10
+    assert 20 <= len(planned(writer.log_dir, minPartitions="20")) <= 30
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 500), (1, 499), (123, 124), (99, 101), (100, 200), (37, 412)])
+def test_offsets_say_from_where_to_where(writer: PartitionWriter, start: int, end: int) -> None:
+    options = {
+        "startingOffsets": f'{{"orders": {{"0": {start}}}}}',
+        "endingOffsets": f'{{"orders": {{"0": {end}}}}}',
+    }
+    assert brief(rows_of(writer.log_dir, **options)) == expected(writer.visible(start, end))
+    small = rows_of(writer.log_dir, maxBytesPerTask="300", **options)
+    assert brief(small) == expected(writer.visible(start, end))
+
+
+def test_bytes_that_are_not_wanted_are_not_read(writer: PartitionWriter) -> None:
+    [[span]] = planned(
+        writer.log_dir,
+        startingOffsets='{"orders": {"0": 130}}',
+        endingOffsets='{"orders": {"0": 140}}',
+    )
+    assert Path(span.path) == writer.path(base_offset=100)
+    assert len(span) <= writer.path(base_offset=100).stat().st_size // 5
+
+
+@pytest.mark.parametrize("at", [0, 1, 99, 100, 255, 499])
+def test_times_say_from_where_to_where(writer: PartitionWriter, at: int) -> None:
+    later = rows_of(writer.log_dir, startingTimestamp=str(FIRST_MS + at))
+    assert brief(later) == expected(writer.visible(at))
+    if at:
+        earlier = rows_of(writer.log_dir, endingTimestamp=str(FIRST_MS + at))
+        assert brief(earlier) == expected(writer.visible(0, at))
+
+
+def test_a_time_behind_all_is_an_error_or_the_end(writer: PartitionWriter) -> None:
+    too_late = str(FIRST_MS + 5_000)
+    with pytest.raises(OptionError, match="orders-0 has no record at or after that time"):
+        rows_of(writer.log_dir, startingTimestamp=too_late)
+    latest = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert rows_of(writer.log_dir, startingTimestamp=too_late, **latest) == []
+    assert len(rows_of(writer.log_dir, endingTimestamp=too_late)) == 500
+
+
+def test_times_that_go_back_are_found_at_the_first_record_that_is_late_enough(tmp_path: Path) -> None:
+    writer = PartitionWriter(tmp_path)
+    for time in (100, 900, 300, 50, 700):
+        writer.batch([b"one", b"two"], FIRST_MS + time)
+    writer.roll()
+
+    def first(time: int) -> int:
+        return int(rows_of(tmp_path, startingTimestamp=str(FIRST_MS + time))[0]["offset"])
+
+    assert [first(time) for time in (0, 100, 101, 102, 301, 900, 901)] == [0, 0, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX])
+@pytest.mark.parametrize("how", ["missing", "empty", "lying", "blank"])
+def test_an_index_that_is_no_good_changes_nothing(
+    writer: PartitionWriter, kind: SegmentFile, how: str
+) -> None:
+    for base in range(0, 500, 100):
+        path = writer.path(kind, base)
+        if how == "missing":
+            path.unlink()
+        elif how == "lying" and kind is SegmentFile.OFFSET_INDEX:
+            path.write_bytes(b"".join(index.to_bytes(8, "big") for index in range(1, 5000, 17)))
+        else:
+            path.write_bytes(b"" if how == "empty" else path.read_bytes() + bytes(240))
+
+    for options in ({}, {"maxBytesPerTask": "300"}, {"startingTimestamp": str(FIRST_MS + 77)}):
+        start = 77 if "startingTimestamp" in options else 0
+        assert brief(rows_of(writer.log_dir, **options)) == expected(writer.visible(start))
+    part = rows_of(writer.log_dir, startingOffsets='{"orders": {"0": 333}}')
+    assert brief(part) == expected(writer.visible(333))
+
+
+def test_filters_narrow_what_is_read(writer: PartitionWriter) -> None:
+    offsets = (GreaterThanOrEqual(("offset",), 120), LessThan(("offset",), 130))
+    [[span]] = planned(writer.log_dir, *offsets)
+    assert Path(span.path) == writer.path(base_offset=100)
+    assert brief(rows_of(writer.log_dir, *offsets)) == expected(writer.visible(120, 130))
+    assert planned(writer.log_dir, EqualTo(("topic",), "bills")) == []
+    assert planned(writer.log_dir, EqualTo(("partition",), 1)) == []
+    since = GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp((FIRST_MS + 450) / 1000, UTC))
+    assert brief(rows_of(writer.log_dir, since)) == expected(writer.visible(450))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_every_codec_is_read(tmp_path: Path, codec: Codec) -> None:
+    writer = PartitionWriter(tmp_path)
+    for _ in range(20):
+        writer.batch([b"the same again and again" * 5] * 50, codec=codec)
+    writer.roll()
+
+    assert brief(rows_of(tmp_path)) == expected(writer.visible())
+    assert brief(rows_of(tmp_path, maxBytesPerTask="1k")) == expected(writer.visible())
+
+
+def test_a_batch_may_be_larger_than_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 100)
+    writer = PartitionWriter(tmp_path)
+    for size in (10, 5000, 20, 90, 700):
+        writer.batch([b"x" * size, b"y"])
+    writer.roll()
+
+    assert brief(rows_of(tmp_path)) == expected(writer.visible())
+
+
+def test_messages_of_before_there_were_batches_are_read(tmp_path: Path) -> None:
+    writer = PartitionWriter(tmp_path)
+    old = b""
+    for base in (0, 10, 20):
+        messages = [
+            LegacyRecord(offset, FIRST_MS + offset, b"key", b"old %d" % offset)
+            for offset in range(base, base + 10)
+        ]
+        old += encode_set(messages, 1, codec=Codec.GZIP if base == 10 else Codec.NONE)
+    writer.path().write_bytes(old)
+    writer.next_offset = 30
+    writer.batch([b"new"] * 10)
+    writer.roll()
+
+    every = [(offset, b"old %d" % offset) for offset in range(30)] + expected(writer.visible())
+    assert brief(rows_of(tmp_path)) == every
+    assert brief(rows_of(tmp_path, startingOffsets='{"orders": {"0": 14}}')) == every[14:]
+    assert brief(rows_of(tmp_path, startingTimestamp=str(FIRST_MS + 14))) == every[14:]
+    assert brief(rows_of(tmp_path, endingOffsets='{"orders": {"0": 14}}')) == every[:14]
+
+
+# --- what the broker has noted
+
+
+def test_what_was_deleted_is_not_read(writer: PartitionWriter) -> None:
+    writer.checkpoint("log-start-offset-checkpoint", 42)
+
+    assert brief(rows_of(writer.log_dir)) == expected(writer.visible(42))
+    early = {"startingOffsets": '{"orders": {"0": 41}}'}
+    with pytest.raises(DataLoss, match="orders-0 begins at 42, and is to be read from 41"):
+        rows_of(writer.log_dir, **early)
+    lax = rows_of(writer.log_dir, failOnDataLoss="false", **early)
+    assert brief(lax) == expected(writer.visible(42))
+
+
+def test_what_is_not_known_to_be_replicated_is_not_read(writer: PartitionWriter) -> None:
+    writer.checkpoint("replication-offset-checkpoint", 487)
+
+    assert brief(rows_of(writer.log_dir)) == expected(writer.visible(0, 487))
+    with pytest.raises(DataLoss, match=r"up to 487, up to where its broker has noted .* not up to 490"):
+        rows_of(writer.log_dir, endingOffsets='{"orders": {"0": 490}}')
+
+
+def test_an_end_in_the_active_segment_is_explained(writer: PartitionWriter) -> None:
+    late = {"endingOffsets": '{"orders": {"0": 505}}'}
+    with pytest.raises(DataLoss, match="where its closed segments end"):
+        rows_of(writer.log_dir, **late)
+    assert len(rows_of(writer.log_dir, includeActive="true", **late)) == 505
+    assert len(rows_of(writer.log_dir, failOnDataLoss="false", **late)) == 500
+
+
+def test_a_start_behind_the_end_is_an_error(writer: PartitionWriter) -> None:
+    with pytest.raises(OptionError, match="behind its end 500"):
+        rows_of(writer.log_dir, startingOffsets='{"orders": {"0": 501}}')
+
+
+# --- files that change
+
+
+def one_of(plan: list[tuple[Span, ...]], rows: Rows, **options: bool) -> list[dict[str, Any]]:
+    return [row for task in plan for batch in read(task, rows, **options) for row in batch.to_pylist()]
+
+
+def test_a_segment_that_the_broker_deletes_is_read_while_it_is_there(writer: PartitionWriter) -> None:
+    plan, rows = planned(writer.log_dir), Rows(SCHEMA, ValueFormat())
+    path = writer.path(base_offset=100)
+    path.rename(path.with_suffix(".log.deleted"))
+    assert brief(one_of(plan, rows)) == expected(writer.visible())
+
+    path.with_suffix(".log.deleted").unlink()
+    with pytest.raises(DataLoss, match="is gone"):
+        one_of(plan, rows)
+    left = one_of(plan, rows, fail_on_data_loss=False)
+    assert brief(left) == expected(writer.visible(0, 100) + writer.visible(200))
+
+
+def test_a_segment_that_was_compacted_meanwhile_is_not_read(writer: PartitionWriter) -> None:
+    plan, rows = planned(writer.log_dir), Rows(SCHEMA, ValueFormat())
+    path = writer.path(base_offset=100)
+    path.write_bytes(path.read_bytes()[len(path.read_bytes()) // 10 :])
+
+    with pytest.raises(SegmentsChanged, match="Run the query again"):
+        one_of(plan, rows)
+
+
+def test_an_active_segment_may_grow_meanwhile(writer: PartitionWriter) -> None:
+    plan = planned(writer.log_dir, includeActive="true")
+    writer.batch([b"later"])
+    assert len(one_of(plan, Rows(SCHEMA, ValueFormat()))) == 510
+
+
+# --- transactions
+
+
+@pytest.fixture
+def transactions(tmp_path: Path) -> PartitionWriter:
+    """Transactions of two producers, through several segments; one is open at the end."""
+    writer = PartitionWriter(tmp_path)
+    for number in range(12):
+        writer.batch([b"plain"])
+        writer.batch([b"a%d" % number] * 3, producer_id=1)
+        if number % 3 == 1:
+            writer.roll()
+        writer.batch([b"b%d" % number] * 2, producer_id=2)
+        writer.end_transaction(1, ControlType.ABORT if number % 2 else ControlType.COMMIT)
+        if number % 3 == 2:
+            writer.end_transaction(2, ControlType.ABORT if number == 5 else ControlType.COMMIT)
+    writer.batch([b"open"] * 4, producer_id=1)
+    writer.roll()
+    writer.batch([b"behind"])
+    return writer
+
+
+@pytest.mark.parametrize("most", ["50", "200", "1m"])
+def test_committed_reading_leaves_out_what_was_aborted_or_is_open(
+    transactions: PartitionWriter, most: str
+) -> None:
+    options = {"isolation__level": "read_committed", "maxBytesPerTask": most}
+    found = rows_of(transactions.log_dir, **options)
+
+    assert brief(found) == expected(transactions.visible(committed=True))
+    assert {row["value"] for row in found}.isdisjoint({b"a1", b"a3", b"b4", b"open"})
+    assert {b"a2", b"b6"} <= {row["value"] for row in found}
+
+
+def test_uncommitted_reading_leaves_out_markers_alone(transactions: PartitionWriter) -> None:
+    assert brief(rows_of(transactions.log_dir)) == expected(transactions.visible())
+
+
+@pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
+def test_a_transaction_may_end_in_the_active_segment(
+    transactions: PartitionWriter, kind: ControlType
+) -> None:
+    transactions.end_transaction(1, kind)
+
+    found = rows_of(transactions.log_dir, isolation__level="read_committed")
+    assert brief(found) == expected(transactions.visible(committed=True))
+    assert (b"open" in {row["value"] for row in found}) == (kind is ControlType.COMMIT)
+
+
+def test_an_end_that_is_not_replicated_has_not_come_yet(transactions: PartitionWriter) -> None:
+    before = transactions.next_offset
+    begun = transactions.open[1]
+    transactions.end_transaction(1, ControlType.COMMIT)
+    transactions.checkpoint("replication-offset-checkpoint", before)
+
+    found = rows_of(transactions.log_dir, isolation__level="read_committed", includeActive="true")
+    assert found[-1]["offset"] < begun
+    assert brief(found) == expected(transactions.visible(0, begun, committed=True))
+
+
+@pytest.mark.parametrize(
+    "lost", [[SegmentFile.PRODUCER_SNAPSHOT], [kind for kind in SegmentFile if kind is not SegmentFile.LOG]]
+)
+def test_logs_that_were_copied_alone_tell_of_their_transactions(
+    transactions: PartitionWriter, lost: list[SegmentFile]
+) -> None:
+    for path in list(transactions.folder.iterdir()):
+        if path.suffix in lost:
+            path.unlink()
+
+    found = rows_of(transactions.log_dir, isolation__level="read_committed")
+    assert brief(found) == expected(transactions.visible(committed=True))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("batch"), st.integers(1, 5), st.sampled_from(list(Codec))),
+        st.tuples(st.just("send"), st.integers(1, 3), st.integers(1, 4)),
+        st.tuples(st.just("end"), st.integers(1, 3), st.sampled_from(list(ControlType))),
+        st.tuples(st.just("roll"), st.none(), st.none()),
+    ),
+    min_size=3, max_size=60,
+)  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    steps=STEPS,
+    interval=st.integers(1, 5),
+    most=st.integers(1, 3000),
+    chunk=st.integers(64, 2000),
+    group=st.integers(1, 2000),
+    committed=st.booleans(),
+    active=st.booleans(),
+    edges=st.tuples(st.integers(0, 300), st.integers(0, 300)),
+)
+def test_whatever_was_written_is_found_however_it_is_cut(
+    steps: list[tuple[str, Any, Any]],
+    interval: int,
+    most: int,
+    chunk: int,
+    group: int,
+    committed: bool,
+    active: bool,
+    edges: tuple[int, int],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    writer = PartitionWriter(tmp_path_factory.mktemp("log"), index_interval=interval)
+    _write(writer, steps)
+    until = writer.next_offset if active else writer.base_offset
+    if committed:
+        until = min([until, *writer.open.values()])
+    start, end = sorted(min(edge, until) for edge in edges)
+    options = {
+        "isolation.level": "read_committed" if committed else "read_uncommitted",
+        "includeActive": str(active).lower(),
+        "maxBytesPerTask": str(most),
+        "startingOffsets": f'{{"orders": {{"0": {start}}}}}',
+        "endingOffsets": f'{{"orders": {{"0": {end}}}}}',
+    }
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "CHUNK_BYTES", chunk)
+        patch.setattr(reading, "BATCH_BYTES", group)
+        found = rows_of(writer.log_dir, **options)
+
+    assert brief(found) == expected(writer.visible(start, end, committed=committed))
+
+
+def _write(writer: PartitionWriter, steps: list[tuple[str, Any, Any]]) -> None:
+    doing: dict[str, Callable[[Any, Any], None]] = {
+        "batch": lambda count, codec: writer.batch([b"plain"] * count, codec=codec),
+        "send": lambda who, count: writer.batch([b"of %d" % who] * count, producer_id=who),
+        "end": lambda who, kind: writer.end_transaction(who, kind) if who in writer.open else None,
+        # A broker never closes a segment without records.
+        "roll": lambda _, __: writer.roll() if writer.next_offset > writer.base_offset else None,
+    }
+    for what, one, other in steps:
+        doing[what](one, other)
+
+
+# --- what Spark asks
+
+
+def test_partitions_are_read_each_for_itself(tmp_path: Path) -> None:
+    for number in range(3):
+        writer = PartitionWriter(tmp_path, TopicPartition("orders", number))
+        writer.batch([b"of %d" % number] * 5)
+        writer.roll()
+
+    found = rows_of(tmp_path, includeHeaders="true")
+    assert [(row["partition"], row["offset"]) for row in found] == [
+        (number, offset) for number in range(3) for offset in range(5)
+    ]
+    assert len(planned(tmp_path)) == 1
+
+
+def test_a_partition_without_closed_segments_has_no_rows(tmp_path: Path) -> None:
+    PartitionWriter(tmp_path).batch([b"active"])
+    assert planned(tmp_path) == []
+
+
+def test_the_source_has_the_columns_of_the_topics_source_and_no_stream() -> None:
+    source = OttlaLogDataSource({"path": "/data", "includeHeaders": "true"})
+
+    assert source.name() == "ottla-log"
+    assert source.schema().startswith("key BINARY, value BINARY, topic STRING")
+    assert source.schema().endswith("headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
+    with pytest.raises(NotSupported, match=re.escape('streams come of a broker: format("ottla")')):
+        source.streamReader(None)
+
+
+def test_packing_keeps_order_and_size() -> None:
+    def span(size: int) -> Span:
+        return Span(TopicPartition("t", 0), "/x", 0, size, 0, 1, None)
+
+    made = cutting.packed(map(span, [3, 4, 5, 20, 1, 1]), 10)
+    assert [[len(each) for each in task] for task in made] == [[3, 4], [5], [20], [1, 1]]
