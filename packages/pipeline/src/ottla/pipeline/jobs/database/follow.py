@@ -1,0 +1,159 @@
+"""A table that grows: its new rows become records, in the order of the columns that it is followed by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from ottla.pipeline.jobs.database.connecting import DatabaseFailed, column_of
+from ottla.pipeline.jobs.database.holes import Numbers
+from ottla.pipeline.jobs.database.record import Record
+from ottla.pipeline.jobs.database.row_values import (
+    Place,
+    key_of,
+    place_from,
+    place_json,
+    row_json,
+    text_of,
+    timestamp_ms,
+)
+from ottla.pipeline.jobs.declaration import Mistake, Names, Seconds, Table
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+
+class Followed(Table):
+    """A table whose new rows become records."""
+
+    table: str = Field(examples=["orders"], min_length=1)
+    """A table or a view; `schema.table` names one of a schema."""
+    topic: str | None = None
+    """Where its rows go; the table's name where nothing is said."""
+    follow: Names = Field(examples=[["id"]], min_length=1)
+    """Columns that only grow: a number, or a time and then a number or text that is unique."""
+    key: Names = Field(default_factory=list)
+    """The columns of records' keys; where nothing is said the last of `follow`."""
+    columns: Names = Field(default_factory=list)
+    """The columns of records' values; all where nothing is said."""
+    where: str | None = None
+    """A condition in the database's own words: rows for which it is not true are left out."""
+    timestamp: str | None = None
+    """A column with the time of records."""
+    overlap: int = Field(default=1_000, ge=0)
+    """How far below the last number numbers that were left out are looked for: see `holes`."""
+    delay: Seconds | None = None
+    """How old a time has to be, where a table is followed by one: what began earlier may commit later."""
+    rows_per_batch: int = Field(default=1_000, ge=1)
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what cannot be; paths are within this table."""
+        if len(set(self.follow)) < len(self.follow):
+            yield Mistake(("follow",), "names a column twice")
+
+    @property
+    def to_topic(self) -> str:
+        """Where rows go."""
+        return self.topic or self.table.rpartition(".")[2]
+
+
+class Follower:
+    """Asks a table for rows that are new, and knows how far it is."""
+
+    def __init__(self, declared: Followed, table: sa.Table, saved: Mapping[str, Any]) -> None:
+        self._declared = declared
+        self._table = table
+        self._follow = [column_of(table, name) for name in declared.follow]
+        chosen = declared.columns or list(table.c.keys())
+        self._chosen = [column_of(table, name).name for name in chosen]
+        self._keys = [column_of(table, name).name for name in declared.key or declared.follow[-1:]]
+        self._overlap = declared.overlap if self._is_numbered() else 0
+        self._place: Place | None = place_from(saved["place"]) if "place" in saved else None
+        self._holes: tuple[int, ...] = tuple(saved.get("holes", ()))
+        if declared.timestamp:
+            column_of(table, declared.timestamp)
+
+    def state(self) -> dict[str, Any]:
+        """Return how far it is, as JSON."""
+        place = {} if self._place is None else {"place": place_json(self._place)}
+        return place | ({"holes": list(self._holes)} if self._holes else {})
+
+    def statement(self, now: datetime) -> sa.Select[Any]:
+        """Return what asks for the next rows."""
+        import sqlalchemy as sa
+
+        found = sa.select(self._table).order_by(*self._follow).limit(self._declared.rows_per_batch)
+        return found.where(*self._conditions(now))
+
+    def left(self, now: datetime) -> sa.Select[Any]:
+        """Return what asks how many rows there are to come."""
+        import sqlalchemy as sa
+
+        return sa.select(sa.func.count()).select_from(self._table).where(*self._conditions(now))
+
+    def records(self, rows: Sequence[Mapping[str, Any]], prefix: str) -> list[Record]:
+        """Return rows as records; ids begin with `prefix`."""
+        return [self._record(row, prefix) for row in rows]
+
+    def advance(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take it that rows are done."""
+        if not rows:
+            return
+        places = [self._place_of(row) for row in rows]
+        if self._overlap:
+            before = Numbers(self._place[0] if self._place else None, self._holes)
+            after = before.after((each[0] for each in places), self._overlap)
+            self._place, self._holes = (after.last,), after.holes
+        else:
+            self._place = places[-1]
+
+    def _conditions(self, now: datetime) -> Iterator[sa.ColumnElement[bool]]:
+        import sqlalchemy as sa
+
+        if self._place is not None:
+            later = _later(self._follow, self._place)
+            yield sa.or_(later, self._follow[0].in_(self._holes)) if self._holes else later
+        if self._declared.delay is not None:
+            yield self._follow[0] <= self._settled(now)
+        if self._declared.where is not None:
+            yield sa.text(f"({self._declared.where})")
+
+    def _settled(self, now: datetime) -> datetime:
+        until = now - timedelta(seconds=self._declared.delay or 0)
+        return until if getattr(self._follow[0].type, "timezone", False) else until.replace(tzinfo=None)
+
+    def _record(self, row: Mapping[str, Any], prefix: str) -> Record:
+        place = "/".join(text_of(value) for value in self._place_of(row))
+        when = timestamp_ms(row[self._declared.timestamp]) if self._declared.timestamp else None
+        value = row_json({name: row[name] for name in self._chosen})
+        return Record(self._declared.to_topic, key_of(row, self._keys), value, f"{prefix}/{place}", when)
+
+    def _place_of(self, row: Mapping[str, Any]) -> Place:
+        place = tuple(row[column.name] for column in self._follow)
+        if None in place:
+            raise DatabaseFailed(
+                f"table {self._table.fullname!r} has a row with null in {self._declared.follow}, by which it "
+                "is followed: leave such rows out with where, or follow other columns"
+            )
+        return place
+
+    def _is_numbered(self) -> bool:
+        return len(self._follow) == 1 and self._follow[0].type.python_type is int
+
+
+def _later(columns: Sequence[sa.Column[Any]], place: Place) -> sa.ColumnElement[bool]:
+    """Return the condition that rows are behind a place, written out: not all databases compare tuples."""
+    import sqlalchemy as sa
+
+    first, value = columns[0], place[0]
+    if len(columns) == 1:
+        return first > value
+    return sa.or_(first > value, sa.and_(first == value, _later(columns[1:], place[1:])))
+
+
+def now_utc() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)

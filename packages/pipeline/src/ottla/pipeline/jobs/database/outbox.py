@@ -1,0 +1,119 @@
+"""An outbox: a table that applications write events into, in the transaction of what the events are about.
+
+Its rows are found by being there, not by a place: one that commits late is found later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from ottla.pipeline.jobs.database.connecting import DatabaseFailed, column_of
+from ottla.pipeline.jobs.database.record import Record
+from ottla.pipeline.jobs.database.row_values import bytes_of, text_of, timestamp_ms
+from ottla.pipeline.jobs.declaration import Mistake, Names, Table
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+_COLUMN = re.compile(r"\{(\w+)\}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class Outbox(Table):
+    """A table of events that wait to be sent."""
+
+    table: str = Field(examples=["outbox"], min_length=1)
+    topic: str = Field(examples=["shop.{aggregate_type}"], min_length=1)
+    """Where events go; `{column}` is replaced by what the row has there."""
+    id: str = "id"
+    """The column that tells one event from another. Events leave in its order."""
+    key: str | None = None
+    """The column with the key."""
+    value: str = "payload"
+    """The column with the value: bytes, text, or JSON."""
+    headers: Names = Field(default_factory=list)
+    """Columns that become headers of their names."""
+    timestamp: str | None = None
+    """The column with the time of the record."""
+    after: Literal["delete", "mark"] = "delete"
+    """What becomes of events that were sent."""
+    sent: str = "sent_at"
+    """The column that is marked with the time, where that is what becomes of them."""
+    rows_per_batch: int = Field(default=1_000, ge=1, le=10_000)
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what cannot be; paths are within this table."""
+        if not _TOPIC.fullmatch(_COLUMN.sub("x", self.topic)):
+            yield Mistake(("topic",), "must be a name of a topic; {column} stands for what the row has there")
+
+    def columns(self) -> Iterator[str]:
+        """Yield the columns that it needs."""
+        yield from (self.id, self.value, *self.headers, *_COLUMN.findall(self.topic))
+        yield from (each for each in (self.key, self.timestamp) if each is not None)
+        if self.after == "mark":
+            yield self.sent
+
+
+class Waiting:
+    """Asks an outbox for what waits, and says what was sent."""
+
+    def __init__(self, declared: Outbox, table: sa.Table) -> None:
+        self._declared = declared
+        self._table = table
+        for name in declared.columns():
+            column_of(table, name)
+        self._id = table.c[declared.id]
+
+    def statement(self) -> sa.Select[Any]:
+        """Return what asks for the next events."""
+        import sqlalchemy as sa
+
+        return (
+            sa.select(self._table).where(*self._conditions())
+            .order_by(self._id).limit(self._declared.rows_per_batch)
+        )  # fmt: skip
+
+    def left(self) -> sa.Select[Any]:
+        """Return what asks how many events wait."""
+        import sqlalchemy as sa
+
+        return sa.select(sa.func.count()).select_from(self._table).where(*self._conditions())
+
+    def sent(self, rows: Sequence[Mapping[str, Any]], now: datetime) -> sa.Delete | sa.Update:
+        """Return what makes events not wait any more."""
+        import sqlalchemy as sa
+
+        ids = [row[self._declared.id] for row in rows]
+        if self._declared.after == "delete":
+            return sa.delete(self._table).where(self._id.in_(ids))
+        column = self._table.c[self._declared.sent]
+        when = now if getattr(column.type, "timezone", False) else now.replace(tzinfo=None)
+        return sa.update(self._table).where(self._id.in_(ids)).values({column: when})
+
+    def record(self, row: Mapping[str, Any], prefix: str) -> Record:
+        """Return the record of an event; its id begins with `prefix`."""
+        declared = self._declared
+        return Record(
+            self._topic(row),
+            bytes_of(row[declared.key]) if declared.key else None,
+            bytes_of(row[declared.value]),
+            f"{prefix}/{text_of(row[declared.id])}",
+            timestamp_ms(row[declared.timestamp]) if declared.timestamp else None,
+            tuple((name, bytes_of(row[name])) for name in declared.headers),
+        )
+
+    def _topic(self, row: Mapping[str, Any]) -> str:
+        name = _COLUMN.sub(lambda found: text_of(row[found[1]]), self._declared.topic)
+        if not _TOPIC.fullmatch(name):
+            event = f"event {text_of(row[self._declared.id])} of {self._table.fullname!r}"
+            raise DatabaseFailed(f"{event} should go to {name!r}, which is no name of a topic")
+        return name
+
+    def _conditions(self) -> Iterator[sa.ColumnElement[bool]]:
+        if self._declared.after == "mark":
+            yield self._table.c[self._declared.sent].is_(None)

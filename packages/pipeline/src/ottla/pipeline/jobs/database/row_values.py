@@ -1,0 +1,121 @@
+"""Values of a database as JSON and as text, and places in a table as JSON that keeps their types. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+Place = tuple[Any, ...]
+"""The values of the columns that a table is followed by."""
+
+
+def row_json(row: Mapping[str, Any]) -> bytes:
+    """Return a row as a JSON object, columns in their order.
+
+    Times are ISO 8601, decimals and UUIDs text, bytes base64, spans of time seconds; what is no number is
+    null, as JSON has no word for it.
+    """
+    return json.dumps(
+        {name: _finite(value) for name, value in row.items()},
+        default=_plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False,
+    ).encode()  # fmt: skip
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case bytes() | bytearray() | memoryview():
+            return base64.b64encode(value).decode()
+        case set() | frozenset() | tuple():
+            return list(value)
+    return str(value)
+
+
+def text_of(value: Any) -> str:
+    """Return one value as text, for keys, headers and ids."""
+    if isinstance(value, str):
+        return value
+    plain = value if isinstance(value, bool | int | float | dict | list | None) else _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def bytes_of(value: Any) -> bytes | None:
+    """Return one value as a record has it: bytes stay, text is UTF-8, all else is JSON; null is null."""
+    if value is None:
+        return None
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else text_of(value).encode()
+
+
+def key_of(row: Mapping[str, Any], columns: Sequence[str]) -> bytes | None:
+    """Return the key of a row: the text of one column, a JSON object of several; null without any."""
+    if not columns:
+        return None
+    return bytes_of(row[columns[0]]) if len(columns) == 1 else row_json({name: row[name] for name in columns})
+
+
+def timestamp_ms(value: Any) -> int | None:
+    """Return a time of a row as that of a record; without a zone it is UTC. None for what is no time."""
+    from datetime import UTC
+
+    if isinstance(value, datetime):
+        return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1_000)
+    return None
+
+
+def place_json(place: Place) -> list[Any]:
+    """Return a place as JSON; `place_from` makes the same of it."""
+    return [_tagged(value) for value in place]
+
+
+def place_from(found: Sequence[Any]) -> Place:
+    """Return the place that was written."""
+    return tuple(_untagged(value) for value in found)
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "decimal": Decimal,
+    "uuid": UUID,
+    "bytes": base64.b64decode,
+}
+
+
+def _tagged(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case datetime():
+            return {"datetime": value.isoformat()}
+        case date():
+            return {"date": value.isoformat()}
+        case time():
+            return {"time": value.isoformat()}
+        case Decimal():
+            return {"decimal": str(value)}
+        case UUID():
+            return {"uuid": str(value)}
+        case bytes() | bytearray() | memoryview():
+            return {"bytes": base64.b64encode(value).decode()}
+    raise TypeError(f"a table cannot be followed by {type(value).__name__}: numbers, texts and times can")
+
+
+def _untagged(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, text),) = value.items()
+    return _READERS[kind](text)

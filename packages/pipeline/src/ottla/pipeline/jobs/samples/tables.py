@@ -1,0 +1,57 @@
+"""A shop's database, in a file of SQLite: orders, and an outbox with events about them."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+TOPIC = "orders"
+FILE = "shop.db"
+
+_BEGIN = datetime(2024, 5, 1, 6, 0, tzinfo=UTC)
+_CUSTOMERS = ("anna", "josef", "maija", "olga", "timo")
+_TABLES = """
+CREATE TABLE IF NOT EXISTS orders (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, customer TEXT, what TEXT, price NUMERIC(8, 2), ordered_at TIMESTAMP
+);
+CREATE TABLE IF NOT EXISTS outbox (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, about TEXT, event TEXT, customer TEXT, payload TEXT
+);
+"""
+
+Order = tuple[str, str, str, str]
+
+
+def orders(count: int, seed: int = 1) -> Iterator[Order]:
+    """Yield orders: customer, what, price, and when."""
+    chance = random.Random(seed)
+    for number in range(count):
+        price = f"{chance.randrange(100, 2_000) / 100:.2f}"
+        when = (_BEGIN + timedelta(seconds=number * 40)).strftime("%Y-%m-%d %H:%M:%S.%f")
+        yield chance.choice(_CUSTOMERS), chance.choice(("tea", "coffee", "cake")), price, when
+
+
+def send(bootstrap: str, topic: str, count: int) -> str:
+    """Write orders and events into a database in this folder; the pipeline sends them. Say so in a line."""
+    with closing(sqlite3.connect(FILE)) as database, database:
+        database.executescript(_TABLES)
+        add_orders(database, count)
+    return f"Wrote {count} orders, and an event about each, to {FILE} in this folder."
+
+
+def add_orders(database: sqlite3.Connection, count: int) -> None:
+    """Add orders, and events about them: in one transaction, as outboxes want it."""
+    for customer, what, price, when in orders(count):
+        new = database.execute(
+            "INSERT INTO orders (customer, what, price, ordered_at) VALUES (?, ?, ?, ?)",
+            (customer, what, price, when),
+        )
+        payload = json.dumps({"order": new.lastrowid, "what": what, "price": price})
+        database.execute(
+            "INSERT INTO outbox (about, event, customer, payload) VALUES ('orders', 'ordered', ?, ?)",
+            (customer, payload),
+        )

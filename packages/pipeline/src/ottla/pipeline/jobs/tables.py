@@ -1,0 +1,206 @@
+"""Rows of a database into topics: tables that grow, and outboxes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import Field
+
+from ottla.pipeline.jobs.database.connecting import Database, DatabaseFailed, reflected
+from ottla.pipeline.jobs.database.follow import Followed, Follower, now_utc
+from ottla.pipeline.jobs.database.outbox import Outbox, Waiting
+from ottla.pipeline.jobs.database.record import Record
+from ottla.pipeline.jobs.declaration import Job, Mistake, Seconds
+from ottla.pipeline.jobs.inspecting import within
+from ottla.pipeline.jobs.target import Target, cluster_errors
+from ottla.producer import SyncProducer
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from ottla.pipeline.jobs.run import Run
+
+log = logging.getLogger(__name__)
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Tables(Job):
+    """Database → topics: rows of tables that grow, and events of outboxes."""
+
+    kind: Literal["tables"] = "tables"
+    database: Database
+    target: Target
+    tables: list[Followed] = Field(default_factory=list)
+    outboxes: list[Outbox] = Field(default_factory=list)
+    trigger: Seconds = 2.0
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what is wrong beyond the types of single values."""
+        yield from within("database", self.database.inspect())
+        yield from within("target", self.target.inspect())
+        for index, table in enumerate(self.tables):
+            yield from within("tables", within(index, table.inspect()))
+        for index, outbox in enumerate(self.outboxes):
+            yield from within("outboxes", within(index, outbox.inspect()))
+        if not self.tables and not self.outboxes:
+            yield Mistake((), "there is nothing to read: [[tables]] names a table, [[outboxes]] an outbox")
+        yield from self._named_twice()
+
+    def _named_twice(self) -> Iterator[Mistake]:
+        names = [*(each.table for each in self.tables), *(each.table for each in self.outboxes)]
+        for index, each in enumerate(self.tables):
+            if names.count(each.table) > 1:
+                twice = "is named twice, and a pipeline has one place in each table"
+                yield Mistake(("tables", index, "table"), twice)
+
+    def run(self, run: Run) -> None:
+        """Send new rows, until there are none (`run.once`) or `run.stopping`."""
+        import sqlalchemy as sa
+
+        while True:
+            try:
+                self._run(run)
+            except sa.exc.OperationalError as error:
+                if run.once:
+                    raise DatabaseFailed(f"the database failed: {_said(error)}") from error
+                log.warning("the database failed, trying again in %g s: %s", self.trigger, _said(error))
+                if not run.stopping.wait(self.trigger):
+                    continue
+            except sa.exc.SQLAlchemyError as error:
+                raise DatabaseFailed(f"the database refuses: {_said(error)}") from error
+            return
+
+    def _run(self, run: Run) -> None:
+        with cluster_errors(), ExitStack() as stack:
+            engine = stack.enter_context(self.database.connect())
+            producer = stack.enter_context(SyncProducer(config=self.target.producer_config()))
+            feeds = [Feed(each, engine, producer, run) for each in self._sides(engine, run)]
+            while not run.stopping.is_set():
+                moved = sum([feed.step() for feed in feeds])
+                if not moved and (run.once or run.stopping.wait(self.trigger)):
+                    return
+
+    def _sides(self, engine: sa.Engine, run: Run) -> Iterator[Side]:
+        for table in self.tables:
+            yield TableSide(table, engine, run)
+        for outbox in self.outboxes:
+            yield OutboxSide(outbox, engine, self.name)
+
+
+class Side(Protocol):
+    """What differs between tables and outboxes."""
+
+    name: str
+
+    def statement(self) -> sa.Select[Any]:
+        """Return what asks for the next rows."""
+
+    def left(self) -> sa.Select[Any]:
+        """Return what asks how many there are."""
+
+    def records(self, rows: Rows) -> list[Record]:
+        """Return rows as records."""
+
+    def done(self, rows: Rows) -> None:
+        """Keep durably that rows were sent."""
+
+
+class Feed:
+    """Moves rows of one table, batch by batch."""
+
+    def __init__(self, side: Side, engine: sa.Engine, producer: SyncProducer, run: Run) -> None:
+        self._side = side
+        self._engine = engine
+        self._producer = producer
+        self._run = run
+        self._batches = run.state(f"{side.name}.batches")
+        self._left: int | None = None
+
+    def step(self) -> int:
+        """Send the next rows, if there are any; return how many."""
+        begun = time.monotonic()
+        with self._engine.connect() as connection:
+            rows: Rows = [dict(each) for each in connection.execute(self._side.statement()).mappings()]
+            if rows and not self._left:
+                self._left = int(connection.execute(self._side.left()).scalar_one())
+        if not rows:
+            return 0
+        self._send(self._side.records(rows))
+        self._side.done(rows)
+        self._report(len(rows), begun)
+        return len(rows)
+
+    def _send(self, records: Sequence[Record]) -> None:
+        acknowledgements = [
+            self._producer.send(
+                each.topic, each.value, each.key, timestamp_ms=each.timestamp_ms, headers=each.all_headers()
+            )
+            for each in records
+        ]
+        for each in acknowledgements:
+            each.result()
+
+    def _report(self, rows: int, begun: float) -> None:
+        batch = int(self._batches.read().get("next", 0))
+        self._batches.write({"next": batch + 1}, durable=False)
+        self._left = max(0, (self._left or rows) - rows)
+        spent_ms = (time.monotonic() - begun) * 1_000
+        self._run.report(batch, rows=rows, batch_ms=spent_ms, lag=self._left, query=self._side.name)
+
+
+class TableSide:
+    """A table that is followed; its place is under the checkpoint."""
+
+    def __init__(self, declared: Followed, engine: sa.Engine, run: Run) -> None:
+        self.name = declared.table
+        self._place = run.state(declared.table)
+        self._follower = Follower(declared, reflected(engine, declared.table), self._place.read())
+        self._prefix = f"{run.job.name}/{declared.table}"
+
+    def statement(self) -> sa.Select[Any]:
+        """Return what asks for the next rows."""
+        return self._follower.statement(now_utc())
+
+    def left(self) -> sa.Select[Any]:
+        """Return what asks how many there are."""
+        return self._follower.left(now_utc())
+
+    def records(self, rows: Rows) -> list[Record]:
+        """Return rows as records."""
+        return self._follower.records(rows, self._prefix)
+
+    def done(self, rows: Rows) -> None:
+        """Keep the new place."""
+        self._follower.advance(rows)
+        self._place.write(self._follower.state())
+
+
+class OutboxSide:
+    """An outbox; what was sent is deleted or marked there."""
+
+    def __init__(self, declared: Outbox, engine: sa.Engine, name: str) -> None:
+        self.name = declared.table
+        self._engine = engine
+        self._waiting = Waiting(declared, reflected(engine, declared.table))
+        self._prefix = f"{name}/{declared.table}"
+        self.statement: Callable[[], sa.Select[Any]] = self._waiting.statement
+        self.left: Callable[[], sa.Select[Any]] = self._waiting.left
+
+    def records(self, rows: Rows) -> list[Record]:
+        """Return rows as records."""
+        return [self._waiting.record(row, self._prefix) for row in rows]
+
+    def done(self, rows: Rows) -> None:
+        """Delete or mark them."""
+        with self._engine.begin() as connection:
+            connection.execute(self._waiting.sent(rows, now_utc()))
+
+
+def _said(error: Exception) -> str:
+    cause = getattr(error, "orig", None) or error
+    return " ".join(str(cause).split())
