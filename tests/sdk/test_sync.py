@@ -16,6 +16,7 @@ import pytest
 
 from ottla.client.blocking import NotRunning
 from ottla.client.errors import DeadlineExceeded
+from ottla.consumer.record import ConsumerRecord
 from ottla.consumer.sync import SyncConsumer
 from ottla.producer import BufferFull, RecordTooLarge
 from ottla.producer.sync import SyncProducer
@@ -375,6 +376,24 @@ def test_ctrl_c_ends_waiting_for_a_record_and_none_is_lost(cluster: Any, fresh: 
     )
 
     assert done.stdout == "b'a'\ninterrupted, then b'b'\n"
+
+
+def test_a_record_of_an_interrupted_wait_may_be_of_a_partition_that_went_meanwhile(
+    cluster: Any, fresh: Callable[[str], str]
+) -> None:
+    partition = TopicPartition(fresh("gone"), 0)
+    with SyncProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send_and_wait(partition.topic, b"a", partition=0)
+    with SyncConsumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        record = next(consumer)
+
+        async def came() -> ConsumerRecord:
+            return record
+
+        consumer._interrupted = consumer._thread.submit(came)  # as Ctrl-C leaves it
+        consumer.assign([])
+        assert consumer.getmany() == {}
 
 
 def test_a_forked_worker_is_told_to_start_its_own(cluster: Any, fresh: Callable[[str], str]) -> None:

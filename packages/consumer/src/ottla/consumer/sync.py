@@ -7,6 +7,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
@@ -16,6 +17,7 @@ from ottla.client.settings import chosen
 from ottla.consumer.arrow import USUAL_BYTES
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer, Offset, Partition
+from ottla.consumer.errors import NotAssigned
 from ottla.consumer.listener import Partitions, RebalanceListener
 from ottla.consumer.lookups import OffsetAndTimestamp
 from ottla.consumer.metrics import ConsumerMetrics
@@ -344,7 +346,8 @@ class SyncConsumer:
         except (NotRunning, TimeoutError):
             return
         if record is not None:
-            self.seek(record.topic_partition, record.offset)
+            with suppress(NotAssigned):  # it is for others to read now
+                self.seek(record.topic_partition, record.offset)
 
 
 class OnThreads(RebalanceListener):
