@@ -26,9 +26,24 @@ PROGRESS = {
 }
 
 
+def _rows(progress: dict[str, object]) -> int:
+    batch = batch_of(progress | {"batchId": 0, "durationMs": {"addBatch": 1}})
+    assert batch is not None
+    return batch.rows
+
+
 def test_a_progress_report_is_a_batch() -> None:
     assert batch_of(PROGRESS) == Batch(4, 30, 150.0, 14, "2024-01-01T00:00:00.000Z", 11)
     assert batch_of({"batchId": 5, "durationMs": {"latestOffset": 1}}) is None, "nothing was done"
+
+
+def test_records_that_a_batch_looks_at_twice_count_once() -> None:
+    source = {"startOffset": {"t": {"0": 4}}, "endOffset": {"t": {"0": 10, "1": 5}}}
+    assert _rows({"numInputRows": 22, "sources": [source]}) == 11
+    assert _rows({"numInputRows": 8, "sources": [source]}) == 8, (
+        "offsets have gaps where a topic is compacted"
+    )
+    assert _rows({"numInputRows": 22, "sources": [source, {}]}) == 22
 
 
 def test_lag_is_unknown_where_no_source_says() -> None:
@@ -105,7 +120,7 @@ STATUS = {
 
 
 def test_a_line_about_all_queries() -> None:
-    assert described(STATUS) == "2,000 rows, 0 rows/s, lag 10, late 3, dead 1"
+    assert described(STATUS) == "1,000 rows, 0 rows/s, lag 5; in all 3 late, 1 dead"
     columns, rows = status_rows(json.loads(json.dumps(STATUS)))
     assert dict(zip(columns, rows[0], strict=True))["late"] == 3
     assert rows[0][-1] == "1 dead"

@@ -24,6 +24,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.python.filterPushdown.enabled": "true",
     # A replayed batch replaces its own folders, and leaves all others alone.
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    # With Spark's default, others read times from Parquet as if they were of no time zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 _LOCAL: Mapping[str, str] = {
@@ -38,7 +40,8 @@ def settings_for(given: Mapping[str, Any], *, has_master: bool) -> dict[str, str
     """Return the settings of a session: what was given, over what suits where it runs."""
     wanted = {_name(name): _text(value) for name, value in given.items()}
     if not has_master:
-        wanted.setdefault("spark.master", "local[*]")
+        # A task that failed is tried again, as on a cluster: its Python may have been killed.
+        wanted.setdefault("spark.master", "local[*,4]")
     local = _LOCAL if wanted.get("spark.master", "").startswith("local") else {}
     settings = {**DEFAULTS, **local, **wanted}
     quiet = f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"
@@ -53,14 +56,23 @@ def spark_session(name: str, given: Mapping[str, Any]) -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Otherwise Spark takes the python3 that is first on PATH for its workers, and not this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Workers would each say that pandas 3 is not fully supported yet; what is used here of it is tested.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:PySpark does not yet fully support pandas:FutureWarning")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about pandas 3, which it works with
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.appName(name)
         for setting, value in settings_for(given, has_master="MASTER" in os.environ).items():
             builder = builder.config(setting, value)
         return builder.getOrCreate()
+
+
+def is_running() -> bool:
+    """Whether this process has a session already, which is not ours to end."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None
 
 
 def _name(given: str) -> str:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from ottla.pipeline.jobs.declaration import Job
 
 EachBatch = Callable[["DataFrame", int], Mapping[str, int] | None]
-"""Does something with a batch and its id, and returns what it counted. It may be asked twice for one id."""
+"""Does something with a batch and its id, and returns what it counted. It may be asked twice for one id.
+
+A count called `rows` says how many records the batch had, where Spark would count some twice.
+"""
 
 STATUS = "status.json"
 _LOOK_S = 0.5
@@ -46,9 +50,11 @@ class Run:
         self.checkpoint = Path(job.checkpoint)
         self._watch = watch
         self._session: SparkSession | None = None
+        self._is_shared = False
         self._running: dict[str, StreamingQuery] = {}
         self._statuses: dict[str, QueryStatus] = {}
         self._ledgers: dict[str, Ledger] = {}
+        self._rows: dict[tuple[str, int], int] = {}
         self._begun = time.time()
         self._said = 0.0
         self._guard = threading.RLock()
@@ -73,8 +79,9 @@ class Run:
     def spark(self) -> SparkSession:
         """The session, made when it is first asked for."""
         if self._session is None:
-            from ottla.pipeline.spark import spark_session
+            from ottla.pipeline.spark import is_running, spark_session
 
+            self._is_shared = is_running()
             self._session = spark_session(self.job.name, self.job.spark)
         return self._session
 
@@ -85,7 +92,9 @@ class Run:
         ledger = self._ledger(query)
 
         def do(batch: DataFrame, batch_id: int) -> None:
-            counts = each_batch(batch, batch_id)
+            counts = dict(each_batch(batch, batch_id) or {})
+            if "rows" in counts:
+                self._rows[query, batch_id] = counts.pop("rows")
             if counts:
                 ledger.keep(batch_id, counts)
 
@@ -172,7 +181,8 @@ class Run:
             for progress in query.recentProgress:
                 batch = batch_of(_json(progress))
                 if batch is not None:
-                    self._status(name).add(batch)
+                    rows = self._rows.pop((name, batch.id), batch.rows)
+                    self._status(name).add(replace(batch, rows=rows))
         self._say_sometimes()
 
     def _check_failed(self) -> None:
@@ -230,7 +240,7 @@ class Run:
             lock.release()
 
     def _end(self) -> None:
-        if self._session is not None:
+        if self._session is not None and not self._is_shared:
             self._session.stop()
 
 

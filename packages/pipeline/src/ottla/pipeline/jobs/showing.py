@@ -63,10 +63,10 @@ def _bar(once: bool) -> Progress:
 
 
 def done_and_left(status: Mapping[str, Any]) -> tuple[int, int | None]:
-    """Return the rows that were read, and how many are left, over all queries."""
+    """Return the rows that were read and how many are left; queries over the same topics count once."""
     queries = status.get("queries", {}).values()
     lags = [each["lag"] for each in queries if each["lag"] is not None]
-    return sum(each["rows"] for each in queries), sum(lags) if lags else None
+    return max((each["rows"] for each in queries), default=0), max(lags) if lags else None
 
 
 def described(status: Mapping[str, Any]) -> str:
@@ -75,17 +75,17 @@ def described(status: Mapping[str, Any]) -> str:
     parts = [f"{rows:,} rows", f"{rate(status):,.0f} rows/s"]
     if lag is not None:
         parts.append(f"lag {lag:,}")
-    parts += [f"{name} {count:,}" for name, count in counts(status).items()]
-    return ", ".join(parts)
+    counted = ", ".join(f"{count:,} {name}" for name, count in counts(status).items())
+    return ", ".join(parts) + (f"; in all {counted}" if counted else "")
 
 
 def rate(status: Mapping[str, Any]) -> float:
-    """Return rows per second, over all queries."""
-    return float(sum(each["rows_per_s"] for each in status.get("queries", {}).values()))
+    """Return rows per second, of the query that does most."""
+    return max((float(each["rows_per_s"]) for each in status.get("queries", {}).values()), default=0.0)
 
 
 def counts(status: Mapping[str, Any]) -> dict[str, int]:
-    """Return what was counted; of several queries over the same rows, the most that one of them saw."""
+    """Return what was counted since the pipeline first ran: the most that one query saw of each."""
     found: dict[str, int] = {}
     for each in status.get("queries", {}).values():
         for name, count in each["counts"].items():

@@ -35,11 +35,32 @@ def batch_of(progress: Mapping[str, Any]) -> Batch | None:
         return None
     return Batch(
         int(progress["batchId"]),
-        int(progress.get("numInputRows") or 0),
+        _rows(progress),
         float(times.get("triggerExecution", times["addBatch"])),
         lag(progress),
         (progress.get("eventTime") or {}).get("watermark"),
         sum(int(each.get("numRowsTotal") or 0) for each in progress.get("stateOperators") or ()),
+    )
+
+
+def _rows(progress: Mapping[str, Any]) -> int:
+    """Return how many records a batch had. Spark counts one as often as the batch looks at it."""
+    seen = int(progress.get("numInputRows") or 0)
+    spans = [_span(each) for each in progress.get("sources") or ()]
+    return min(seen, sum(each for each in spans if each is not None)) if None not in spans and spans else seen
+
+
+def _span(source: Mapping[str, Any]) -> int | None:
+    begun, read = _offsets(source.get("startOffset")), _offsets(source.get("endOffset"))
+    return _between(begun, read) if begun is not None and read is not None else None
+
+
+def _between(begun: Mapping[str, Mapping[str, int]], ends: Mapping[str, Mapping[str, int]]) -> int:
+    """Return how many offsets lie between places; a partition that has none yet begins at 0."""
+    return sum(
+        max(0, end - begun.get(topic, {}).get(partition, 0))
+        for topic, partitions in ends.items()
+        for partition, end in partitions.items()
     )
 
 
@@ -54,11 +75,7 @@ def _lag_of(source: Mapping[str, Any]) -> int | None:
     latest, read = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
     if latest is None or read is None:
         return None
-    return sum(
-        max(0, end - read.get(topic, {}).get(partition, 0))
-        for topic, ends in latest.items()
-        for partition, end in ends.items()
-    )
+    return _between(read, latest)
 
 
 def _offsets(given: Any) -> dict[str, dict[str, int]] | None:

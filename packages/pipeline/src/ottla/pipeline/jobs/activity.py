@@ -1,0 +1,186 @@
+"""Activity: what users did becomes sessions and counts over time, and late events are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table, Topics
+from ottla.pipeline.jobs.inspecting import within
+from ottla.pipeline.jobs.lake import Lake
+from ottla.pipeline.jobs.late import dropped_by_watermark
+from ottla.pipeline.jobs.letters import dead_letters
+from ottla.pipeline.jobs.parsing import REASON, ROW, Parse
+from ottla.pipeline.jobs.topic_sink import TopicSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from ottla.pipeline.jobs.run import EachBatch, Run
+
+_USER, _TIME, _ID = "_user", "_time", "_id"
+
+
+class Events(Table):
+    """What the columns of an event mean."""
+
+    user: str = Field(examples=["user"])
+    time: str = Field(examples=["time"])
+    id: str | None = None
+    """The column that tells an event from others: one that comes twice counts once. Default: its place."""
+    late_after: Seconds = 600.0
+    """An event that is so much older than the newest one is late: it is counted, and does nothing else."""
+
+
+class Sessions(Table):
+    """What a user did without a longer pause."""
+
+    gap: Seconds = 1_800.0
+    lake: Lake
+
+
+class Windows(Table):
+    """How much was done, by time."""
+
+    length: Seconds = 300.0
+    slide: Seconds | None = None
+    """How often a window begins; default: when the one before ends."""
+    by: Names = Field(default_factory=list, examples=[["action"]])
+    lake: Lake
+
+
+class Activity(Job):
+    """What users did, to sessions and counts over time in Delta or Parquet; late events are counted."""
+
+    kind: Literal["activity"]
+    source: Topics
+    parse: Parse
+    events: Events
+    sessions: Sessions | None = None
+    windows: Windows | None = None
+    dead_letters: TopicSink
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what is wrong beyond the types of single values."""
+        yield from within("source", self.source.inspect())
+        yield from within("parse", self.parse.inspect())
+        yield from within("dead_letters", self.dead_letters.inspect())
+        yield from self._inspect_columns()
+        for name, table in (("sessions", self.sessions), ("windows", self.windows)):
+            if table is not None:
+                yield from within(name, within("lake", table.lake.inspect()))
+        if self.sessions is None and self.windows is None:
+            yield Mistake((), "needs [sessions], [windows] or both: nothing is made of the events")
+        if self.windows is not None and (self.windows.slide or 0) > self.windows.length:
+            yield Mistake(
+                ("windows", "slide"), "must not be above length: events between would be in no window"
+            )
+
+    def _inspect_columns(self) -> Iterator[Mistake]:
+        try:
+            columns = self.parse.names()
+        except OptionError:
+            return  # said already: without a pattern it is not known which columns there are
+        for path, name in self._columns_meant():
+            if name not in columns:
+                yield Mistake(path, f"there is no column {name!r}; there are {', '.join(columns)}")
+        if self.events.time in columns and not self.parse.is_time(self.events.time):
+            yield Mistake(("events", "time"), f"{self.events.time!r} must be a TIMESTAMP: see [parse.fields]")
+
+    def _columns_meant(self) -> Iterator[tuple[tuple[str, str], str]]:
+        yield ("events", "user"), self.events.user
+        yield ("events", "time"), self.events.time
+        if self.events.id is not None:
+            yield ("events", "id"), self.events.id
+        for name in self.windows.by if self.windows else ():
+            yield ("windows", "by"), name
+
+    def run(self, run: Run) -> None:
+        """Keep the tables up to date."""
+        if self.sessions is not None:
+            frame = self._sessions(self._events(run), self.sessions)
+            run.stream(frame, self._append(run, self.sessions.lake, "sessions"), "sessions")
+        if self.windows is not None:
+            frame = self._windows(self._events(run), self.windows)
+            run.stream(frame, self._append(run, self.windows.lake, "windows"), "windows")
+        bad = self._parsed(run).where(f"{REASON} IS NOT NULL")
+        run.stream(bad, self._bury(run), "dead-letters")
+        run.wait()
+
+    def _parsed(self, run: Run) -> DataFrame:
+        parse = self.parse.model_copy(
+            update={"required": [*dict.fromkeys((self.events.user, self.events.time, *self.parse.required))]}
+        )
+        return parse.add_to(self.source.stream(run.spark, {"includeHeaders": "true"}))
+
+    def _events(self, run: Run) -> DataFrame:
+        """Return events, each once. What drops repeated ones drops late ones too, row by row."""
+        from pyspark.sql import functions
+
+        columns = {name: functions.col(ROW)[name] for name in (self.windows.by if self.windows else ())}
+        good = self._parsed(run).where(f"{REASON} IS NULL")
+        events = good.select(
+            functions.col(ROW)[self.events.user].cast("string").alias(_USER),
+            functions.col(ROW)[self.events.time].alias(_TIME),
+            self._id().alias(_ID),
+            *(column.alias(name) for name, column in columns.items()),
+        )
+        late = f"{int(self.events.late_after * 1_000)} milliseconds"
+        return events.withWatermark(_TIME, late).dropDuplicatesWithinWatermark([_ID])
+
+    def _id(self) -> Column:
+        from pyspark.sql import functions
+
+        place = functions.concat_ws("-", "topic", "partition", "offset")
+        if self.events.id is None:
+            return place
+        return functions.coalesce(functions.col(ROW)[self.events.id].cast("string"), place)
+
+    def _sessions(self, events: DataFrame, wanted: Sessions) -> DataFrame:
+        from pyspark.sql import functions
+
+        gap = f"{int(wanted.gap * 1_000)} milliseconds"
+        found = events.groupBy(functions.session_window(_TIME, gap).alias("_window"), _USER).agg(
+            functions.max(_TIME).alias("ended"), functions.count("*").alias("events")
+        )
+        seconds = functions.col("ended").cast("double") - functions.col("_window.start").cast("double")
+        return found.select(
+            functions.col(_USER).alias("user"), functions.col("_window.start").alias("began"), "ended",
+            seconds.alias("seconds"), "events",
+        )  # fmt: skip
+
+    def _windows(self, events: DataFrame, wanted: Windows) -> DataFrame:
+        from pyspark.sql import functions
+
+        length, slide = (
+            f"{int(each * 1_000)} milliseconds" for each in (wanted.length, wanted.slide or wanted.length)
+        )
+        window = functions.window(_TIME, length, slide).alias("_window")
+        found = events.groupBy(window, *wanted.by).agg(
+            functions.count("*").alias("events"), functions.approx_count_distinct(_USER).alias("users")
+        )
+        return found.select(
+            functions.col("_window.start").alias("began"), functions.col("_window.end").alias("ended"),
+            *wanted.by, "events", "users",
+        )  # fmt: skip
+
+    def _append(self, run: Run, lake: Lake, query: str) -> EachBatch:
+        def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
+            lake.append(batch, run.batch_key(query, batch_id))
+            return {"late": dropped_by_watermark(run.spark, run.query_name(query))}
+
+        return each
+
+    def _bury(self, run: Run) -> EachBatch:
+        from pyspark.sql import Observation, functions
+
+        def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
+            seen = Observation()
+            letters = dead_letters(batch.observe(seen, functions.count("*").alias("dead")), self.name)
+            self.dead_letters.write(letters, self.source.bootstrap_servers, "dead-letters")
+            return {"dead": int(seen.get["dead"])}
+
+        return each

@@ -1,0 +1,101 @@
+"""Logs: lines of text or JSON become partitioned Parquet, and bad ones go to a topic with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
+from ottla.pipeline.jobs.inspecting import within
+from ottla.pipeline.jobs.lake import Lake
+from ottla.pipeline.jobs.letters import dead_letters
+from ottla.pipeline.jobs.parsing import REASON, ROW, Parse
+from ottla.pipeline.jobs.topic_sink import TopicSink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame
+
+    from ottla.pipeline.jobs.run import Run
+
+PLACE = ("_topic", "_partition", "_offset")
+"""Columns of each row that say which record it was."""
+_DERIVED = {"day": "yyyy-MM-dd", "hour": "HH"}
+"""Columns that may be partitioned by although nothing in a line is called so: they are made of its time."""
+
+
+class Logs(Job):
+    """Lines of logs (JSON, regex, Apache, nginx) to partitioned Parquet; bad ones to a topic with reasons."""
+
+    kind: Literal["logs"]
+    source: Topics
+    parse: Parse
+    lake: Lake
+    dead_letters: TopicSink
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what is wrong beyond the types of single values."""
+        yield from within("source", self.source.inspect())
+        yield from within("dead_letters", self.dead_letters.inspect())
+        yield from within("lake", self.lake.inspect())
+        yield from within("parse", self.parse.inspect())
+        yield from self._inspect_columns()
+
+    def _inspect_columns(self) -> Iterator[Mistake]:
+        try:
+            columns = self.parse.names()
+        except OptionError:
+            return  # said already: without a pattern it is not known which columns there are
+        for name in self.lake.partition_by:
+            if name not in (*columns, *_DERIVED, *PLACE):
+                there = ", ".join((*columns, *_DERIVED))
+                yield Mistake(("lake", "partition_by"), f"there is no column {name!r}; there are {there}")
+
+    def run(self, run: Run) -> None:
+        """Read lines, and write rows and dead letters, batch by batch."""
+        frame = self.source.stream(run.spark, {"includeHeaders": "true"})
+
+        def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
+            parsed = self.parse.add_to(batch)
+            return self._write(run, parsed, batch_id)
+
+        run.stream(frame, each)
+        run.wait()
+
+    def _write(self, run: Run, parsed: DataFrame, batch_id: int) -> dict[str, int]:
+        """Write a batch. Good and bad rows are counted on the way, so that few bad ones cost little."""
+        from pyspark.sql import Observation, functions
+
+        seen = Observation()
+        is_good = functions.col(REASON).isNull()
+        observed = parsed.observe(
+            seen, functions.count_if(is_good).alias("good"), functions.count_if(~is_good).alias("dead")
+        )
+        self.lake.append(self._rows(observed.where(is_good)), run.batch_key("main", batch_id))
+        counts = {name: int(count) for name, count in seen.get.items()}
+        if counts["dead"]:
+            letters = dead_letters(parsed.where(~is_good), self.name)
+            self.dead_letters.write(letters, self.source.bootstrap_servers, "dead-letters")
+        return counts | {"rows": sum(counts.values())}
+
+    def _rows(self, good: DataFrame) -> DataFrame:
+        from pyspark.sql import functions
+
+        time = self._time()
+        derived = [
+            functions.date_format(time, pattern).alias(name)
+            for name, pattern in _DERIVED.items()
+            if name in self.lake.partition_by and name not in self.parse.names()
+        ]
+        place = [functions.col(name.removeprefix("_")).alias(name) for name in PLACE]
+        return good.select(f"{ROW}.*", *derived, *place)
+
+    def _time(self) -> Column:
+        """Return the time of a line, or that of its record where it says none."""
+        from pyspark.sql import functions
+
+        record = functions.col("timestamp")
+        named = next((name for name in self.parse.names() if self.parse.is_time(name)), None)
+        return record if named is None else functions.coalesce(functions.col(ROW)[named], record)

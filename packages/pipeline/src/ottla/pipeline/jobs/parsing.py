@@ -1,0 +1,171 @@
+"""From records to rows, and for those that become none the reason. All of it is done by Spark itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field as Setting
+
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.jobs.declaration import Mistake, Names, Table
+from ottla.pipeline.jobs.field_types import Types, time_typed, wrong_types
+from ottla.pipeline.jobs.log_formats import Field, LineFormat, apache_format, nginx_format, regex_format
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ROW, REASON = "_row", "_reason"
+"""Columns that parsing adds: the fields, and why there are none."""
+
+_BROKEN = "_broken"
+_MARK = "\x01"
+"""Stands between groups while they are cut apart; a line that has it itself becomes no row."""
+
+
+class Parse(Table):
+    """How values become columns."""
+
+    format: Literal["json", "regex", "apache", "nginx"] = Setting(examples=["nginx"])
+    pattern: str | None = None
+    """A regular expression with named groups, or the web server's own format; default: combined."""
+    fields: Types = Setting(default_factory=dict, examples=[{"time": "TIMESTAMP", "level": "STRING"}])
+    """Columns and their types, in Spark's words; for web servers it is known which there are."""
+    time_format: str | None = None
+    """How times are written, as Spark has it: `yyyy-MM-dd HH:mm:ss`; default: ISO 8601."""
+    required: Names = Setting(default_factory=list)
+    """Columns without which a row is a bad one."""
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what is wrong; paths are within this table."""
+        yield from (Mistake(("fields", name), said) for name, said in wrong_types(self.fields))
+        try:
+            known = self.names()
+        except OptionError as error:
+            yield Mistake(("pattern",), str(error))
+            return
+        if self.format == "json":
+            yield from self._inspect_json()
+        else:
+            unknown = [name for name in self.fields if name not in known]
+            yield from (Mistake(("fields", name), f"no part of the pattern is {name!r}") for name in unknown)
+        for name in self.required:
+            if name not in known:
+                yield Mistake(("required",), f"there is no column {name!r}; there are {', '.join(known)}")
+
+    def _inspect_json(self) -> Iterator[Mistake]:
+        if self.pattern is not None:
+            yield Mistake(("pattern",), "is not for json: [parse.fields] says what there is")
+        if not self.fields:
+            yield Mistake(
+                ("fields",), 'json needs them: [parse.fields] with time = "TIMESTAMP", level = "STRING"'
+            )
+
+    def names(self) -> tuple[str, ...]:
+        """Return the columns. Raises OptionError for a pattern that cannot be."""
+        return (
+            tuple(self.fields) if self.format == "json" else tuple(each.name for each in self._line().fields)
+        )
+
+    def is_time(self, name: str) -> bool:
+        """Whether a column is a time."""
+        if self.format == "json":
+            return time_typed(self.fields.get(name, ""))
+        return any(each.name == name and time_typed(each.type) for each in self._line().fields)
+
+    def add_to(self, frame: DataFrame) -> DataFrame:
+        """Return records with the columns ROW and REASON; the reason is null where there is a row."""
+        from pyspark.sql import functions
+
+        text = functions.rtrim(functions.col("value").cast("string"), functions.lit("\r\n"))
+        parsed = self._json(frame, text) if self.format == "json" else self._lines(frame, text)
+        return parsed.withColumn(REASON, self._reason())
+
+    def _json(self, frame: DataFrame, text: Column) -> DataFrame:
+        from pyspark.sql import functions
+
+        ddl = ", ".join(f"`{name}` {kind}" for name, kind in self.fields.items())
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
+        options |= {} if self.time_format is None else {"timestampFormat": self.time_format}
+        parsed = functions.from_json(text, f"{ddl}, `{_BROKEN}` STRING", options)
+        # Text that is no JSON at all and JSON of another shape are broken alike: these tell them apart.
+        is_json = functions.try_parse_json(text).isNotNull()
+        broken = functions.when(is_json, "does not fit the fields").otherwise("is no JSON")
+        broken = functions.when(parsed[_BROKEN].isNotNull() | parsed.isNull(), broken)
+        row = functions.struct(*(parsed[name].alias(name) for name in self.fields))
+        return frame.withColumn(_BROKEN, broken).withColumn(ROW, row)
+
+    def _lines(self, frame: DataFrame, text: Column) -> DataFrame:
+        from pyspark.sql import functions
+
+        line = self._line()
+        replaced = functions.regexp_replace(
+            text, functions.lit(rf"\A(?:{line.pattern})\z"), functions.lit(_replacement(len(line.fields)))
+        )
+        # One pass over the text: it becomes its groups, or stays what it is where it does not match.
+        parts = functions.split(replaced, _MARK)
+        frame = frame.withColumn("_parts", parts)
+        matches = functions.size("_parts") == len(line.fields) + 1
+        broken = functions.when(~matches, "does not match the pattern")
+        texts = [functions.get("_parts", functions.lit(at + 1)) for at in range(len(line.fields))]
+        values = [_typed(field, _some(text)) for field, text in zip(line.fields, texts, strict=True)]
+        wrong = [
+            functions.when(_some(text).isNotNull() & value.isNull(), _no_value(field, text))
+            for field, text, value in zip(line.fields, texts, values, strict=True)
+            if field.type != "STRING"
+        ]
+        row = functions.struct(
+            *(value.alias(field.name) for field, value in zip(line.fields, values, strict=True))
+        )
+        return (
+            frame.withColumn(_BROKEN, functions.coalesce(broken, *wrong)).withColumn(ROW, row).drop("_parts")
+        )
+
+    def _reason(self) -> Column:
+        from pyspark.sql import functions
+
+        absent = [
+            functions.when(functions.col(ROW)[name].isNull(), f"has no {name}") for name in self.required
+        ]
+        none = functions.when(functions.col("value").isNull(), "has no value")
+        return functions.coalesce(none, functions.col(_BROKEN), *absent)
+
+    def _line(self) -> LineFormat:
+        if self.format == "regex":
+            if self.pattern is None:
+                raise OptionError("is missing: pattern = '(?P<level>[A-Z]+) (?P<message>.*)'")
+            return regex_format(self.pattern, self.fields, self.time_format)
+        known = apache_format if self.format == "apache" else nginx_format
+        line = known(self.pattern or "combined")
+        own = tuple(
+            Field(each.name, self.fields.get(each.name, each.type), each.time_format) for each in line.fields
+        )
+        return LineFormat(line.pattern, own)
+
+
+def _replacement(groups: int) -> str:
+    return "".join(f"{_MARK}${{{at}}}" if at > 9 else f"{_MARK}${at}" for at in range(1, groups + 1))
+
+
+def _some(text: Column) -> Column:
+    """Return null for what web servers write where there is nothing, and for nothing."""
+    from pyspark.sql import functions
+
+    return functions.when(~text.isin("", "-"), text)
+
+
+def _typed(field: Field, text: Column) -> Column:
+    from pyspark.sql import functions
+
+    if field.type == "TIMESTAMP":
+        given = () if field.time_format is None else (functions.lit(field.time_format),)
+        return functions.try_to_timestamp(text, *given)
+    return text if field.type == "STRING" else text.try_cast(field.type)
+
+
+def _no_value(field: Field, text: Column) -> Column:
+    from pyspark.sql import functions
+
+    return functions.concat(
+        functions.lit(f"{field.name} is no {field.type}: "), functions.substring(text, 1, 80)
+    )

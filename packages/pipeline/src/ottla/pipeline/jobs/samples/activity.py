@@ -1,0 +1,48 @@
+"""What users of a shop did, some of it reported late, twice, or in a shape that nobody can read."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+TOPIC = "activity"
+BAD_EVERY, TWICE_EVERY, LATE_EVERY = 100, 40, 60
+
+_BEGIN = datetime(2024, 5, 1, 6, 0, tzinfo=UTC)
+_ACTIONS = ("view", "view", "view", "search", "add", "buy")
+
+
+def events(count: int, seed: int = 1) -> Iterator[tuple[str, str]]:
+    """Yield users and what they did, as JSON; times go up, but for events that were held up for hours."""
+    chance = random.Random(seed)
+    last = ""
+    for number in range(count):
+        user = f"user-{chance.randrange(40)}"
+        if number % TWICE_EVERY == TWICE_EVERY - 1:
+            yield json.loads(last)["user"], last
+        elif number % BAD_EVERY == BAD_EVERY - 2:
+            yield user, '{"user": "' + user
+        else:
+            held_up = timedelta(hours=3 if number > 2_000 and number % LATE_EVERY == LATE_EVERY - 1 else 0)
+            time = _BEGIN + timedelta(seconds=number * 5) - held_up
+            event = {
+                "id": f"{seed}-{number}",
+                "user": user,
+                "time": time.isoformat(),
+                "action": chance.choice(_ACTIONS),
+            }
+            last = json.dumps(event)
+            yield user, last
+
+
+def send(bootstrap: str, topic: str, count: int) -> str:
+    """Send events, and say in a line what was sent."""
+    from ottla.producer import SyncProducer
+
+    with SyncProducer(bootstrap_servers=bootstrap) as producer:
+        for user, event in events(count):
+            producer.send(topic, event.encode(), key=user.encode())
+        producer.flush()
+    return f"Sent {count} events of users to {topic}; some come late, twice, or are cut off."

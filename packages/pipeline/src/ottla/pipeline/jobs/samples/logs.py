@@ -1,0 +1,45 @@
+"""Lines of a web server, and among them some that are none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+TOPIC = "access-logs"
+BAD_EVERY = 50
+"""One line in so many is no line of a web server."""
+
+_BEGIN = datetime(2024, 5, 1, 6, 0, tzinfo=UTC)
+_PATHS = ("/", "/cart", "/search?q=tea", "/item/17", "/static/app.css", "/login")
+_AGENTS = ("Mozilla/5.0 (X11; Linux x86_64)", "curl/8.5.0", "Googlebot/2.1 (+http://www.google.com/bot.html)")
+_STATUSES = (200, 200, 200, 200, 301, 304, 404, 500)
+
+
+def lines(count: int, seed: int = 1) -> Iterator[str]:
+    """Yield lines as nginx writes them by default; every `BAD_EVERY`th is cut off."""
+    chance = random.Random(seed)
+    for number in range(count):
+        line = _line(chance, _BEGIN + timedelta(seconds=number * 7))
+        yield line[: chance.randrange(10, 60)] if number % BAD_EVERY == BAD_EVERY - 1 else line
+
+
+def _line(chance: random.Random, time: datetime) -> str:
+    address = f"192.0.2.{chance.randrange(1, 255)}"
+    user = chance.choice(("-", "-", "anna", "maija"))
+    status, size = chance.choice(_STATUSES), chance.randrange(200, 20_000)
+    return (
+        f"{address} - {user} [{time:%d/%b/%Y:%H:%M:%S %z}] "
+        f'"GET {chance.choice(_PATHS)} HTTP/1.1" {status} {size} "-" "{chance.choice(_AGENTS)}"'
+    )
+
+
+def send(bootstrap: str, topic: str, count: int) -> str:
+    """Send lines, and say in a line what was sent."""
+    from ottla.producer import SyncProducer
+
+    with SyncProducer(bootstrap_servers=bootstrap) as producer:
+        for line in lines(count):
+            producer.send(topic, line.encode())
+        producer.flush()
+    return f"Sent {count} lines of a web server to {topic}; {count // BAD_EVERY} of them are cut off."

@@ -1,0 +1,108 @@
+"""Pipelines run by the `ottla` command in processes of their own, for tests that kill them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+LIMIT_S = 150.0
+SPARK = """
+[spark]
+master = "local[2,4]"
+sql.shuffle.partitions = 2
+driver.memory = "512m"
+driver.extraJavaOptions = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""
+"""What a declaration of a test says of Spark: little, and soon begun."""
+
+
+class Pipeline:
+    """A declared pipeline, run again and again."""
+
+    def __init__(self, file: Path, checkpoint: Path) -> None:
+        self.file = file
+        self.checkpoint = checkpoint
+        self._running: subprocess.Popen[str] | None = None
+
+    def once(self) -> dict[str, Any]:
+        """Run it until all is done, and return its status."""
+        done = subprocess.run(
+            [*_OTTLA, "run", "--once", str(self.file)],
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return self.status()
+
+    def start(self) -> None:
+        """Begin to run it until it is stopped."""
+        log = (self.file.parent / f"{self.file.stem}.log").open("a")
+        self._running = subprocess.Popen(
+            [*_OTTLA, "run", str(self.file)], stdout=log, stderr=log, text=True, start_new_session=True
+        )
+
+    def kill(self) -> None:
+        """Kill the driver: Python and Java, at once."""
+        assert self._running is not None
+        os.killpg(self._running.pid, signal.SIGKILL)
+        self._running.wait()
+
+    def stop(self) -> int:
+        """Ask it to stop, and return its exit code."""
+        assert self._running is not None
+        self._running.terminate()
+        return self._running.wait(LIMIT_S)
+
+    def kill_worker(self) -> bool:
+        """Kill a Python of Spark's tasks; False if there is none."""
+        assert self._running is not None
+        family = psutil.Process(self._running.pid).children(recursive=True)
+        workers = [each for each in family if _is_worker(each)]
+        if workers:
+            random.choice(workers).kill()
+        return bool(workers)
+
+    def planned(self, query: str = "main") -> int:
+        """Return how many batches were begun."""
+        return _numbered(self.checkpoint / "queries" / query / "offsets")
+
+    def committed(self, query: str = "main") -> int:
+        """Return how many batches are done."""
+        return _numbered(self.checkpoint / "queries" / query / "commits")
+
+    def status(self) -> dict[str, Any]:
+        """Return what the pipeline says of itself."""
+        found: dict[str, Any] = json.loads((self.checkpoint / "status.json").read_text())
+        return found
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until something is so; fails if the pipeline ends before."""
+        assert self._running is not None
+        end = time.monotonic() + LIMIT_S
+        while not is_so():
+            assert self._running.poll() is None, (self.file.parent / f"{self.file.stem}.log").read_text()
+            assert time.monotonic() < end, "the pipeline does not get on"
+            time.sleep(0.02)
+
+
+_OTTLA = (sys.executable, "-c", "from ottla.client.cli import main; main()", "pipeline")
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "pyspark.daemon" in " ".join(process.cmdline()) and bool(process.parent())
+    except psutil.Error:
+        return False
+
+
+def _numbered(folder: Path) -> int:
+    return sum(each.name.isdigit() for each in folder.iterdir()) if folder.exists() else 0
