@@ -1,0 +1,125 @@
+"""Runs drivers that copy a topic, kills them, and counts what arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ottla.consumer import Consumer
+from ottla.protocol.topics import TopicPartition
+
+DRIVER = Path(__file__).with_name("copying_driver.py")
+LAST_RUN_TIMEOUT_S = 300
+
+
+@dataclass
+class Copying:
+    """A query from a topic into another, over the lives of many drivers."""
+
+    servers: str
+    source: str
+    target: str
+    folder: Path
+    more: dict[str, Any] = field(default_factory=dict)
+    life: int = 0
+
+    def start(self) -> subprocess.Popen[str]:
+        """Begin a driver in a group of processes of its own."""
+        self.life += 1
+        self.folder.mkdir(parents=True, exist_ok=True)
+        given = {
+            "servers": self.servers,
+            "source": self.source,
+            "target": self.target,
+            "checkpoint": str(self.folder / "checkpoint"),
+            "folder": str(self.folder / "spark"),
+            **self.more,
+        }
+        environment = {**os.environ, "PYTHONPATH": str(DRIVER.parent.parent)}
+        with (self.folder / f"driver-{self.life}.log").open("w") as log:
+            return subprocess.Popen(
+                [sys.executable, str(DRIVER), json.dumps(given)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                env=environment,
+            )
+
+    def run_and_kill(self, chance: random.Random, *, workers_too: bool) -> list[int]:
+        """Kill a driver some moment after its first batch; return the batches that it said were done."""
+        with self.start() as driver:
+            batches = self._until_first_batch(driver)
+            # The moment is drawn: a batch takes some tenths of a second, its transaction some hundredths.
+            time.sleep(chance.uniform(0, 1.5))
+            kill(driver, workers_too=workers_too)
+            return batches + [int(line) for line in driver.stdout or () if line.strip().isdigit()]
+
+    def run(self) -> None:
+        """Let a driver copy what is left."""
+        with self.start() as driver:
+            try:
+                driver.communicate(timeout=LAST_RUN_TIMEOUT_S)
+            finally:
+                kill(driver, workers_too=True)
+        assert driver.returncode == 0, self.last_words()
+
+    def last_words(self) -> str:
+        """Return the end of what the last driver wrote."""
+        return (self.folder / f"driver-{self.life}.log").read_text()[-6_000:]
+
+    def _until_first_batch(self, driver: subprocess.Popen[str]) -> list[int]:
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            if line.strip().isdigit():
+                return [int(line)]
+        raise AssertionError(f"driver {self.life} ended before its first batch:\n{self.last_words()}")
+
+
+def kill(driver: subprocess.Popen[str], *, workers_too: bool) -> None:
+    """Kill a driver and its JVM at once; its Python workers too, or they learn of it by themselves."""
+    with suppress(psutil.NoSuchProcess):
+        family = psutil.Process(driver.pid).children(recursive=True)
+        doomed = [each for each in family if workers_too or each.name() == "java"]
+        for each in doomed:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait(30)
+
+
+async def committed(servers: str, topic: str, partitions: int) -> Counter[str]:
+    """Return how often each value is in a topic, for readers of committed records."""
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    found: Counter[str] = Counter()
+    async with Consumer(
+        bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places)
+        while True:
+            batch = await consumer.fetch_arrow(timeout_ms=10_000, columns=["value"], until=ends)
+            if not batch.num_rows:
+                break
+            found.update(value.decode() for value in batch.column("value").to_pylist())
+        assert [await consumer.position(each) for each in places] == [ends[each] for each in places]
+    return found
+
+
+def arrived(servers: str, topic: str, partitions: int) -> Counter[str]:
+    """Return `committed`, for tests that are not asynchronous."""
+    return asyncio.run(committed(servers, topic, partitions))

@@ -1,0 +1,238 @@
+"""Exactly once on Spark, against Apache Kafka: batches that come again, tasks that fail, drivers that die."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import udf
+
+from peers.kraft_kafka import KraftKafka
+from peers.maven import missing_tools
+from peers.topics import Sent, Topics
+from spark.copying import Copying, arrived
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 4
+FEW_ROUNDS, ALL_ROUNDS = 3, 50
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftKafka]:
+    if missing := missing_tools():
+        pytest.skip(missing)
+    with KraftKafka(
+        tmp_path_factory.mktemp("kafka"), {"transaction.state.log.num.partitions": "8"}
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def kafkas_topics(kafka: KraftKafka) -> Iterator[Topics]:
+    with Topics(kafka.bootstrap_servers) as topics:
+        yield topics
+
+
+class Copy:
+    """A query from one topic into another, in the Spark of the session."""
+
+    def __init__(self, spark: SparkSession, topics: Topics, name: str, folder: Path) -> None:
+        self.spark, self.topics, self.folder = spark, topics, folder
+        self.source = topics.create(f"{name}-source", partitions=PARTITIONS)
+        self.target = topics.create(f"{name}-target", partitions=2)
+        self.options = {"kafka.bootstrap.servers": topics.bootstrap_servers}
+        self.expected: Counter[str] = Counter()
+
+    def fill(self, count: int) -> None:
+        """Add records to the source, some to each partition."""
+        start = sum(self.expected.values())
+        names = [str(number) for number in range(start, start + count)]
+        self.expected.update(names)
+        self.topics.send(
+            self.source,
+            [Sent(value=name.encode(), partition=number % PARTITIONS) for number, name in enumerate(names)],
+        )
+
+    def rows(self, at_once: int = 1_000) -> DataFrame:
+        return (
+            self.spark.readStream.format("ottla")
+            .options(**self.options, subscribe=self.source, startingOffsets="earliest")
+            .option("maxOffsetsPerTrigger", at_once)
+            .load()
+            .select("value")
+        )
+
+    def run(self, rows: DataFrame) -> None:
+        """Write what is there now."""
+        query = (
+            rows.writeStream.format("ottla")
+            .options(**self.options, topic=self.target, delivery="exactly-once")
+            .option("checkpointLocation", str(self.folder))
+            .trigger(availableNow=True)
+            .start()
+        )
+        self.finish(query)
+
+    def finish(self, query: object) -> None:
+        try:
+            assert query.awaitTermination(100)  # type: ignore[attr-defined]
+        finally:
+            query.stop()  # type: ignore[attr-defined]
+
+    def arrived(self) -> Counter[str]:
+        return arrived(self.topics.bootstrap_servers, self.target, 2)
+
+    def forget_last_commit(self) -> None:
+        """Let the query believe that its last batch was not finished, as after a kill at that moment."""
+        last = max((self.folder / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        last.unlink()
+        (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def copy(spark: SparkSession, kafkas_topics: Topics, fresh: Callable[[str], str], tmp_path: Path) -> Copy:
+    return Copy(spark, kafkas_topics, fresh("copy"), tmp_path / "checkpoint")
+
+
+def test_a_batch_that_comes_again_is_not_written_again(copy: Copy) -> None:
+    copy.fill(300)
+    copy.run(copy.rows(at_once=100))
+    copy.forget_last_commit()
+
+    copy.run(copy.rows(at_once=100))
+    assert copy.arrived() == copy.expected
+    copy.fill(50)
+    copy.run(copy.rows(at_once=100))
+
+    assert copy.arrived() == copy.expected
+
+
+def failing_once(flag: Path, how: str) -> Callable[[bytes], bytes]:
+    """Let the task that meets the value 199, the last of its rows, fail there, the first time."""
+
+    def pass_on(value: bytes) -> bytes:
+        if value == b"199" and not flag.exists():
+            flag.touch()
+            if how == "killed":
+                os.kill(os.getpid(), 9)
+            raise RuntimeError("the flag was not there")
+        return value
+
+    return pass_on
+
+
+@pytest.mark.parametrize("how", ["raised", "killed"])
+def test_tasks_that_were_done_are_left_alone_when_another_of_the_batch_failed(
+    copy: Copy, how: str, tmp_path: Path
+) -> None:
+    copy.fill(200)
+    passing = udf(failing_once(tmp_path / "flag", how), "binary")
+    rows = copy.rows().select(passing("value").alias("value"))
+
+    with pytest.raises(PySparkException):
+        copy.run(rows)
+    before = copy.arrived()
+    copy.run(rows)
+
+    assert sum(before.values()) < 200
+    assert copy.arrived() == copy.expected
+
+
+def test_rows_that_went_to_other_tasks_are_noticed(copy: Copy) -> None:
+    copy.fill(100)
+    copy.run(copy.rows())
+    copy.forget_last_commit()
+
+    with pytest.raises(PySparkException, match="rows went to other tasks than before"):
+        copy.run(copy.rows().coalesce(1))
+
+    assert copy.arrived() == copy.expected
+    copy.run(copy.rows())
+    assert copy.arrived() == copy.expected
+
+
+def test_a_batch_write_is_done_once_when_it_has_a_name(copy: Copy) -> None:
+    rows = copy.spark.range(100).selectExpr("CAST(id AS STRING) AS value").repartition(2)
+    writer = rows.write.format("ottla").mode("append").options(**copy.options, topic=copy.target)
+    once = {str(number): 1 for number in range(100)}
+
+    for _ in range(2):
+        writer.options(**{"delivery": "exactly-once", "write.id": copy.target}).save()
+    assert copy.arrived() == once
+    # Without one it is another write each time.
+    rows.write.format("ottla").mode("append").options(
+        **copy.options, topic=copy.target, delivery="exactly-once"
+    ).save()
+    assert copy.arrived() == dict.fromkeys(once, 2)
+
+
+def test_writes_of_a_streams_batch_are_done_once_each(copy: Copy) -> None:
+    copy.fill(60)
+
+    def each(rows: DataFrame, batch_id: int) -> None:
+        for name in ("first", "second"):
+            named = {"delivery": "exactly-once", "write.id": name, "topic": copy.target}
+            rows.write.format("ottla").mode("append").options(**copy.options, **named).save()
+
+    for _ in range(2):
+        query = (
+            copy.rows()
+            .writeStream.foreachBatch(each)
+            .option("checkpointLocation", str(copy.folder))
+            .trigger(availableNow=True)
+            .start()
+        )
+        copy.finish(query)
+        copy.forget_last_commit()
+
+    assert copy.arrived() == dict.fromkeys(copy.expected, 2)
+
+
+# --- drivers of their own
+
+
+def kill_drivers(rounds: int, kafka: KraftKafka, topics: Topics, name: str, folder: Path) -> None:
+    """Kill the driver once a round, some moment in the middle of its batches; then count."""
+    seed = int(os.environ.get("OTTLA_SEED", random.randrange(2**32)))
+    print("OTTLA_SEED =", seed)
+    chance = random.Random(seed)
+    copying = Copying(kafka.bootstrap_servers, f"{name}-source", f"{name}-target", folder, {"at_once": 100})
+    topics.create(copying.source, partitions=PARTITIONS)
+    topics.create(copying.target, partitions=2)
+    sent = 0
+    for round_ in range(rounds):
+        batch = [
+            Sent(value=b"%d" % (sent + number), partition=number % PARTITIONS) for number in range(1_500)
+        ]
+        sent += topics.send(copying.source, batch)
+        done = copying.run_and_kill(chance, workers_too=bool(round_ % 2))
+        print(f"round {round_ + 1}: killed after batches {done}", flush=True)
+    copying.run()
+
+    found = arrived(kafka.bootstrap_servers, copying.target, 2)
+    lost = [number for number in range(sent) if str(number) not in found]
+    doubled = [value for value, count in found.items() if count > 1]
+    assert (lost, doubled, len(found)) == ([], [], sent)
+
+
+@pytest.mark.timeout(600)
+def test_no_row_is_lost_or_doubled_by_killing_drivers(
+    kafka: KraftKafka, kafkas_topics: Topics, fresh: Callable[[str], str], tmp_path: Path
+) -> None:
+    kill_drivers(FEW_ROUNDS, kafka, kafkas_topics, fresh("kills"), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+def test_no_row_is_lost_or_doubled_by_killing_drivers_fifty_times(
+    kafka: KraftKafka, kafkas_topics: Topics, fresh: Callable[[str], str], tmp_path: Path
+) -> None:
+    kill_drivers(ALL_ROUNDS, kafka, kafkas_topics, fresh("kills"), tmp_path)
