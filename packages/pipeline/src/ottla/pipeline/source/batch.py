@@ -44,7 +44,7 @@ class Pushing:
     the method is not overridden; each reader has this in its place, which looks like the one it stands for.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, push: Any) -> None:
         self._push = push

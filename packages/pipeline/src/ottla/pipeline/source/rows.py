@@ -87,7 +87,7 @@ class Rows:
             "timestampType": batch.column("timestamp_type"),
         }
         if self._has_headers:
-            found["headers"] = batch.column("headers")
+            found["headers"] = _null_where_empty(batch.column("headers"))
         arrays = [_as(found[each.name], each.type) for each in self._schema]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return rows if keep is None else rows.filter(keep)
@@ -116,6 +116,15 @@ def _wrong(values: pa.Array, errors: list[str | None] | None) -> dict[str, Any]:
         return {"value_raw": pa.nulls(count, pa.binary()), "value_error": pa.nulls(count, pa.string())}
     reasons = pa.array(errors, pa.string())
     return {"value_raw": pc.if_else(reasons.is_valid(), values, None), "value_error": reasons}
+
+
+def _null_where_empty(headers: pa.Array) -> pa.Array:
+    """Return lists of headers as Spark's own source has them: null where there are none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_empty = pc.equal(pc.list_value_length(headers), 0)
+    return pc.if_else(is_empty, pa.scalar(None, headers.type), headers)
 
 
 def _as(array: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CLOSE_TIMEOUT_S = 10.0
+
 _TIMES = {Edge.EARLIEST: EARLIEST, Edge.LATEST: LATEST}
 _PASSING = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -55,13 +57,12 @@ class Survey:
         self._config = config
         self._consumer = config.consumer_config()
         self._thread: LoopThread[Asking] | None = None
-        self._timeout_s = config.poll_timeout_ms / 1_000
 
     def close(self) -> None:
         """End the thread; a question begins a new one."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.close(self._timeout_s)
+            thread.close(CLOSE_TIMEOUT_S)
 
     def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
         """Return the partitions to read that there are. Raises the broker's error for a topic.
@@ -116,7 +117,7 @@ class Survey:
         if self._thread is None:
             self._thread = LoopThread(lambda: asking(self._consumer), name="offsets of topics")
         thread, opened = self._thread, self._thread.start()
-        return thread.call(lambda: question(opened), self._timeout_s)
+        return thread.call(lambda: question(opened))  # for as long as the client's own timeouts allow
 
 
 def _partitions(

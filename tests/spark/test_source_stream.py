@@ -1,0 +1,340 @@
+"""Topics as streams, on real Spark against a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ottla.broker.testing import BrokerProcess
+from ottla.protocol.topics import TopicPartition
+from peers.topics import Sent, Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+    from spark.conftest import Stream
+
+    Streams = Callable[..., Stream]
+
+FROM_FIRST = {"startingOffsets": "earliest"}
+
+
+def values(rows: list[Row]) -> list[str]:
+    return sorted(bytes(row.value).decode() for row in rows)
+
+
+def names(*counts: int, start: int = 0) -> list[str]:
+    """Name the values that `Topics.fill` sends."""
+    return sorted(f"{index}-{number}" for index, count in enumerate(counts) for number in range(start, count))
+
+
+def failure(stream: Stream) -> str:
+    """Wait until the query fails, and return what it says."""
+    with pytest.raises(Exception, match="Traceback") as raised:
+        stream.read()
+    return " ".join(str(raised.value).split())
+
+
+# --- from where
+
+
+def test_a_stream_begins_behind_the_last_record(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("latest"), 2)
+    topics.fill(name, {0: 3, 1: 1})
+    query = stream({"subscribe": name})
+
+    query.start()
+    assert query.read() == []
+    topics.fill(name, {0: 2}, start=3)
+    assert values(query.read()) == ["0-3", "0-4"]
+
+
+def test_a_stream_begins_where_options_say_and_has_the_columns_of_a_table(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("begins"), 2)
+    for partition in (0, 1):
+        topics.send(
+            name,
+            [
+                Sent(key=b"k", value=b"%d-%d" % (partition, at), partition=partition, timestamp_ms=at * 1_000,
+                     headers=(("h", b"1"),))
+                for at in (1, 2, 3)
+            ],
+        )  # fmt: skip
+
+    def read(**given: object) -> list[Row]:
+        return stream({"subscribe": name, **given}, availableNow=True).run()
+
+    rows = read(startingOffsets="earliest", includeHeaders="true")
+    assert values(rows) == ["0-1", "0-2", "0-3", "1-1", "1-2", "1-3"]
+    assert {(row.key, row.topic, row.timestampType, row.headers[0].value) for row in rows} == {
+        (b"k", name, 0, b"1")
+    }
+    assert [row.offset for row in rows if row.partition == 1] == [0, 1, 2]
+    assert values(read(startingOffsets=json.dumps({name: {"0": 2, "1": -1}}))) == ["0-3"]
+    assert values(read(startingTimestamp=2_500)) == ["0-3", "1-3"]
+    by_time = json.dumps({name: {"0": 9_000, "1": 2_000}})
+    late = {"startingOffsetsByTimestamp": by_time, "startingOffsetsByTimestampStrategy": "latest"}
+    assert values(read(**late)) == ["1-2", "1-3"]
+    assert read() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"endingOffsets": "latest"}, "'endingOffsets' cannot be set here: a stream has no end"),
+        ({"subscribe": "missing"}, "there is no topic 'missing'"),
+        ({"startingTimestamp": 1}, "has no record at or after that time"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_words(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str], given: dict[str, object], words: str
+) -> None:
+    query = stream({"subscribe": topics.create(fresh("words"))} | given)
+
+    with pytest.raises(Exception, match=r"OptionError|UnknownTopicOrPartition") as raised:
+        query.start()
+        query.read()
+    assert words in str(raised.value)
+
+
+# --- how much at once
+
+
+def test_a_trigger_takes_no_more_than_allowed_shared_by_what_partitions_have(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("most"), 2)
+    topics.fill(name, {0: 30, 1: 10})
+    query = stream({"subscribe": name, "maxOffsetsPerTrigger": 20} | FROM_FIRST, availableNow=True)
+
+    assert values(query.run()) == names(30, 10)
+    assert query.sizes == [20, 20]
+    assert Counter(row.partition for row in query.batches[0]) == {0: 15, 1: 5}
+
+
+def test_available_now_stops_where_topics_ended_at_its_start(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("available"), 2)
+    topics.fill(name, {0: 6})
+    query = stream({"subscribe": name, "maxOffsetsPerTrigger": 2} | FROM_FIRST, availableNow=True)
+    collect = query.collect
+
+    def collect_and_send_more(batch: DataFrame, batch_id: int) -> None:
+        collect(batch, batch_id)
+        topics.fill(name, {0: 3, 1: 1}, start=6 + 10 * batch_id)
+
+    query.collect = collect_and_send_more
+    assert values(query.run()) == names(6)
+    assert query.sizes == [2, 2, 2]
+
+    query.collect = collect
+    assert len(query.run()) == 6 + 3 * (3 + 1)
+
+
+def test_a_trigger_waits_until_there_is_enough_but_the_first_does_not(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("least"), 2)
+    topics.fill(name, {0: 1})
+    query = stream({"subscribe": name, "minOffsetsPerTrigger": 5, "maxTriggerDelay": "1h"} | FROM_FIRST)
+    query.start()
+
+    assert values(query.read()) == ["0-0"]
+    topics.fill(name, {1: 4})
+    assert values(query.read()) == ["0-0"]
+    topics.fill(name, {0: 1}, start=1)
+    assert values(query.read()) == names(2, 4)
+    assert query.sizes == [1, 5]
+
+
+def test_a_trigger_waits_no_longer_than_the_delay(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("delay"))
+    query = stream(
+        {"subscribe": name, "minOffsetsPerTrigger": 100, "maxOffsetsPerTrigger": 100, "maxTriggerDelay": "1s"}
+        | FROM_FIRST
+    )
+    topics.fill(name, {0: 1})
+    query.start()
+    query.read()
+
+    topics.fill(name, {0: 2}, start=1)
+    assert query.query is not None
+    while len(query.all_rows) < 3:
+        assert not query.query.awaitTermination(1)
+    assert values(query.all_rows) == names(3)
+
+
+def test_a_batch_is_cut_into_tasks(stream: Streams, topics: Topics, fresh: Callable[[str], str]) -> None:
+    name = topics.create(fresh("tasks"))
+    topics.fill(name, {0: 10})
+    tasks: list[int] = []
+    for given in ({"minPartitions": 4}, {"maxRecordsPerPartition": 5}):
+        query = stream({"subscribe": name, **given} | FROM_FIRST, availableNow=True)
+        query.collect = lambda batch, batch_id: tasks.append(batch.rdd.getNumPartitions())
+        query.run()
+
+    assert tasks == [4, 2]
+
+
+def test_progress_shows_how_far_behind_a_query_is(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("lag"))
+    topics.fill(name, {0: 6})
+    query = stream({"subscribe": name, "maxOffsetsPerTrigger": 4} | FROM_FIRST, availableNow=True)
+    query.run()
+
+    assert query.query is not None
+    progress = [json.loads(each.json)["sources"][0] for each in query.query.recentProgress]
+    first, second = (each for each in progress if each["numInputRows"])
+    assert (first["startOffset"], first["endOffset"]) == (None, {name: {"0": 4}})
+    assert (second["startOffset"], second["endOffset"]) == ({name: {"0": 4}}, {name: {"0": 6}})
+    assert first["latestOffset"] == second["latestOffset"] == {name: {"0": 6}}
+
+
+# --- going on
+
+
+def test_a_query_goes_on_where_it_stopped(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("goes-on"), 2)
+    query = stream({"subscribe": name} | FROM_FIRST)
+    topics.fill(name, {0: 3})
+    query.start()
+    query.read()
+    query.stop()
+    topics.fill(name, {0: 2, 1: 2}, start=3)
+
+    query.start()
+    query.read()
+
+    assert values(query.all_rows) == sorted([*names(3), "0-3", "0-4", "1-3", "1-4"])
+
+
+def test_new_partitions_and_topics_are_read_from_their_first_record(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    stem = fresh("new")
+    topics.create(f"{stem}-a")
+    query = stream({"subscribePattern": f"{stem}-."})  # from the end of what there is: new ones are new
+    query.start()
+    assert query.read() == []
+
+    topics.add_partitions(f"{stem}-a", 2)
+    topics.fill(f"{stem}-a", {0: 1, 1: 2})
+    topics.create(f"{stem}-b")
+    topics.fill(f"{stem}-b", {0: 1})
+    while len(query.read()) < 4:
+        pass
+
+    assert sorted((row.topic[-1], bytes(row.value)) for row in query.all_rows) == [
+        ("a", b"0-0"), ("a", b"1-0"), ("a", b"1-1"), ("b", b"0-0")
+    ]  # fmt: skip
+
+
+def test_a_query_goes_on_over_a_restart_of_the_broker(
+    stream: Streams, fresh: Callable[[str], str], tmp_path: Path
+) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker, Topics(broker.bootstrap_servers) as topics:
+        name = topics.create(fresh("restart"))
+        topics.fill(name, {0: 2})
+        query = stream({"subscribe": name} | FROM_FIRST, broker)
+        query.start()
+        assert values(query.read()) == names(2)
+
+        broker.kill()
+        broker.start()
+        topics.fill(name, {0: 2}, start=2)
+
+        assert values(query.read()) == names(4)
+        query.stop()
+
+
+# --- data loss
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_records_that_go_before_they_were_read(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str], allowed: bool
+) -> None:
+    name = topics.create(fresh("gone"))
+    query = stream({"subscribe": name, "failOnDataLoss": not allowed} | FROM_FIRST)
+    topics.fill(name, {0: 2})
+    query.start()
+    query.read()
+    query.stop()
+    topics.fill(name, {0: 4}, start=2)
+    topics.delete_records({TopicPartition(name, 0): 4})
+
+    query.start()
+    if allowed:
+        assert values(query.read()) == ["0-0", "0-1", "0-4", "0-5"]
+    else:
+        assert f"offsets from 2 of {name}-0 are gone" in failure(query)
+        assert query.sizes == [2]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_topic_that_goes_while_it_is_read(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str], allowed: bool
+) -> None:
+    stays, goes = topics.create(fresh("stays")), topics.create(fresh("goes"))
+    query = stream({"subscribe": f"{stays},{goes}", "failOnDataLoss": not allowed} | FROM_FIRST)
+    for name in (stays, goes):
+        topics.fill(name, {0: 2})
+    query.start()
+    query.read()
+    topics.delete(goes)
+    topics.fill(stays, {0: 1}, start=2)
+
+    if allowed:
+        while len(query.read()) < 5:
+            pass
+        assert values(query.all_rows) == ["0-0", "0-0", "0-1", "0-1", "0-2"]
+    else:
+        assert f"{goes}-0 is not there any more" in failure(query)
+
+
+def test_a_topic_that_was_made_anew_is_data_loss(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("anew"))
+    query = stream({"subscribe": name} | FROM_FIRST)
+    topics.fill(name, {0: 5})
+    query.start()
+    query.read()
+    query.stop()
+    topics.delete(name)
+    topics.create(name)
+    topics.fill(name, {0: 2})
+
+    query.start()
+
+    assert f"{name}-0 ends at 2, and was read up to 5 before" in failure(query)
+
+
+# --- values
+
+
+def test_values_of_a_stream_are_decoded(stream: Streams, topics: Topics, fresh: Callable[[str], str]) -> None:
+    name = topics.create(fresh("json"))
+    topics.send(name, [Sent(value=b'{"id": 1}'), Sent(value=b"x")])
+    given = {"subscribe": name, "value.format": "json", "value.schema": "id BIGINT"}
+
+    rows = stream(given | FROM_FIRST, availableNow=True).run()
+
+    assert [row.value for row in rows] == [(1,), None]
+    assert [row.value_raw for row in rows] == [None, b"x"]
