@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.client.commands import show, show_json
+from ottla.client.commands import DEFAULT_BOOTSTRAP, show, show_json
 
 if TYPE_CHECKING:
     from ottla.pipeline.jobs.declaration import Job
@@ -122,7 +122,16 @@ def status(file: Path, as_json: bool, watch: bool) -> None:
 @pipeline.command()
 @click.argument("kind")
 @click.option("--declaration", is_flag=True, help="Print a declaration to begin with, and send nothing.")
-@click.option("--bootstrap-server", "-b", metavar="HOST:PORT", default="127.0.0.1:9092", show_default=True)
+@click.option(
+    "--bootstrap-server",
+    "-b",
+    metavar="HOST:PORT",
+    envvar="OTTLA_BOOTSTRAP_SERVER",
+    default=DEFAULT_BOOTSTRAP,
+    show_default=True,
+    show_envvar=True,
+    help="A broker of the cluster, or several separated by commas.",
+)
 @click.option("--topic", help="The topic to fill; otherwise that of the declaration.")
 @click.option("--count", type=click.IntRange(1), default=1_000, show_default=True, help="How many records.")
 def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | None, count: int) -> None:
@@ -132,7 +141,7 @@ def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | Non
 
     try:
         if declaration:
-            click.echo(sample_declaration(kind), nl=False)
+            click.echo(sample_declaration(kind, bootstrap_server), nl=False)
             return
         said = send_sample(kind, bootstrap_server, topic, count)
     except PipelineError as error:

@@ -26,11 +26,16 @@ def sample_kinds() -> list[str]:
     )
 
 
-def sample_declaration(kind: str) -> str:
+PRINTED = "127.0.0.1:9092"
+"""The broker that declarations of samples name."""
+
+
+def sample_declaration(kind: str, bootstrap: str = PRINTED) -> str:
     """Return a declaration as text. Raises UnknownKind."""
     if kind not in sample_kinds():
         raise UnknownKind(kind, sample_kinds())
-    return files(__package__).joinpath(f"{kind}.toml").read_text(encoding="utf-8")
+    text = files(__package__).joinpath(f"{kind}.toml").read_text(encoding="utf-8")
+    return text.replace(PRINTED, bootstrap)
 
 
 def send_sample(kind: str, bootstrap: str, topic: str | None, count: int) -> str:

@@ -1,0 +1,97 @@
+"""What the kinds of pipelines find wrong with their declarations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.pipeline.jobs.field_types import wrong_types
+from ottla.pipeline.jobs.kinds import about, job_class, kinds
+from ottla.pipeline.jobs.mistakes import DeclarationError
+from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.samples import sample_declaration, sample_kinds
+
+
+def _said(folder: Path, kind: str, old: str, new: str) -> list[str]:
+    text = sample_declaration(kind)
+    assert old in text
+    (folder / "x.toml").write_text(text.replace(old, new))
+    with pytest.raises(DeclarationError) as raised:
+        read_job(folder / "x.toml")
+    return [str(each.mistake.where) + ": " + each.mistake.message for each in raised.value.located]
+
+
+@pytest.mark.parametrize("kind", sample_kinds())
+def test_the_sample_of_each_kind_is_well_declared(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(sample_declaration(kind))
+    assert read_job(tmp_path / "x.toml").kind == kind
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_each_kind_says_what_it_does(kind: str) -> None:
+    assert about(kind)
+    assert job_class(kind).model_fields["kind"].annotation is not str
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"nginx"', '"json"', "parse.fields: json needs them"),
+        ('"nginx"', '"regex"', "parse.pattern: is missing"),
+        ('"nginx"', "\"regex\"\npattern = '('", "parse.pattern: is no regular expression"),
+        (
+            '"nginx"',
+            '"nginx"\nfields.statsu = "INT"',
+            "parse.fields.statsu: no part of the pattern is 'statsu'",
+        ),
+        ('"nginx"', '"nginx"\nfields.status = "NUMBER"', "parse.fields.status: 'NUMBER' is no type"),
+        ('"nginx"', '"apache"\npattern = "%h %Z"', "parse.pattern: %Z is not known here"),
+        ('"access-logs-dead"', '"dead"\ndelivery = "sometimes"', "dead_letters.delivery: must be one of"),
+        (
+            '"access-logs-dead"',
+            '"dead"\noptions.tpoic = 1',
+            "dead_letters.options: there is no option 'tpoic'",
+        ),
+        ('["access-logs"]', '["a"]\nstarting_offsets = "soon"', "source.options: "),
+        ('"lake/access-logs"', '""', "lake.path: must not be empty"),
+    ],
+)
+def test_logs(tmp_path: Path, old: str, new: str, said: str) -> None:
+    found = _said(tmp_path, "logs", old, new)
+    assert any(said in each for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('user = "user"', 'user = "usr"', "events.user: there is no column 'usr'; there are id, user"),
+        ('time = "time"', 'time = "action"', "events.time: 'action' must be a TIMESTAMP"),
+        ('by = ["action"]', 'by = ["page"]', "windows.by: there is no column 'page'"),
+        ('length = "5m"', 'length = "5m"\nslide = "10m"', "windows.slide: must not be above length"),
+        ('late_after = "10m"', "late_after = -1", "events.late_after: must be above 0, not -1"),
+    ],
+)
+def test_activity(tmp_path: Path, old: str, new: str, said: str) -> None:
+    found = _said(tmp_path, "activity", old, new)
+    assert any(said in each for each in found), found
+
+
+def test_activity_makes_something(tmp_path: Path) -> None:
+    text = sample_declaration("activity")
+    begin, end = text.index("[sessions]"), text.index("[dead_letters]")
+    (tmp_path / "x.toml").write_text(text[:begin] + text[end:])
+    with pytest.raises(DeclarationError, match="nothing is made of the events"):
+        read_job(tmp_path / "x.toml")
+
+
+@pytest.mark.parametrize(
+    "kind", ["STRING", "ARRAY<STRING>", "MAP<STRING, INT>", "STRUCT<a: INT>", "DECIMAL(10, 2)", "decimal(10)"]
+)
+def test_types(kind: str) -> None:
+    assert list(wrong_types({"x": kind})) == []
+
+
+@pytest.mark.parametrize("kind", ["TEXT", "", "ARRAY<", "ARRAY<ARRAY<INT>", "DECIMAL(x)"])
+def test_no_types(kind: str) -> None:
+    assert [name for name, _ in wrong_types({"x": kind})] == ["x"]

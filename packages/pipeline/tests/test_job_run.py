@@ -1,0 +1,106 @@
+"""Runs of jobs that need no Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.declaration import Job
+from ottla.pipeline.jobs.run import STATUS, Run
+from ottla.pipeline.jobs.state import StateFile
+
+Work = Callable[[Run], None]
+
+
+class Plain(Job):
+    """Does what a test says."""
+
+    kind: Literal["plain"] = "plain"
+    work: Work
+
+    def run(self, run: Run) -> None:
+        self.work(run)
+
+
+def _job(folder: Path, work: Work) -> Job:
+    return Plain(name="plain", checkpoint=str(folder / "state"), work=work)
+
+
+def _status(folder: Path) -> dict[str, Any]:
+    return StateFile(folder / "state" / STATUS).read()
+
+
+def test_what_a_job_reports_is_its_status(tmp_path: Path) -> None:
+    def work(run: Run) -> None:
+        run.report(0, rows=10, batch_ms=5, lag=3, counts={"copied": 10})
+        run.report(1, rows=3, batch_ms=5, lag=0, counts={"copied": 3})
+
+    seen: list[Any] = []
+    Run(_job(tmp_path, work), once=True, watch=seen.append)()
+    found = _status(tmp_path)
+    assert (found["state"], found["kind"], found["error"]) == ("done", "plain", None)
+    main = found["queries"]["main"]
+    assert (main["rows"], main["lag"], main["batches"], main["counts"]) == (13, 0, 2, {"copied": 13})
+    assert seen[-1] == found
+    assert [each["queries"]["main"]["rows"] for each in seen if each["queries"]] == [10, 13, 13]
+
+
+def test_counts_go_on_in_the_next_run(tmp_path: Path) -> None:
+    for batch in (0, 1, 1):  # the last one is done again
+        job = _job(tmp_path, lambda run, batch=batch: run.report(batch, rows=1, batch_ms=1, counts={"n": 2}))  # type: ignore[misc]
+        Run(job)()
+    assert _status(tmp_path)["queries"]["main"]["counts"] == {"n": 4}
+
+
+def test_a_failure_is_in_the_status(tmp_path: Path) -> None:
+    def work(run: Run) -> None:
+        raise PipelineError("the lake\nis dry")
+
+    with pytest.raises(PipelineError):
+        Run(_job(tmp_path, work))()
+    assert _status(tmp_path)["state"] == "failed"
+    assert _status(tmp_path)["error"] == "the lake is dry"
+
+
+def test_stopping_is_no_failure(tmp_path: Path) -> None:
+    Run(_job(tmp_path, lambda run: run.stopping.set()))()
+    assert _status(tmp_path)["state"] == "stopped"
+
+
+def test_a_checkpoint_belongs_to_one_run(tmp_path: Path) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def work(run: Run) -> None:
+        begun.set()
+        assert end.wait(30)
+
+    other = threading.Thread(target=Run(_job(tmp_path, work)))
+    other.start()
+    assert begun.wait(30)
+    try:
+        with pytest.raises(PipelineError, match="plain runs already"):
+            Run(_job(tmp_path, lambda run: None))()
+        assert _status(tmp_path)["state"] == "running", "what was refused says nothing about the other"
+    finally:
+        end.set()
+        other.join()
+    Run(_job(tmp_path, lambda run: None))()
+
+
+def test_places_of_its_own_are_kept(tmp_path: Path) -> None:
+    Run(_job(tmp_path, lambda run: run.state("main").write({"at": 7})))()
+    found = []
+    Run(_job(tmp_path, lambda run: found.append(run.state("main").read())))()
+    assert found == [{"at": 7}]
+
+
+def test_batches_of_another_checkpoint_are_others(tmp_path: Path) -> None:
+    one, other = (Run(_job(tmp_path / name, lambda run: None)) for name in ("one", "other"))
+    assert one.batch_key("main", 3) == one.batch_key("main", 3)
+    assert one.batch_key("main", 3) != other.batch_key("main", 3)
+    assert one.batch_key("main", 3) != one.batch_key("side", 3)

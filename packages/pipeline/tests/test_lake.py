@@ -1,0 +1,79 @@
+"""Delta tables take each batch once. (That Parquet does needs Spark.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ottla.pipeline.jobs import lake
+from ottla.pipeline.jobs.lake import Lake
+from ottla.pipeline.jobs.state import BatchKey
+
+pytest.importorskip("deltalake")
+
+
+class Frame:
+    """What the lake wants of a batch."""
+
+    def __init__(self, *rows: dict[str, Any]) -> None:
+        self._table = pa.Table.from_pylist(list(rows), pa.schema([("day", pa.string()), ("n", pa.int64())]))
+        self.looked_at = 0
+        done = SimpleNamespace(save=self._look)
+        self.write = SimpleNamespace(format=lambda name: SimpleNamespace(mode=lambda mode: done))
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        self._look()
+        return self._table
+
+    def _look(self) -> None:
+        self.looked_at += 1
+
+
+def _rows(table: Lake) -> list[int]:
+    found = table.delta()
+    assert found is not None
+    return sorted(found.to_pyarrow_table().column("n").to_pylist())
+
+
+def test_a_batch_done_again_changes_nothing(tmp_path: Path) -> None:
+    table = Lake(path=str(tmp_path / "t"), format="delta", partition_by=["day"])
+    key = BatchKey("one.main", 0)
+    for _ in range(2):
+        batch: Any = Frame({"day": "a", "n": 1}, {"day": "b", "n": 2})
+        table.append(batch, key)
+        assert batch.looked_at == 1, "what is counted on the way is counted, also where nothing is written"
+    assert _rows(table) == [1, 2]
+    assert (tmp_path / "t" / "day=a").is_dir()
+
+
+def test_other_batches_queries_and_checkpoints_are_added(tmp_path: Path) -> None:
+    table = Lake(path=str(tmp_path / "t"), format="delta")
+    for n, key in enumerate((BatchKey("a", 0), BatchKey("a", 1), BatchKey("b", 0), BatchKey("b", 1))):
+        table.append(Frame({"day": "a", "n": n}), key)  # type: ignore[arg-type]
+    assert _rows(table) == [0, 1, 2, 3]
+    assert table.is_done(BatchKey("a", 0))
+    assert not table.is_done(BatchKey("a", 2))
+    assert not table.is_done(BatchKey("c", 0))
+
+
+def test_an_empty_batch_makes_the_table_and_no_commit_after(tmp_path: Path) -> None:
+    table = Lake(path=str(tmp_path / "t"), format="delta")
+    assert not table.is_done(BatchKey("a", 0))
+    for number in range(2):
+        table.append(Frame(), BatchKey("a", number))  # type: ignore[arg-type]
+    found = table.delta()
+    assert found is not None
+    assert found.version() == 0
+
+
+def test_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake, "_has_delta", lambda: False)
+    table = Lake(path=str(tmp_path), format="delta", partition_by=["batch"])
+    assert [(each.where, each.message.split(":")[0]) for each in table.inspect()] == [
+        ("partition_by", "'batch' is taken"),
+        ("format", "delta needs a library"),
+    ]

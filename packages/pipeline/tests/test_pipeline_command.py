@@ -1,0 +1,93 @@
+"""`ottla pipeline`, as far as it needs neither broker nor Spark."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ottla.pipeline.cli import pipeline
+from ottla.pipeline.jobs.samples import sample_declaration
+from ottla.pipeline.jobs.state import StateFile
+from ottla.pipeline.jobs.stopping import stop_on_signals
+
+
+def _call(*words: str) -> Result:
+    return CliRunner().invoke(pipeline, list(words))
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A declaration."""
+    (tmp_path / "logs.toml").write_text(sample_declaration("logs", "there:1"))
+    return tmp_path / "logs.toml"
+
+
+def test_a_sample_is_well_declared(logs: Path) -> None:
+    assert "there:1" in logs.read_text()
+    done = _call("check", str(logs))
+    assert (done.exit_code, done.output) == (0, f"{logs}: access-logs (logs) is well declared\n")
+    done = _call("sample", "logs", "--declaration", "-b", "there:1")
+    assert done.output == logs.read_text()
+
+
+def test_all_that_is_wrong_is_said(logs: Path) -> None:
+    wrong = logs.with_name("wrong.toml")
+    wrong.write_text(logs.read_text().replace('"hour"', '"huor"').replace('"status"', '"staus"'))
+    done = _call("check", str(logs), str(wrong))
+    assert done.exit_code == 2
+    said = done.output.splitlines()
+    assert said[1].startswith(f"{wrong}: line 13: parse.required: there is no column 'staus'")
+    assert said[2].startswith(f"{wrong}: line 17: lake.partition_by: there is no column 'huor'")
+    assert said[3] == "2 mistakes"
+    done = _call("run", str(wrong))
+    assert done.exit_code == 2, "it does not begin"
+    assert "line 17" in done.output
+
+
+def test_kinds_are_listed() -> None:
+    done = _call("list", "--json")
+    assert done.exit_code == 0, done.output
+    listed = {each["kind"]: each["what_it_does"] for each in json.loads(done.output)}
+    assert {"logs", "activity"} <= listed.keys()
+    assert all(listed.values())
+
+
+def test_declarations_of_a_folder_are_listed(logs: Path) -> None:
+    logs.with_name("wrong.toml").write_text('kind = "lgos"\n')
+    logs.with_name("other.toml").write_text("[project]\nname = 1\n")
+    done = _call("list", str(logs.parent), "--json")
+    assert [(each["name"], each["state"]) for each in json.loads(done.output)] == [
+        ("access-logs", "never run"),
+        ("wrong", "wrong: line 1"),
+    ]
+
+
+def test_status(logs: Path) -> None:
+    assert _call("status", str(logs)).output.startswith("access-logs (logs) never run\n")
+    file = StateFile(logs.parent / "state/access-logs/status.json")
+    file.write({"state": "failed", "error": "no broker", "updated_s": 1, "queries": {}})
+    assert _call("status", str(logs)).output.startswith("access-logs (logs) failed: no broker\n")
+    file.write({"state": "running", "updated_s": 1, "queries": {}})
+    assert json.loads(_call("status", str(logs), "--json").output)["state"] == "killed"
+
+
+def test_there_is_no_sample_of_what_there_is_not() -> None:
+    done = _call("sample", "lgos", "--declaration")
+    assert done.exit_code == 2
+    assert "did you mean logs?" in done.output
+
+
+def test_a_signal_asks_to_stop_and_a_second_one_insists() -> None:
+    stopping = threading.Event()
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_on_signals(stopping):
+        signal.raise_signal(signal.SIGTERM)
+        assert stopping.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
