@@ -290,3 +290,26 @@ globals().update(vars(here))
     )
     assert done.returncode == 0, done.stderr
     return done
+
+
+def test_a_thread_that_is_closed_before_its_loop_runs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = LoopThread(opened, name="test")
+    run, about_to_run, may_run = asyncio.run, threading.Event(), threading.Event()
+
+    def late(main: Any) -> None:
+        about_to_run.set()
+        assert may_run.wait(10)
+        run(main)
+
+    monkeypatch.setattr(asyncio, "run", late)
+    with ThreadPoolExecutor(2) as pool:
+        starting = pool.submit(thread.start)
+        assert about_to_run.wait(10)
+        closing = pool.submit(thread.close, 5)
+        while not thread._is_closing:
+            time.sleep(0.001)
+        may_run.set()
+
+        closing.result(10)
+        with pytest.raises(NotRunning, match="did not start"):
+            starting.result(10)

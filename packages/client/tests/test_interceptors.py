@@ -67,3 +67,17 @@ def test_interceptors_are_imported_by_name() -> None:
     assert type(found[1]).__name__ == "Formatter"
     assert len(load("string:Formatter, string:Formatter")) == 2
     assert load(counting) == (counting,)
+
+
+def test_what_is_of_another_kind_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Mistaken:
+        def on_send(self, record: object) -> object:
+            return {"value": record}
+
+    after = Counting()
+    interceptors = Interceptors([Mistaken(), after])
+
+    result = interceptors.transform(interceptors.methods("on_send"), "one", str)
+
+    assert (result, after.seen) == ("one", ["one"])
+    assert "it returned dict, not str" in caplog.text

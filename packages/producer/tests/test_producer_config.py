@@ -63,6 +63,7 @@ def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside
         ({"linger_ms": "5"}, "linger_ms must be a number, not '5'"),
         ({"batch_size": 1.5}, "batch_size must be a whole number, not 1.5"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"metadata_max_idle_ms": 0}, "metadata_max_idle_ms must be at least 1, not 0"),
         ({"max_block_ms": -2}, "max_block_ms must be at least -1, not -2"),
         ({"acks": 2}, "acks must be 0 or 1 or -1 or 'all', not 2"),
         ({"acks": True}, "acks must be 0 or 1 or -1 or 'all', not True"),
@@ -204,3 +205,8 @@ def test_a_password_is_not_shown() -> None:
     )
 
     assert "secret" not in repr(config)
+
+
+def test_how_long_topics_are_kept_has_javas_name_too() -> None:
+    assert ProducerConfig.from_properties({"metadata.max.idle.ms": "7000"}).metadata_max_idle_ms == 7_000
+    assert ProducerConfig().metadata_max_idle_ms == 300_000

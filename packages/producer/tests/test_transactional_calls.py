@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from ottla.client.config import ClientConfig
 from ottla.client.testing import NODE_ID, ScriptedBroker
-from ottla.producer import Producer
+from ottla.producer import DeliveryTimeout, Producer, ProducerConfig, ProducerLost
 from ottla.producer.transaction_state import TransactionFailed
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, InvalidProducerEpoch, ProducerFenced
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -18,7 +19,10 @@ from ottla.protocol.messages.add_partitions_to_txn import (
 )
 from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from peers.taking_broker import serving
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.records import read_header
+from peers.taking_broker import acknowledged, batches, serving
 
 
 def coordinating(broker: ScriptedBroker) -> ScriptedBroker:
@@ -71,3 +75,70 @@ async def test_nothing_is_announced_to_a_transaction_that_is_aborted() -> None:
 
     assert len(broker.seen(AddPartitionsToTxnRequest)) == 2
     assert [request.committed for request in broker.seen(EndTxnRequest)] == [True]
+
+
+async def test_an_epoch_that_a_leader_refuses_is_renewed_with_the_abort() -> None:
+    errors = [0, ErrorCode.INVALID_PRODUCER_EPOCH]
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(ProduceRequest, lambda request: acknowledged(request, errors.pop()))
+        broker.on(
+            InitProducerIdRequest,
+            lambda request: InitProducerIdResponse(producer_id=9, producer_epoch=request.producer_epoch + 1),
+        )
+        async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
+            with pytest.raises(TransactionFailed) as failed:
+                async with producer.transaction():
+                    sent = await producer.send("t", b"x")
+            assert isinstance(sent.exception(), InvalidProducerEpoch)
+            assert isinstance(failed.value.__cause__, InvalidProducerEpoch)
+            async with producer.transaction():
+                await producer.send("t", b"y")
+
+    asked = [(request.producer_id, request.producer_epoch) for request in broker.seen(InitProducerIdRequest)]
+    assert asked == [(-1, -1), (9, 0)]
+    assert [request.committed for request in broker.seen(EndTxnRequest)] == [False, True]
+    headers = [read_header(batch) for batch in batches(broker)]
+    assert [(header.producer_epoch, header.base_sequence) for header in headers] == [(0, 0), (1, 0)]
+
+
+async def test_an_epoch_that_a_coordinator_refuses_is_another_producers() -> None:
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(EndTxnRequest, lambda _: EndTxnResponse(error_code=ErrorCode.INVALID_PRODUCER_EPOCH))
+        async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
+            await producer.begin_transaction()
+            await producer.send("t", b"x")
+            with pytest.raises(ProducerFenced):
+                await producer.commit_transaction()
+            with pytest.raises(ProducerLost):
+                await producer.begin_transaction()
+
+
+async def test_records_wait_for_a_coordinator_as_long_as_they_may_take() -> None:
+    began_s = asyncio.get_running_loop().time()
+    client = ClientConfig(default_api_timeout_ms=100, retry_backoff_ms=5)
+    config = ProducerConfig(client=client, transactional_id="once", delivery_timeout_ms=60_000)
+
+    def late(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        is_loading = asyncio.get_running_loop().time() < began_s + 0.5
+        return added(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else 0)
+
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(AddPartitionsToTxnRequest, late)
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            async with producer.transaction():
+                sent = await producer.send("t", b"x")
+            assert sent.exception() is None
+
+
+async def test_records_wait_for_a_coordinator_no_longer_than_they_may_take() -> None:
+    config = ProducerConfig(transactional_id="once", delivery_timeout_ms=200)
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(
+            AddPartitionsToTxnRequest, lambda request: added(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        )
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            await producer.begin_transaction()
+            async with asyncio.timeout(5):
+                with pytest.raises(DeliveryTimeout):
+                    await producer.send_and_wait("t", b"x")
+            await producer.abort_transaction()

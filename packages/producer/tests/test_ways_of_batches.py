@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -162,3 +163,81 @@ async def test_a_broker_that_stops_reading_does_not_stop_a_producer_with_acks_0(
             with pytest.raises(RequestTimeout):
                 await sent
             assert not connection.is_open
+
+
+async def test_a_batch_that_was_too_large_is_taken_apart_on_a_thread_and_keeps_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = [0, 0, 0, ErrorCode.MESSAGE_TOO_LARGE, 0]
+    threads: list[threading.Thread] = []
+    async with serving(ScriptedBroker(), lambda: errors.pop()) as broker:
+        async with Producer(broker.bootstrap_servers, compression_type="gzip", linger_ms=0) as producer:
+            await producer.send_and_wait("t", b"first")
+            halves = producer.gathering.halves
+
+            def noting(*what: Any) -> Any:
+                threads.append(threading.current_thread())
+                return halves(*what)
+
+            class Noting:
+                def __getattr__(self, name: str) -> Any:
+                    return noting if name == "halves" else getattr(producer.gathering, name)
+
+            monkeypatch.setattr(producer._sender, "_gathering", Noting())
+            sent = await producer.send_many("t", [b"%d" % n for n in range(10)])
+            producer.gathering.close_open_batches()
+            await sent
+            await producer.send_and_wait("t", b"last")
+
+    assert threads
+    assert threads[0] is not threading.main_thread()
+    written = [[record.value for record in decode_records(batch)] for batch in batches(broker)]
+    numbers = [b"%d" % n for n in range(10)]
+    assert written == [[b"first"], numbers, numbers[:5], numbers[5:], [b"last"]]
+    assert [read_header(batch).base_sequence for batch in batches(broker)] == [0, 1, 1, 6, 11]
+
+
+async def test_each_look_goes_over_the_partitions_once() -> None:
+    looks: list[int] = []
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, linger_ms=0) as producer:
+            await producer.send_and_wait("t", b"x")
+            sender, ready = producer._sender, producer.gathering.ready
+
+            class Counting:
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(producer.gathering, name)
+
+                def ready(self, *when: Any) -> Any:
+                    looks.append(1)
+                    return ready(*when)
+
+            producer._sending.cancel()
+            await asyncio.wait([producer._sending])
+            sender._gathering = Counting()  # type: ignore[assignment]
+            producer.send_nowait("t", b"y")
+            due, _ = await sender._next_due()
+            sender._gathering = producer.gathering
+            assert (len(due), len(looks)) == (1, 1)
+            assert producer._tasks is not None
+            producer._sending = producer._tasks.create_task(sender.run(producer._tasks))
+
+
+def test_a_producer_may_be_started_again_on_another_event_loop() -> None:
+    producers: list[Producer] = []
+
+    async def once(value: bytes) -> list[bytes]:
+        async with serving(ScriptedBroker()) as broker:
+            if not producers:
+                producers.append(Producer(broker.bootstrap_servers, linger_ms=1))
+            producer = producers[0]
+            producer._cluster.bootstrap = Producer(broker.bootstrap_servers)._cluster.bootstrap
+            producer._cluster.nodes.clear()
+            async with asyncio.timeout(10), producer:
+                for _ in range(2):
+                    await producer.send_and_wait("t", value)
+                    await asyncio.sleep(0.02)  # the sender waits for something to do
+            return [record.value or b"" for batch in batches(broker) for record in decode_records(batch)]
+
+    assert asyncio.run(once(b"x")) == [b"x", b"x"]
+    assert asyncio.run(once(b"y")) == [b"y", b"y"]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ottla.client.errors import DeadlineExceeded
+from ottla.client.config import ClientConfig
+from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.serialization import SerializationFailed
 from ottla.client.testing import ScriptedBroker
 from ottla.producer import (
@@ -21,7 +25,7 @@ from ottla.producer import (
     RecordTooLarge,
 )
 from ottla.producer.handover import Handover, SyncAcknowledgement
-from ottla.producer.sending import Gathering, Sending
+from ottla.producer.sending import Gathering, Route, Sending
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.records import decode_records
@@ -223,3 +227,143 @@ def test_whatever_is_large_counts_while_it_waits_to_be_handed_over(large: dict[s
     handover.put(SyncAcknowledgement(thread, "t", **whole))
     with pytest.raises(BufferFull):
         handover.put(SyncAcknowledgement(thread, "t", **whole))
+
+
+NO_MEMORY = """
+    import resource
+    from ottla.producer.sending import BatchBuilder, Gathering, Sending
+
+    LARGE = bytes(400_000_000)
+
+    def without_memory(call):
+        size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (size + 100_000_000, before[1]))
+        try:
+            call()
+        except MemoryError:
+            pass
+        else:
+            raise AssertionError("there was memory")
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+    builder = BatchBuilder(1_000_000_000)
+    builder.append(value=b"first")
+    without_memory(lambda: builder.append(value=LARGE))
+    builder.append(value=b"second")
+    assert builder.record_count() == 2
+
+    gathering = Gathering(
+        batch_size=1_000_000_000, linger_ms=0, buffer_memory=2_000_000_000, max_record_size=1_000_000_000,
+        monotonic_ms=lambda: 0.0,
+    )
+    route, sending = gathering.route("t", 2, [0, 1]), Sending(gathering)
+    sending._put(route, None, b"first", 0, None, None)
+    for partition in (0, 1):
+        without_memory(lambda: sending._put(route, None, LARGE, partition, None, None))
+    assert [batch.partition.partition for batch in gathering.everything()] == [0]
+    sending._put(route, None, b"second", 0, None, None)
+    (batch,) = gathering.everything()
+    gathering.take(batch)
+    batch.pack(0, None)
+    assert b"first" in batch.data and b"second" in batch.data and batch.record_count == 2
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_record_there_is_no_memory_for_harms_no_other() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(NO_MEMORY)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_a_batch_of_ones_own_is_refused_where_an_interceptor_would_not_see_its_records() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, interceptors=[Hearing()]) as producer:
+            batch = producer.create_batch()
+            batch.append(value=b"x")
+            with pytest.raises(ClientError, match="send_batch takes no interceptors"):
+                await producer.send_batch(batch, "t", partition=0)
+
+
+async def test_an_interceptor_that_returns_no_record_is_logged_and_the_record_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Mistaken:
+        def on_send(self, record: Any) -> Any:
+            return record.value.upper()
+
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, interceptors=[Mistaken()]) as producer:
+            await producer.send_and_wait("t", b"x")
+
+    assert values(broker) == [b"x"]
+    assert "it returned bytes, not ProducerRecord" in caplog.text
+
+
+def test_a_topic_is_forgotten_once_nothing_was_sent_to_it_for_long_enough() -> None:
+    now = [0.0]
+    gathering = Gathering(
+        batch_size=100, linger_ms=0, buffer_memory=9_999, max_record_size=1_000, monotonic_ms=lambda: now[0]
+    )
+    sending = Sending(gathering)
+    routes = {topic: gathering.route(topic, 1, [0]) for topic in ("idle", "used", "waiting")}
+
+    def send(topic: str) -> None:
+        sending._put(routes[topic], None, b"x", 0, None, None)
+
+    send("waiting")
+    now[0] = 6.0
+    send("used")
+    (used,) = (batch for batch in gathering.everything() if batch.partition.topic == "used")
+    gathering.finish(used)
+
+    assert sending._forget_idle(0.0 - 1) == []
+    assert sending._forget_idle(5.0) == ["idle"]
+    assert sending._forget_idle(7.0) == ["used"]
+    assert list(gathering.routes) == ["waiting"]
+
+
+def test_who_holds_the_route_of_a_forgotten_topic_holds_the_one_that_others_get() -> None:
+    gathering = Gathering(
+        batch_size=100, linger_ms=0, buffer_memory=9_999, max_record_size=1_000, monotonic_ms=lambda: 0.0
+    )
+    held: Route | None = gathering.route("t", 1, [0])
+    gathering.forget_idle(1.0)
+
+    again = gathering.route("t", 2, [0, 1])
+
+    assert again is held
+    assert (list(gathering.routes), again.count) == (["t"], 2)
+    del again
+    held = None
+    gathering.forget_idle(1.0)
+    assert gathering.route("t", 1, [0]).count == 1
+
+
+async def test_topics_that_are_not_used_any_more_are_not_asked_after() -> None:
+    client = ClientConfig(metadata_max_age_ms=50)
+    async with serving(ScriptedBroker()) as broker:
+        broker.on(
+            MetadataRequest,
+            lambda request: broker.metadata(*(topic.name or "" for topic in request.topics or ())),
+        )
+        config = ProducerConfig(client=client, metadata_max_idle_ms=200)
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            await producer.send_and_wait("t", b"x")
+            async with asyncio.timeout(10):
+                while "t" in producer.gathering.routes:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            asked = len(broker.seen(MetadataRequest))
+            await asyncio.sleep(0.2)
+            assert len(broker.seen(MetadataRequest)) == asked
+            await producer.send_and_wait("t", b"y")
+
+    assert values(broker) == [b"x", b"y"]

@@ -68,6 +68,7 @@ class LoopThread(Generic[C]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping: asyncio.Event | None = None
+        self._is_closing = False
         self._whole: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
         self._open: concurrent.futures.Future[C] = concurrent.futures.Future()
         self._failure: BaseException | None = None
@@ -140,11 +141,16 @@ class LoopThread(Generic[C]):
 
     def close(self, timeout_s: float | None = None) -> None:
         """Leave the client, and end the thread. Raises what leaving raises, and TimeoutError."""
-        if self._forks != _forks or self._thread is None or self.is_here:
+        if self._forks != _forks or self.is_here:
             return
+        with self._starting:  # or it may be there and not run yet, and could not be waited for
+            thread = self._thread
+        if thread is None:
+            return
+        self._is_closing = True
         self._end(cancel=not self._open.done())
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        thread.join(timeout_s)
+        if thread.is_alive():
             self._end(cancel=True)
             raise TimeoutError(f"{self._name} did not close within {timeout_s:g} s")
         failure, self._failure = self._failure, None
@@ -188,6 +194,8 @@ class LoopThread(Generic[C]):
         task = asyncio.current_task()
         assert task is not None
         self._whole = (asyncio.get_running_loop(), task)
+        if self._is_closing:
+            return  # closed before there was a loop to tell: nothing would ever end this
         async with self._make() as client, asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._loop = asyncio.get_running_loop()

@@ -45,11 +45,18 @@ class Interceptors:
             except Exception as error:
                 self._complain(method, error)
 
-    def transform(self, methods: Sequence[Callable[[T], T | None]], value: T) -> T:
-        """Pass a value through all: each gets what the last returned; None, or an error, changes nothing."""
+    def transform(
+        self, methods: Sequence[Callable[[T], T | None]], value: T, kind: type[T] | None = None
+    ) -> T:
+        """Pass a value through all: each gets what the last returned; None, or an error, changes nothing.
+
+        With a `kind` it is an error to return anything else.
+        """
         for method in methods:
             try:
                 changed = method(value)
+                if not (changed is None or kind is None or isinstance(changed, kind)):
+                    raise TypeError(f"it returned {type(changed).__name__}, not {kind.__name__}")
             except Exception as error:
                 self._complain(method, error)
             else:

@@ -47,9 +47,10 @@ cdef class Batch:
         self._position = HEADER_SIZE
 
     cdef int _begin(self, Py_ssize_t capacity) except -1:
-        self._capacity = max(capacity, <Py_ssize_t>LEAST_CAPACITY)
-        self._owner = PyBytes_FromStringAndSize(NULL, self._capacity)
+        capacity = max(capacity, <Py_ssize_t>LEAST_CAPACITY)
+        self._owner = PyBytes_FromStringAndSize(NULL, capacity)
         self._buffer = <unsigned char*>PyBytes_AS_STRING(self._owner)
+        self._capacity = capacity
         return 0
 
     @property
@@ -112,19 +113,26 @@ cdef class Batch:
     cdef int _grow(self, Py_ssize_t needed) except -1:
         if needed > MAX_BATCH:
             raise ValueError(f"a batch of {needed} bytes does not fit Kafka's 32-bit length")
-        self._capacity = max(needed, min(2 * self._capacity, self._limit))
-        self._owner = self._resized(self._capacity)
-        self._buffer = <unsigned char*>PyBytes_AS_STRING(self._owner)
+        if self._owner is None:
+            raise MemoryError("there was no memory for the batch")
+        # Not in place: without memory for more, that frees the records that are in it already.
+        cdef Py_ssize_t capacity = max(needed, min(2 * self._capacity, self._limit))
+        cdef bytes owner = PyBytes_FromStringAndSize(NULL, capacity)
+        memcpy(PyBytes_AS_STRING(owner), self._buffer, self._position)
+        self._owner = owner
+        self._buffer = <unsigned char*>PyBytes_AS_STRING(owner)
+        self._capacity = capacity
         return 0
 
-    cdef bytes _resized(self, Py_ssize_t size):
-        """The buffer, resized in place where the allocator can: nobody else has seen it."""
+    cdef bytes _shrunk(self, Py_ssize_t size):
+        """The buffer, cut to size in place where the allocator can: nobody else has seen it."""
         cdef PyObject* owner
         cdef bytes out
         Py_INCREF(self._owner)
         owner = <PyObject*>self._owner
         self._owner = None
         self._buffer = NULL
+        self._capacity = 0
         _PyBytes_Resize(&owner, size)
         out = <bytes>owner
         Py_XDECREF(owner)
@@ -138,13 +146,14 @@ cdef class Batch:
         if self.data is not None:
             return
         if codec == 0:
-            self.data = self._resized(self._position)
+            self.data = self._shrunk(self._position)
             return
         packed = bytes(_compress(codec, memoryview(self._owner)[HEADER_SIZE:self._position], level=level))
         self.data = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + PyBytes_GET_SIZE(packed))
         memcpy(PyBytes_AS_STRING(self.data) + HEADER_SIZE, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
         self._owner = None
         self._buffer = NULL
+        self._capacity = 0
 
     def number(self, int codec, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional=False):
         """Write the header of a packed batch. Not while it may still be on a wire."""
@@ -207,6 +216,8 @@ cdef class Batch:
         self.done = True
         self.data = None
         self._owner = None
+        self._buffer = NULL
+        self._capacity = 0
         self._wake()
 
     cdef object _wake(self):

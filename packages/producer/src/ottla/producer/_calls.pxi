@@ -69,7 +69,7 @@ cdef class Sending:
         return self._send_nowait_slowly(topic, value, key, partition, timestamp_ms, headers)
 
     cdef inline Route _known(self, str topic):
-        """The topic's route, or None. Routes are never replaced, only updated, so that one may be kept."""
+        """The topic's route, or None. Routes are updated, not replaced, so that one may be kept for a while."""
         cdef PyObject* found
         if topic is self._last_topic:
             return self._last_route
@@ -78,6 +78,11 @@ cdef class Sending:
             return None
         self._last_topic, self._last_route = topic, <Route>found
         return self._last_route
+
+    def _forget_idle(self, double since_ms):
+        """Drop the routes of topics that nothing was sent to since then; return the topics."""
+        self._last_topic = self._last_route = None
+        return self.gathering.forget_idle(since_ms)
 
     def _is_pause_due(self):
         """Whether a loop of sends has gone on for long enough."""

@@ -15,6 +15,7 @@ cdef class Queue:
     cdef readonly int in_flight
     cdef Batch _open
     cdef Py_ssize_t _expected            # how large the last batch became: the next one starts there
+    cdef double _used_ms                 # when the last batch was begun
 
     def __cinit__(self, str topic, int32_t index):
         self.topic, self.index = topic, index
@@ -46,10 +47,22 @@ cdef class Route:
     cdef Queue _sticky                   # where records without a key go just now
     cdef Py_ssize_t _sticky_left         # for so many more bytes
     cdef Gathering _gathering
+    cdef double _since_ms                # when it was made, or taken in again
+    cdef object __weakref__
 
     def __cinit__(self, Gathering gathering, str topic):
         self._gathering, self.topic = gathering, topic
         self._queues, self.available = [], []
+        self._since_ms = gathering.monotonic_ms()
+
+    cdef bint _is_idle(self, double since_ms):
+        cdef Queue queue
+        if self._since_ms > since_ms:
+            return False
+        for queue in self._queues:
+            if queue.batches or queue._used_ms > since_ms:
+                return False
+        return True
 
     def update(self, int32_t count, list available):
         """Take in how many partitions there are and which have leaders. Partitions never go away."""
@@ -112,6 +125,7 @@ cdef class Gathering:
     cdef readonly dict routes            # by topic
     cdef readonly int64_t batches_begun
     cdef dict _active                    # queues that hold batches, as keys, in order
+    cdef object _forgotten               # routes that somebody may hold still, by topic
     cdef bint _flushing
 
     def __init__(
@@ -122,6 +136,7 @@ cdef class Gathering:
         self.linger_ms, self.buffer_memory, self.max_record_size = linger_ms, buffer_memory, max_record_size
         self.monotonic_ms, self.chance, self.wall_ms = monotonic_ms, chance, wall_ms
         self.routes, self._active = {}, {}
+        self._forgotten = weakref.WeakValueDictionary()
 
     @property
     def is_empty(self):
@@ -137,17 +152,31 @@ cdef class Gathering:
         """Take in a topic's partitions; return its route."""
         cdef Route found = self.routes.get(topic)
         if found is None:
-            found = Route(self, topic)
+            # Whoever waits with a route in hand puts records there: one partition must not have two queues.
+            found = self._forgotten.pop(topic, None)
+            if found is None:
+                found = Route(self, topic)
+            else:
+                found._since_ms = self.monotonic_ms()
         found.update(count, available)
         self.routes[topic] = found
         return found
 
+    def forget_idle(self, double since_ms):
+        """Drop the routes of topics that nothing was sent to since then; return the topics."""
+        cdef list topics = [topic for topic, route in self.routes.items() if (<Route>route)._is_idle(since_ms)]
+        for topic in topics:
+            self._forgotten[topic] = self.routes.pop(topic)
+        return topics
+
     cdef inline int64_t _now(self) except? -1:
         return ottla_wall_ms() if self.wall_ms is None else <int64_t>self.wall_ms()
 
-    cdef Batch _begin(self, Queue queue):
+    cdef Batch _begin(self, Queue queue, Py_ssize_t first_size):
+        """Begin a batch that has room for its first record: there must be none that stays empty."""
         cdef Batch batch = Batch(queue, self.batch_size, self.monotonic_ms(), self.loop)
-        batch._begin(queue._expected)
+        batch._begin(max(queue._expected, HEADER_SIZE + RECORD_OVERHEAD + first_size))
+        queue._used_ms = batch.created_ms
         queue._open = batch
         queue.batches.append(batch)
         self._active[queue] = None
@@ -166,12 +195,12 @@ cdef class Gathering:
         cdef Batch batch = queue._open
         cdef Py_ssize_t before
         if batch is None:
-            batch = self._begin(queue)
+            batch = self._begin(queue, key_size + value_size + headers_size)
         before = batch._position
         index[0] = <int32_t>batch._put(key, key_size, value, value_size, headers, headers_size, timestamp)
         if index[0] < 0:
             self._close(batch)
-            batch = self._begin(queue)
+            batch = self._begin(queue, key_size + value_size + headers_size)
             before = batch._position
             index[0] = <int32_t>batch._put(key, key_size, value, value_size, headers, headers_size, timestamp)
         self.size_bytes += batch._position - before
@@ -202,6 +231,7 @@ cdef class Gathering:
         if queue._open is not None:
             self._close(queue._open)
         batch.queue, batch.closed, batch.created_ms, batch._loop = queue, True, self.monotonic_ms(), self.loop
+        queue._used_ms = batch.created_ms
         queue.batches.append(batch)
         self._active[queue] = None
         self.size_bytes += batch._position
@@ -271,17 +301,24 @@ cdef class Gathering:
         if not queue.batches:
             self._active.pop(queue, None)
 
-    def split(self, Batch batch):
-        """Put two smaller batches in the place of one that a broker found too large; return them.
+    def halves(self, Batch batch, codec, level):
+        """Return two packed batches of a batch's records: slow, and safe on another thread.
 
-        Returns nothing for a batch of a single record: that can not be made smaller.
+        Returns nothing for one of a single record, which cannot be made smaller, and for one that is done.
         """
-        cdef Queue queue = batch.queue
+        cdef bytes data = batch.data
         cdef list parts
-        cdef Py_ssize_t place
-        if batch.record_count < 2:
+        if batch.record_count < 2 or data is None:
             return []
-        parts = self._halves(batch)
+        parts = self._halves(batch, data)
+        for part in parts:
+            (<Batch>part).pack(codec, level)
+        return parts
+
+    def split(self, Batch batch, list parts not None):
+        """Put its halves in the place of a batch that a broker found too large."""
+        cdef Queue queue = batch.queue
+        cdef Py_ssize_t place
         self._landed(batch)
         place = queue.batches.index(batch)
         queue.batches.remove(batch)
@@ -290,10 +327,9 @@ cdef class Gathering:
             self.size_bytes += (<Batch>part)._position
         self.size_bytes -= batch._position
         batch.split_into(parts)
-        return parts
 
-    cdef list _halves(self, Batch batch):
-        cdef list parts = [], records = _decode_records(batch.data)
+    cdef list _halves(self, Batch batch, bytes data):
+        cdef list parts = [], records = _decode_records(data)
         cdef Batch part
         cdef Py_ssize_t half = (len(records) + 1) // 2
         for some in (records[:half], records[half:]):

@@ -180,6 +180,8 @@ class Gathering:
         """Whether `send` has to wait."""
     def route(self, topic: str, count: int, available: list[int]) -> Route:
         """Take in a topic's partitions; return its route."""
+    def forget_idle(self, since_ms: float) -> list[str]:
+        """Drop the routes of topics that nothing was sent to since then; return the topics."""
     def add(self, batch: Batch, route: Route, partition: int) -> None:
         """Take in a batch that somebody else filled."""
     def ready(self, now_ms: float, most_in_flight: int) -> tuple[list[Batch], float | None]:
@@ -195,11 +197,13 @@ class Gathering:
         """Send a batch again later; it keeps its place."""
     def finish(self, batch: Batch) -> None:
         """Be done with a batch, whatever became of it."""
-    def split(self, batch: Batch) -> list[Batch]:
-        """Put two smaller batches in the place of one that a broker found too large; return them.
+    def halves(self, batch: Batch, codec: int, level: int | None) -> list[Batch]:
+        """Return two packed batches of a batch's records: slow, and safe on another thread.
 
-        Returns nothing for a batch of a single record: that can not be made smaller.
+        Returns nothing for one of a single record, which cannot be made smaller, and for one that is done.
         """
+    def split(self, batch: Batch, parts: list[Batch]) -> None:
+        """Put its halves in the place of a batch that a broker found too large."""
     def expired(self, now_ms: float, timeout_ms: float, in_flight: bool = True) -> list[Batch]:
         """Return batches that have waited too long, oldest first; without `in_flight` none with a broker."""
     def flush(self, flushing: bool) -> None:
@@ -276,6 +280,7 @@ class Sending:
     def _pause_later(self) -> None:
         """Let the quick way go on for a while: a loop of sends must leave others their turn."""
     def _is_pause_due(self) -> bool: ...
+    def _forget_idle(self, since_ms: float) -> list[str]: ...
     def _put(
         self,
         route: Route,

@@ -22,6 +22,7 @@ from libc.string cimport memcpy
 import asyncio
 import logging
 import random
+import weakref
 from collections import deque
 
 from ottla.producer.errors import BufferFull, ProducerClosed, RecordTooLarge

@@ -82,7 +82,6 @@ PRODUCER_ALIASES: Mapping[str, Alias] = {
     ),
     "metadata_fetch_timeout_ms": Alias("max_block_ms", "Kafka 0.8.2"),
     "timeout_ms": Alias("request_timeout_ms", "Kafka 0.8.2"),
-    "metadata_max_idle_ms": gone("Kafka", "topics are forgotten when they are not there any more"),
     "partitioner_adaptive_partitioning_enable": gone(
         "Kafka", "the default partitioner adapts; others do not"
     ),

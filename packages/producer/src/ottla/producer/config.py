@@ -54,6 +54,8 @@ class ProducerConfig:
     """The only topics whose batches are compressed; without any, all of them are."""
     delivery_timeout_ms: int = setting(120_000, at_least=1)
     """How long a record may take from `send` to its acknowledgement, retries included."""
+    metadata_max_idle_ms: int = setting(300_000, at_least=1)
+    """A topic that nothing was sent to for so long is not asked after any more, until something is."""
     retries: int = setting(2_147_483_647, at_least=0)
     """How often a batch may be sent again; `delivery_timeout_ms` is the better bound."""
     partitioner: str | Partitioner | PartitionerFunction | None = None
@@ -133,6 +135,7 @@ class ProducerSettings(ClientSettings, total=False):
     compression_level: int | None
     compressed_topics: Sequence[str] | None
     delivery_timeout_ms: int
+    metadata_max_idle_ms: int
     retries: int
     partitioner: str | Partitioner | PartitionerFunction | None
     key_serializer: SerializerSpec

@@ -291,7 +291,12 @@ class Producer(RowSending):
         return BatchBuilder(min(self.config.batch_size, self.config.max_request_size))
 
     async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> Acknowledgement:
-        """Send a batch that was filled by hand; the acknowledgement is that of its first record."""
+        """Send a batch that was filled by hand; the acknowledgement is that of its first record.
+
+        A producer with interceptors that want to see records refuses it.
+        """
+        if self._is_shown:
+            raise ClientError("send_batch takes no interceptors: use send")
         self._refuse_unless_open()
         if not batch.record_count():
             raise ValueError("the batch is empty")
@@ -395,7 +400,9 @@ class Producer(RowSending):
         if config.transactional_id is None:
             return None
         timeout_ms = config.transaction_timeout_ms
-        return Transactions(self._cluster, config.transactional_id, timeout_ms, self.metrics)
+        return Transactions(
+            self._cluster, config.transactional_id, timeout_ms, self.metrics, config.delivery_timeout_ms
+        )
 
     def _lost_unplaced(self, error: BaseException) -> None:
         if self._transactions is not None:
@@ -424,9 +431,14 @@ class Producer(RowSending):
     # --- the slower ways
 
     @property
+    def _is_shown(self) -> bool:
+        """Whether an interceptor wants to see every record."""
+        return bool(self._on_send or self._on_enqueue or self._on_acknowledgement)
+
+    @property
     def _is_watched(self) -> bool:
         """Whether somebody wants to see every record."""
-        return bool(self._on_send or self._on_enqueue or self._on_acknowledgement or self._partitioner)
+        return self._is_shown or self._partitioner is not None
 
     def _refuse_when_watched(self, call: str) -> None:
         if self._is_watched:
@@ -492,7 +504,9 @@ class Producer(RowSending):
         self._refuse_unless_open()
         record = _with_lasting_headers(record)
         if self._on_send:
-            record = _with_lasting_headers(self._interceptors.transform(self._on_send, record))
+            record = _with_lasting_headers(
+                self._interceptors.transform(self._on_send, record, ProducerRecord)
+            )
         key, value = self._key(record.topic, record.key), self._value(record.topic, record.value)
         headers = packed_headers(record.headers)
         size = len(key or b"") + len(value or b"") + len(headers or b"") + RECORD_OVERHEAD
@@ -581,9 +595,13 @@ class Producer(RowSending):
             self._unplaced.fail(topic, error)
 
     async def _keep_fresh(self) -> None:
-        """Ask for metadata before it is too old to be used, and so find new partitions."""
+        """Ask for metadata before it is too old to be used, and so find new partitions.
+
+        Topics that nobody sends to any more are forgotten instead.
+        """
         while True:
             await asyncio.sleep(self.config.client.metadata_max_age_ms / 1_000 * 0.8)
+            self._cluster.forget(*self._forget_idle(self._now_ms() - self.config.metadata_max_idle_ms))
             topics = list(self.gathering.routes)
             try:
                 if topics:

@@ -17,12 +17,12 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from ottla.client.cluster import Cluster, is_stale
 from ottla.client.connection import Connection
-from ottla.client.errors import ClientError, UnsupportedByBroker
+from ottla.client.errors import ClientError, DeadlineExceeded, UnsupportedByBroker
 from ottla.client.retry import is_retriable
 from ottla.producer.config import ProducerConfig
 from ottla.producer.errors import DeliveryTimeout, ProducerClosed
@@ -76,6 +76,9 @@ class TransactionalSide(Protocol):
     def producer_id(self) -> int: ...
     @property
     def producer_epoch(self) -> int: ...
+
+    def is_registered(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the coordinator knows all of these partitions already."""
 
     async def register(self, partitions: Iterable[TopicPartition]) -> None:
         """Have the coordinator know partitions before anything is written to them."""
@@ -142,6 +145,7 @@ class Sender:
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Send until cancelled."""
         self._tasks = tasks
+        self._awake = asyncio.Event()  # the last one may be of another event loop
         while True:
             self._awake.clear()
             self._expire()
@@ -158,9 +162,10 @@ class Sender:
     async def _next_due(self) -> tuple[list[Batch], float | None]:
         """Batches that can be numbered and go out now, with nothing awaited; and when to look again."""
         due, next_ms = self._gathering.ready(self.now_ms(), self._most_in_flight)
-        if not due:
+        slow = [batch for batch in due if self._is_slow(batch)]
+        if not slow and self._is_prepared(due):
             return due, next_ms
-        await self._pack_slow(due)
+        await self._pack_slow(slow)
         if not await self._prepare(due):
             return [], self.now_ms() + self._config.client.retry_backoff_ms
         # While that took its time some were given up, and others were put back that have to go first.
@@ -192,6 +197,14 @@ class Sender:
 
     # --- before sending
 
+    def _is_prepared(self, due: Sequence[Batch]) -> bool:
+        """Whether `_prepare` has nothing to do."""
+        if not due:
+            return True
+        if self._transactions is not None:
+            return self._transactions.is_registered({batch.partition for batch in due})
+        return self._sequences.has_id or not self._idempotent
+
     async def _prepare(self, due: Sequence[Batch]) -> bool:
         """Get what has to be there before batches can be numbered; False to try again later."""
         try:
@@ -200,7 +213,8 @@ class Sender:
             elif self._idempotent and not self._sequences.has_id:
                 await self._obtain_id()
         except (ClientError, KafkaError) as error:
-            if is_retriable(error):
+            # A step of a transaction has a bound of its own; what bounds a record is the delivery timeout.
+            if is_retriable(error) or isinstance(error, DeadlineExceeded):
                 for batch in due:
                     batch.last_error = error
                 return False
@@ -267,8 +281,11 @@ class Sender:
             await self._cluster.refresh([topic], may_create=True)
             self._on_metadata(topic)
             self.wake()  # those that have a leader do not wait for those that have none
-            indexes = self._gathering.routes[topic].partitions
-            if any(self._cluster.known_leader(TopicPartition(topic, index)) is None for index in indexes):
+            route = self._gathering.routes.get(topic)  # none where the topic is not there any more
+            indexes = route.partitions if route is not None else ()
+            if route is None or any(
+                self._cluster.known_leader(TopicPartition(topic, index)) is None for index in indexes
+            ):
                 await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
         except (ClientError, KafkaError):
             # The batches come round again, and are given up when their time is over.
@@ -288,12 +305,16 @@ class Sender:
         self._requests_out[leader] += 1
         self._tasks.create_task(self._deliver(leader, batches))
 
-    async def _pack_slow(self, due: Sequence[Batch]) -> None:
-        for batch in due:
+    def _is_slow(self, batch: Batch) -> bool:
+        """Whether packing a batch takes so long that it is done on a thread."""
+        codec = self._config.codec_for(batch.partition.topic)
+        return bool(codec) and batch.data is None and batch.size_in_bytes > self._slow_bytes(codec)
+
+    async def _pack_slow(self, slow: Sequence[Batch]) -> None:
+        for batch in slow:
             codec = self._config.codec_for(batch.partition.topic)
-            if codec and batch.data is None and batch.size_in_bytes > self._slow_bytes(codec):
-                self._gathering.close(batch)
-                await asyncio.to_thread(batch.pack, codec, self._config.compression_level)
+            self._gathering.close(batch)
+            await asyncio.to_thread(batch.pack, codec, self._config.compression_level)
 
     def _slow_bytes(self, codec: Codec) -> int:
         if codec not in _SLOW_BYTES and (self._config.compression_level or 0) > _QUICK_LEVEL:
@@ -340,8 +361,12 @@ class Sender:
             # With acks=0 no broker knows repetitions: what may have been written is not sent again.
             self._all_failed(batches, error, may_repeat=self._config.required_acks != 0)
         else:
+            too_large = [batch for batch in batches if self._is_to_be_split(batch, answers)]
             for batch in batches:
-                self._answered(batch, answers.get(batch.partition))
+                if batch not in too_large:
+                    self._answered(batch, answers.get(batch.partition))
+            for batch in too_large:
+                await self._split(batch)
 
     async def _send(
         self, connection: Connection, batches: Sequence[Batch]
@@ -389,6 +414,13 @@ class Sender:
 
     # --- what became of it
 
+    def _is_to_be_split(
+        self, batch: Batch, answers: Mapping[TopicPartition, PartitionProduceResponse]
+    ) -> bool:
+        answer = answers.get(batch.partition)
+        too_large = answer is not None and answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        return too_large and batch.record_count > 1 and not batch.done
+
     def _answered(self, batch: Batch, answer: PartitionProduceResponse | None) -> None:
         if batch.done:
             return  # given up while it was out, when the producer was closed
@@ -398,8 +430,6 @@ class Sender:
             self._succeed(batch, answer.base_offset, answer.log_append_time_ms)
         elif answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._succeed(batch, -1, -1)  # it is in the log already; where, the broker does not know any more
-        elif answer.error_code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
-            self._split(batch)
         else:
             error = error_for(answer.error_code, answer.error_message)
             if answer.error_code in _NUMBER_REFUSED and self._idempotent and not self._is_final(batch, error):
@@ -407,13 +437,19 @@ class Sender:
             else:
                 self._failed(batch, error)
 
-    def _split(self, batch: Batch) -> None:
-        """Send a batch that was too large as two; none of it was written, so they share its numbers."""
+    async def _split(self, batch: Batch) -> None:
+        """Send a batch that was too large as two; none of it was written, so they share its numbers.
+
+        Until that is done it counts as being out, and keeps its place before those that follow.
+        """
         codec = self._config.codec_for(batch.partition.topic)
+        parts = await asyncio.to_thread(self._gathering.halves, batch, codec, self._config.compression_level)
+        if batch.done:
+            return  # given up meanwhile
+        self._gathering.split(batch, parts)
         following = batch.base_sequence
-        for part in self._gathering.split(batch):
+        for part in parts:
             part.attempts += 1
-            part.pack(codec, self._config.compression_level)
             part.number(
                 codec, batch.producer_id, batch.producer_epoch, following, self._transactions is not None
             )
@@ -421,6 +457,7 @@ class Sender:
 
     def _is_final(self, batch: Batch, error: KafkaError) -> bool:
         """Whether a refused number is the end: in a transaction there is no new id to go on under."""
+        # Whoever refused the epoch will do so again: the transaction is to be aborted, which gets a new one.
         fenced = error.code == ErrorCode.INVALID_PRODUCER_EPOCH
         return self._transactions is not None and (fenced or batch.queue.batches[0] is batch)
 

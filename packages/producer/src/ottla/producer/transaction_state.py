@@ -6,7 +6,8 @@
     and from everywhere to LOST, where there is nothing to do but close the producer.
 
 A transaction that FAILED can only be aborted: a record or an offset of it is not written. A producer is LOST
-when another one uses its transactional id, or the coordinator does not know it any more.
+when another one uses its transactional id, or the coordinator does not know it any more. A leader of a
+partition that refuses its epoch proves neither (KIP-588): the abort finds out, and gets a new epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from enum import Enum
 from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.protocol.errors import (
     ClusterAuthorizationFailed,
-    InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
     ProducerFenced,
@@ -55,7 +55,6 @@ _ALLOWED: dict[Phase, frozenset[Phase]] = {
 
 _FATAL = (
     ProducerFenced,
-    InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
     TransactionalIdAuthorizationFailed,

@@ -62,12 +62,18 @@ class Transactions:
     """One transactional id's side of a producer."""
 
     def __init__(
-        self, cluster: Cluster, transactional_id: str, timeout_ms: int, metrics: ProducerMetrics
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        timeout_ms: int,
+        metrics: ProducerMetrics,
+        delivery_timeout_ms: int,
     ) -> None:
         self._cluster = cluster
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self._metrics = metrics
+        self._delivery_timeout_ms = delivery_timeout_ms
         self._backoff = Backoff(_SOON_MS, cluster.config.retry_backoff_max_ms)
         self._registering = asyncio.Lock()
         self.state = TransactionState()
@@ -82,6 +88,7 @@ class Transactions:
         Raises the broker's refusal, for instance TransactionalIdAuthorizationFailed.
         """
         self.state = TransactionState()
+        self._registering = asyncio.Lock()  # the last one may be of another event loop
         await self._obtain_epoch(keep=False)
         self.state.to(Phase.IDLE, "start")
 
@@ -137,13 +144,21 @@ class Transactions:
 
     # --- steps of the sender
 
+    def is_registered(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the coordinator knows all of these partitions already."""
+        return self.state.partitions.issuperset(partitions)
+
     async def register(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have the coordinator know partitions before anything is written to them."""
+        """Have the coordinator know partitions before anything is written to them.
+
+        Raises DeadlineExceeded before the records' own time is over: then it may be called again.
+        """
         async with self._registering:
             new = self.state.unregistered(partitions)
             if not new:
                 return
-            await self._retrying("adding partitions to the transaction", lambda: self._add(new))
+            bound_ms = min(self._cluster.config.default_api_timeout_ms, self._delivery_timeout_ms)
+            await self._retrying("adding partitions to the transaction", lambda: self._add(new), bound_ms)
             self.state.partitions.update(new)
 
     def failed(self, error: BaseException, *, numbered: bool = False) -> None:
@@ -256,14 +271,16 @@ class Transactions:
     def _raise(self, code: int, key: str | None = None, kind: int = TRANSACTION) -> None:
         if code == ErrorCode.NONE:
             return
-        error = error_for(code)
+        # As Java's client: of a coordinator this means that another producer uses the id. What a leader of a
+        # partition means by it is milder, and is not raised here.
+        error = error_for(ErrorCode.PRODUCER_FENCED if code == ErrorCode.INVALID_PRODUCER_EPOCH else code)
         if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
             self._cluster.forget_coordinator(self._id if key is None else key, kind)
         raise error
 
-    async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        timeout_s = self._cluster.config.default_api_timeout_ms / 1_000
-        return await retrying(what, ask, timeout_s=timeout_s, backoff=self._backoff)
+    async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]], bound_ms: int | None = None) -> T:
+        timeout_ms = self._cluster.config.default_api_timeout_ms if bound_ms is None else bound_ms
+        return await retrying(what, ask, timeout_s=timeout_ms / 1_000, backoff=self._backoff)
 
 
 def _offset_topics(offsets: Offsets) -> list[TxnOffsetCommitRequestTopic]:
