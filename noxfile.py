@@ -36,7 +36,8 @@ LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "types-psutil", "nox", "rich")
 TESTING = (
     "pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "javaproperties", "uvloop",
-    "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]",
+    "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
+    "deltalake",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
@@ -124,6 +125,14 @@ def _java_tests() -> list[str]:
     marked = re.compile(r"pytest\.mark\.java|pytestmark.*java")
     modules = sorted(ROOT.glob("packages/*/tests/**/test_*.py"))
     return [str(module) for module in modules if marked.search(module.read_text())]
+
+
+@nox.session
+def spark(session: nox.Session) -> None:
+    """Run pipelines, the data sources and the sink on a real Spark; Java 17 or later is needed."""
+    _install(session, *TESTING, *PEERS)
+    wanted = session.posargs or ["tests/spark"]
+    session.run("pytest", *wanted)
 
 
 @nox.session

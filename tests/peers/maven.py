@@ -17,8 +17,9 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 <groupId>ottla</groupId><artifactId>peers</artifactId><version>1</version>
 <dependencies>{dependencies}</dependencies></project>"""
 _DEPENDENCY = (
-    "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
+    "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>{alone}</dependency>"
 )
+_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
 def missing_tools() -> str | None:
@@ -27,22 +28,25 @@ def missing_tools() -> str | None:
     return f"needs {' and '.join(lacking)} (Debian: openjdk-17-jdk-headless, maven)" if lacking else None
 
 
-def classpath(*coordinates: str) -> str:
-    """Resolve `group:artifact:version` coordinates with all they need; return a Java class path."""
+def classpath(*coordinates: str, alone: bool = False) -> str:
+    """Resolve `group:artifact:version` coordinates with all they need, or alone; return a Java class path."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ottla-peers"
     cache.mkdir(parents=True, exist_ok=True)
-    remembered = cache / f"{hashlib.sha256(' '.join(coordinates).encode()).hexdigest()[:16]}.classpath"
+    wanted = " ".join([*coordinates, *(["alone"] if alone else [])])
+    remembered = cache / f"{hashlib.sha256(wanted.encode()).hexdigest()[:16]}.classpath"
     if remembered.exists():
         text = remembered.read_text()
         if all(Path(entry).exists() for entry in text.split(os.pathsep)):
             return text
-    text = _resolve(coordinates)
+    text = _resolve(coordinates, alone=alone)
     remembered.write_text(text)
     return text
 
 
-def _resolve(coordinates: tuple[str, ...]) -> str:
-    dependencies = "".join(_DEPENDENCY.format(*one.split(":")) for one in coordinates)
+def _resolve(coordinates: tuple[str, ...], *, alone: bool) -> str:
+    dependencies = "".join(
+        _DEPENDENCY.format(*one.split(":"), alone=_ALONE if alone else "") for one in coordinates
+    )
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "pom.xml").write_text(_POM.format(dependencies=dependencies))
         output = Path(folder, "classpath.txt")
@@ -70,3 +74,18 @@ def kafka_4_server() -> str:
 def kafka_clients(version: str) -> str:
     """Class path of Apache Kafka's Java client of the given version."""
     return classpath(f"org.apache.kafka:kafka-clients:{version}", "org.slf4j:slf4j-simple:1.7.36")
+
+
+def spark_connector() -> str:
+    """Class path of Spark's own Kafka source and sink, for Spark 4.3.
+
+    Its newest release on Maven Central is that of Spark 4.2, and runs in 4.3; of the part that fetches tokens
+    the newest that is there is of 4.0. All else that they need comes with Spark.
+    """
+    return classpath(
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.commons:commons-pool2:2.12.0",
+        f"org.apache.kafka:kafka-clients:{KAFKA_3}",
+        alone=True,
+    )

@@ -7,13 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 LEAST_JAVA = 17
 SPARK = "4.3.0"
@@ -65,3 +67,53 @@ def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> It
         yield session
     finally:
         session.stop()
+
+
+@dataclass
+class Stream:
+    """A query that collects rows, batch by batch; it can be started again at its checkpoint."""
+
+    rows: Callable[[], DataFrame]
+    checkpoint: Path
+    trigger: Mapping[str, Any]
+    batches: dict[int, list[Row]] = field(default_factory=dict)
+    query: StreamingQuery | None = None
+    collect: Callable[[DataFrame, int], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.collect = self._collect
+
+    def start(self) -> StreamingQuery:
+        """Start, at the checkpoint where there is one."""
+        writer = self.rows().writeStream.option("checkpointLocation", str(self.checkpoint))
+        self.query = writer.trigger(**self.trigger).foreachBatch(self.collect).start()
+        return self.query
+
+    def _collect(self, batch: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = batch.collect()
+
+    def run(self) -> list[Row]:
+        """Run until the query ends by itself; return all its rows."""
+        self.start().awaitTermination()
+        return self.all_rows
+
+    def read(self) -> list[Row]:
+        """Wait until all that there is has been read; return all rows."""
+        assert self.query is not None, "start the query first"
+        self.query.processAllAvailable()
+        return self.all_rows
+
+    @property
+    def all_rows(self) -> list[Row]:
+        """The rows of all batches."""
+        return [row for rows in self.batches.values() for row in rows]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many rows each batch had."""
+        return [len(rows) for rows in self.batches.values()]
+
+    def stop(self) -> None:
+        """Stop the query."""
+        if self.query is not None:
+            self.query.stop()

@@ -12,12 +12,11 @@ import pytest
 
 from ottla.broker.testing import BrokerProcess
 from ottla.protocol.topics import TopicPartition
+from peers.spark import Stream
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
-
-    from spark.conftest import Stream
 
     Streams = Callable[..., Stream]
 

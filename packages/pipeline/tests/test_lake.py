@@ -53,7 +53,7 @@ def test_a_batch_done_again_changes_nothing(tmp_path: Path) -> None:
 def test_other_batches_queries_and_checkpoints_are_added(tmp_path: Path) -> None:
     table = Lake(path=str(tmp_path / "t"), format="delta")
     for n, key in enumerate((BatchKey("a", 0), BatchKey("a", 1), BatchKey("b", 0), BatchKey("b", 1))):
-        table.append(Frame({"day": "a", "n": n}), key)  # type: ignore[arg-type]
+        table.append(Frame({"day": "a", "n": n}), key)
     assert _rows(table) == [0, 1, 2, 3]
     assert table.is_done(BatchKey("a", 0))
     assert not table.is_done(BatchKey("a", 2))
@@ -64,7 +64,7 @@ def test_an_empty_batch_makes_the_table_and_no_commit_after(tmp_path: Path) -> N
     table = Lake(path=str(tmp_path / "t"), format="delta")
     assert not table.is_done(BatchKey("a", 0))
     for number in range(2):
-        table.append(Frame(), BatchKey("a", number))  # type: ignore[arg-type]
+        table.append(Frame(), BatchKey("a", number))
     found = table.delta()
     assert found is not None
     assert found.version() == 0

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.directories import PartitionFolder, Segment, find
-from ottla.pipeline.segments.errors import CorruptSegment
-from ottla.pipeline.segments.files import SegmentReader, end_of
+from ottla.pipeline.segments.files import end_of, opened
 from ottla.pipeline.segments.transactions import Outcome, outcome
 from ottla.pipeline.source.bounds import Edge
 from ottla.pipeline.source.offsets import Offsets
-from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 _EVERYTHING = 2**63 - 1
@@ -87,11 +85,8 @@ def _first_at(volume: Volume, time_ms: int) -> int | None:
     for segment in volume.segments:
         if (segment.end_offset or 0) <= volume.start:
             continue
-        try:
-            with SegmentReader(segment) as reader:
-                found = reader.first_at(time_ms, volume.start)
-        except CorruptStorage as error:
-            raise CorruptSegment(str(segment.path()), error) from error
+        with opened(segment) as reader:
+            found = reader.first_at(time_ms, volume.start)
         if found is not None:
             return found if found < volume.end else None
     return None

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ottla.pipeline.segments.archive import Volume
 from ottla.pipeline.segments.directories import Segment
-from ottla.pipeline.segments.errors import CorruptSegment
-from ottla.pipeline.segments.files import SegmentReader
+from ottla.pipeline.segments.files import opened
 from ottla.pipeline.segments.transactions import Aborted
 from ottla.pipeline.source.ranges import OffsetRange
-from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 WORTH_A_TASK = 16 * 1024 * 1024
@@ -50,7 +47,7 @@ def spans(volume: Volume, wanted: OffsetRange) -> Iterator[tuple[Span, Segment]]
 
 
 def _span(segment: Segment, wanted: OffsetRange, volume: Volume) -> Span:
-    with reading(segment) as reader:
+    with opened(segment) as reader:
         begin = reader.position_of(wanted.start) if wanted.start > segment.base_offset else 0
         stop = reader.position_behind(wanted.end) if wanted.end < (segment.end_offset or 0) else segment.size
     return Span(
@@ -66,20 +63,10 @@ def cut(whole: Span, segment: Segment, most: int) -> list[Span]:
     wanted = [whole.begin + len(whole) * index // count for index in range(1, count)]
     if not wanted:
         return [whole]
-    with reading(segment) as reader:
+    with opened(segment) as reader:
         places = [each for each in reader.boundaries(wanted) if whole.begin < each < whole.stop]
     edges = [whole.begin, *dict.fromkeys(places), whole.stop]
     return [replace(whole, begin=one, stop=other) for one, other in pairwise(edges)]
-
-
-@contextmanager
-def reading(segment: Segment) -> Iterator[SegmentReader]:
-    """Open a segment; what is wrong inside it is said with its name. Raises CorruptSegment."""
-    try:
-        with SegmentReader(segment) as reader:
-            yield reader
-    except CorruptStorage as error:
-        raise CorruptSegment(str(segment.path()), error) from error
 
 
 def packed(pieces: Iterable[Span], most: int) -> list[tuple[Span, ...]]:

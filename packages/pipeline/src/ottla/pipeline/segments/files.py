@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from ottla.pipeline.segments.directories import Segment
+from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
     BATCH_HEADER_SIZE,
@@ -141,6 +143,18 @@ class SegmentReader:
         count = _filled(times, TIME_ENTRY_SIZE)
         # Records up to the entry's own are at most as late as it says: so they have to be earlier than asked.
         return lookup_timestamp(times, count, self.segment.base_offset, time_ms - 1).offset
+
+
+@contextmanager
+def opened(segment: Segment) -> Iterator[SegmentReader]:
+    """Open a segment. Raises CorruptSegment for what is wrong inside it, SegmentsChanged when it is gone."""
+    try:
+        with SegmentReader(segment) as reader:
+            yield reader
+    except (CorruptStorage, KafkaError) as error:
+        raise CorruptSegment(str(segment.path()), error) from error
+    except FileNotFoundError:
+        raise SegmentsChanged(f"{segment.path()} was deleted while the query was planned") from None
 
 
 class OffsetIndex:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ottla.pipeline.segments.directories import PartitionFolder
 from ottla.pipeline.segments.errors import CorruptSegment
-from ottla.pipeline.segments.files import Entry, SegmentReader
+from ottla.pipeline.segments.files import Entry, SegmentReader, end_of, opened
 from ottla.protocol.records import BatchHeader, ControlType, read_end_transaction_marker
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.indexes import decode_aborted_transactions
@@ -94,23 +94,17 @@ def _snapshot(of: PartitionFolder, end: int) -> tuple[int, dict[int, int]]:
 
 
 def _walked(of: PartitionFolder, ledger: Ledger, since: int, end: int) -> Ledger:
-    for segment in of.every:
-        if segment.base_offset >= end or (segment.end_offset is not None and segment.end_offset <= since):
-            continue
-        with SegmentReader(segment) as reader:
-            for entry in _entries(reader, since):
-                if entry.header is not None and since <= entry.header.base_offset < end:
-                    _take_in(ledger, reader, entry, entry.header)
+    for segment in (*of.every[:-1], end_of(of.active)):
+        if segment.base_offset < end and (segment.end_offset or 0) > since:
+            with opened(segment) as reader:
+                _follow(ledger, reader, since, end)
     return ledger
 
 
-def _entries(reader: SegmentReader, since: int) -> Iterator[Entry]:
-    segment = reader.segment
-    try:
-        yield from reader.entries(reader.position_of(since) if since > segment.base_offset else 0)
-    except CorruptStorage as error:
-        if segment.end_offset is not None:  # the end of an active one may be anything
-            raise CorruptSegment(str(segment.path()), error) from error
+def _follow(ledger: Ledger, reader: SegmentReader, since: int, end: int) -> None:
+    for entry in reader.entries(reader.position_of(since) if since > reader.segment.base_offset else 0):
+        if entry.header is not None and since <= entry.header.base_offset < end:
+            _take_in(ledger, reader, entry, entry.header)
 
 
 def _take_in(ledger: Ledger, reader: SegmentReader, entry: Entry, header: BatchHeader) -> None:

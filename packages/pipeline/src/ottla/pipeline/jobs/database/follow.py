@@ -110,7 +110,7 @@ class Follower:
         else:
             self._place = places[-1]
 
-    def _conditions(self, now: datetime) -> Iterator[sa.ColumnElement[bool]]:
+    def _conditions(self, now: datetime) -> Iterator[sa.ColumnElement[bool] | sa.TextClause]:
         import sqlalchemy as sa
 
         if self._place is not None:
@@ -149,9 +149,10 @@ def _later(columns: Sequence[sa.Column[Any]], place: Place) -> sa.ColumnElement[
     import sqlalchemy as sa
 
     first, value = columns[0], place[0]
+    greater: sa.ColumnElement[bool] = first > value
     if len(columns) == 1:
-        return first > value
-    return sa.or_(first > value, sa.and_(first == value, _later(columns[1:], place[1:])))
+        return greater
+    return sa.or_(greater, sa.and_(first == value, _later(columns[1:], place[1:])))
 
 
 def now_utc() -> datetime:

@@ -1,0 +1,34 @@
+"""What the page about the sink shows is run: on our broker, and what needs transactions on Apache Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ottla.broker.testing import BrokerProcess
+from peers.kraft_kafka import KraftKafka
+from peers.maven import missing_tools
+from peers.snippets import ROOT, blocks, run_page
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = ROOT / "docs/howto/write-topics-from-spark.md"
+ANYWHERE, TRANSACTIONS = "needs Spark", "needs SparkTransactions"
+
+
+def test_the_page_does_what_it_shows(spark: SparkSession, tmp_path: Path) -> None:
+    assert blocks(PAGE, ANYWHERE)
+    # A broker of its own: the names on the page are plain ones.
+    with BrokerProcess(tmp_path / "broker") as broker:
+        run_page(PAGE, broker.bootstrap_servers, tmp_path, ANYWHERE)
+
+
+def test_the_page_does_what_it_shows_of_transactions(spark: SparkSession, tmp_path: Path) -> None:
+    if missing := missing_tools():
+        pytest.skip(missing)
+    assert blocks(PAGE, TRANSACTIONS)
+    with KraftKafka(tmp_path / "kafka") as kafka:
+        run_page(PAGE, kafka.bootstrap_servers, tmp_path, TRANSACTIONS)
