@@ -444,6 +444,73 @@ async def test_raw_pieces_move_the_position_and_the_rest_can_be_given_back(broke
         assert consumer._side.finished_offsets()[A].offset == 9
 
 
+async def test_the_rest_of_a_raw_piece_is_read_again_where_what_was_at_hand_became_worthless(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker)
+    log.add(*(b"%d" % n for n in range(6)))
+    async with reader(broker) as consumer:
+        (piece,) = await consumer._raw_pieces(1, 5_000)
+        consumer._positions[A].forget()  # as the check for truncations does, meanwhile
+        consumer._give_back(piece, 3)
+        assert await consumer.position(A) == 3
+        assert await take(consumer, 3) == [b"3", b"4", b"5"]
+
+
+async def test_a_truncation_in_front_of_what_is_given_back_counts(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    log.add(b"a", b"lost 1", b"lost 2")
+    async with reader(broker) as consumer:
+        (piece,) = await consumer._raw_pieces(1, 5_000)
+        log.records[0] = [(b"a", 1), (b"x", 2)]
+        log.epoch = 2
+        consumer._positions[A].forget()
+        consumer._give_back(piece, 2)
+        assert await take(consumer, 1) == [b"x"]
+
+
+async def test_a_truncation_of_what_was_taken_and_is_given_back_is_nothing_to_tell(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker)
+    log.add(b"a", b"lost 1", b"lost 2")
+    async with reader(broker, replace(FAST, auto_offset_reset="none")) as consumer:
+        consumer.seek(A, 0)
+        (piece,) = await consumer._raw_pieces(1, 5_000)
+        log.records[0] = [(b"a", 1), (b"x", 2)]
+        log.epoch = 2
+        place = consumer._positions[A]
+        consumer._beginnings._check(place, EpochEnd(leader_epoch=1, end_offset=1))
+        consumer._give_back(piece, 0)
+        assert place.failure is None, "what was not given out yet does not differ"
+        assert await take(consumer, 2) == [b"a", b"x"]
+
+
+async def test_what_was_sought_meanwhile_is_not_undone_by_giving_back(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    log.add(*(b"%d" % n for n in range(6)))
+    async with reader(broker) as consumer:
+        (piece,) = await consumer._raw_pieces(1, 5_000)
+        consumer.seek(A, 5)
+        consumer._give_back(piece, 0)
+        assert await take(consumer, 1) == [b"5"]
+
+
+async def test_a_partition_that_went_and_came_back_is_not_moved_by_giving_back(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker)
+    log.add(*(b"%d" % n for n in range(6)))
+    async with Consumer(bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
+        consumer.assign([A])
+        (piece,) = await consumer._raw_pieces(1, 5_000)
+        consumer.assign([])
+        consumer.assign([A])
+        consumer.seek(A, 4)
+        consumer._give_back(piece, 0)
+        assert await take(consumer, 1) == [b"4"]
+
+
 async def test_several_tasks_may_iterate_and_every_record_comes_to_one(broker: ScriptedBroker) -> None:
     log = Log(broker, partitions=4)
     async with reader(broker) as consumer:

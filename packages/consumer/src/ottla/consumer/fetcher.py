@@ -20,7 +20,7 @@ from ottla.consumer.errors import OffsetOutOfRange, named_error
 from ottla.consumer.fetch_session import Asked, FetchSession, Wanted
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.news import News
-from ottla.consumer.positions import NO_EPOCH, NO_LEADER, Piece, Place, Positions
+from ottla.consumer.positions import NO_LEADER, Piece, Place, Positions
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, KafkaError, MessageTooLarge, error_for
 from ottla.protocol.messages.fetch import (
     AbortedTransaction,
@@ -63,6 +63,8 @@ class RawPiece:
     high_watermark: int
     next_offset: int
     """Where the partition goes on behind this piece."""
+    end_epoch: int
+    """The leader epoch of its last batch."""
     generation: int
     """The place's, when this was taken."""
 
@@ -155,6 +157,7 @@ class Fetcher:
                     piece.aborted,
                     piece.high_watermark,
                     end_offset,
+                    piece.end_epoch,
                     place.generation,
                 )
             )
@@ -163,9 +166,18 @@ class Fetcher:
         return taken
 
     def give_back(self, raw: RawPiece, next_offset: int) -> None:
-        """Have the rest of a piece at hand again, from an offset on; unless one sought elsewhere since."""
+        """Have the rest of a piece at hand again, from an offset on.
+
+        Where something made what was at hand worthless since, the rest is read again, unless the place was
+        moved in front of it. With the piece's epoch a truncation within it is noticed once more.
+        """
         place = self._positions.get(raw.partition)
-        if place is None or place.generation != raw.generation or next_offset >= raw.next_offset:
+        if place is None or next_offset >= raw.next_offset:
+            return
+        if place.generation != raw.generation:
+            if place.position is None or next_offset < place.position:
+                place.seek(next_offset, raw.end_epoch)
+                self._look_up_offsets()
             return
         cursor = self._cursor(place, raw.data, next_offset, raw.aborted)
         place.pieces.appendleft(
@@ -174,7 +186,7 @@ class Fetcher:
                 raw.data,
                 raw.aborted,
                 raw.next_offset,
-                NO_EPOCH,
+                raw.end_epoch,
                 raw.high_watermark,
                 max(1, len(raw.data) // max(1, raw.next_offset - raw.since_offset)),
             )

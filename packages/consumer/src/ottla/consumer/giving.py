@@ -122,8 +122,12 @@ class Giver(RecordSource):
         return pieces
 
     def _give_back(self, piece: RawPiece, next_offset: int) -> None:
-        """Have the rest of a raw piece at hand again: it was not needed whole. The last piece comes first."""
-        self._fetcher.give_back(piece, next_offset)
+        """Have the rest of a raw piece at hand again: it was not needed whole. The last piece comes first.
+
+        What is not in hand any more stays where it is: one sought elsewhere since, or others have it now.
+        """
+        if piece.partition in self._handed:
+            self._fetcher.give_back(piece, next_offset)
 
     # --- one turn
 
