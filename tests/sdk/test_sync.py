@@ -396,6 +396,58 @@ def test_a_record_of_an_interrupted_wait_may_be_of_a_partition_that_went_meanwhi
         assert consumer.getmany() == {}
 
 
+def test_ctrl_c_as_records_are_given_loses_none_of_them(cluster: Any, fresh: Callable[[str], str]) -> None:
+    done = run(
+        f"""
+        import os, signal
+        from ottla.consumer.sync import SyncConsumer
+        from ottla.producer.sync import SyncProducer
+        from ottla.protocol.topics import TopicPartition
+
+        class Interrupts:
+            times = 0
+            def on_consume(self, records):  # they are taken, and on their way to the application
+                self.times += 1
+                if self.times == 1:
+                    os.kill(os.getpid(), signal.SIGINT)
+                return records
+
+        servers, partition = {cluster.bootstrap_servers!r}, TopicPartition({fresh("ctrl-c")!r}, 0)
+        with SyncProducer(servers) as producer:
+            for value in (b"a", b"b"):
+                producer.send_and_wait(partition.topic, value, partition=0)
+        with SyncConsumer(
+            bootstrap_servers=servers, group_id={fresh("group")!r}, auto_offset_reset="earliest",
+            interceptors=[Interrupts()],
+        ) as consumer:
+            consumer.assign([partition])
+            try:
+                print(consumer.getmany(timeout_ms=None))
+            except KeyboardInterrupt:
+                consumer.commit()
+                print("interrupted at", consumer.position(partition), consumer.committed(partition))
+            print([each.value for each in consumer.getmany(timeout_ms=30_000)[partition]])
+        """
+    )
+
+    assert done.stdout == "interrupted at 0 0\n[b'a', b'b']\n"
+
+
+def test_records_of_a_wait_that_a_signal_handler_ended_come_with_the_next_call(
+    cluster: Any, fresh: Callable[[str], str]
+) -> None:
+    partition = TopicPartition(fresh("ended"), 0)
+    with SyncProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send_and_wait(partition.topic, b"a", partition=0)
+    with SyncConsumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        inner = consumer._opened
+        call = consumer._thread.submit(lambda: inner.getmany(timeout_ms=None))
+        assert call.result(30)
+        consumer._interrupted = call  # as a handler that raises leaves it
+        assert next(consumer).value == b"a"
+
+
 def test_a_forked_worker_is_told_to_start_its_own(cluster: Any, fresh: Callable[[str], str]) -> None:
     done = run(
         f"""

@@ -355,6 +355,14 @@ class Life(Giver):
         self.stop_giving(frozenset((place.partition,)))
         self._forget_hand(place.partition)
 
+    def _put_back(self) -> None:
+        """Give out again what is in hand: the application never saw it. Places that were left stay."""
+        for partition, offset in self.handled().items():
+            if (place := self._positions.get(partition)) is not None:
+                self._leave(place)
+                place.seek(offset)
+        self._look()
+
     async def _seek_times(self, times: Mapping[TopicPartition, int]) -> None:
         for partition, time in times.items():
             place = self._positions[partition]

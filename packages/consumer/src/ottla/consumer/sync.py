@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
-from ottla.client.blocking import Call, LoopThread, NotRunning
+from ottla.client.blocking import Call, LoopThread
+from ottla.client.errors import DeadlineExceeded
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import chosen
 from ottla.consumer.arrow import USUAL_BYTES
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer, Offset, Partition
-from ottla.consumer.errors import NotAssigned
 from ottla.consumer.listener import Partitions, RebalanceListener
 from ottla.consumer.lookups import OffsetAndTimestamp
 from ottla.consumer.metrics import ConsumerMetrics
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 SETTLE_S = 5.0
 
@@ -57,7 +60,8 @@ class SyncConsumer:
         self._consumer: Consumer | None = None
         # Of the threads one asks at a time: records of a partition are given out in their order.
         self._asking = threading.Lock()
-        self._interrupted: Call[ConsumerRecord | None] | None = None
+        self._interrupted: Call[Any] | None = None
+        self._settling = threading.Lock()
         self._at_hand: Callable[[], ConsumerRecord | None] = lambda: None
 
     def start(self) -> Self:
@@ -249,7 +253,7 @@ class SyncConsumer:
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> Call[None]:
         """`commit` without waiting for it; `result()` of what it returns does."""
-        consumer = self._opened
+        consumer = self._settled
 
         async def commit() -> None:
             await consumer.commit_nowait(offsets)
@@ -294,13 +298,21 @@ class SyncConsumer:
         assert self._consumer is not None
         return self._consumer
 
-    def _call(self, what: Callable[[Consumer], Coroutine[Any, Any, T]]) -> T:
+    @property
+    def _settled(self) -> Consumer:
+        """The consumer, with nothing taken that a call which was interrupted did not bring."""
         consumer = self._opened
+        if self._interrupted is not None and not self._thread.is_here:
+            self._put_back_interrupted(consumer)
+        return consumer
+
+    def _call(self, what: Callable[[Consumer], Coroutine[Any, Any, T]]) -> T:
+        consumer = self._settled
         return self._thread.call(lambda: what(consumer))
 
     def _do(self, what: Callable[[Consumer], T]) -> T:
         """Do something that needs no waiting, but must not come between other work."""
-        consumer = self._opened
+        consumer = self._settled
 
         async def done() -> T:
             return what(consumer)
@@ -310,17 +322,16 @@ class SyncConsumer:
     def _ask(self, what: Callable[[Consumer], Any]) -> Any:
         """Ask for records otherwise than one by one."""
         with self._asking:
-            self._put_back_interrupted()
-            consumer = self._opened
+            consumer = self._settled
 
             async def asked() -> Any:
                 return await what(consumer)
 
-            return self._thread.call(asked)
+            return self._wait_for(asked)
 
     def _await_record(self) -> ConsumerRecord | None:
         """Wait on the loop; None at the end of `consumer_timeout_ms`."""
-        consumer = self._opened
+        consumer = self._settled
 
         async def following() -> ConsumerRecord | None:
             try:
@@ -328,26 +339,45 @@ class SyncConsumer:
             except StopAsyncIteration:
                 return None
 
-        # Ctrl-C may come when the record is there already: it is the next one then.
-        call, self._interrupted = self._interrupted or self._thread.submit(following), None
+        return cast("ConsumerRecord | None", self._wait_for(following))
+
+    def _wait_for(self, asked: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Wait for records on the loop.
+
+        What ends the wait may come from outside: Ctrl-C, or whatever a signal handler raises. Then records
+        may have been taken already that nobody saw.
+        """
+        if self._thread.is_here:
+            return self._thread.call(asked)  # which is refused
+        call: Call[Any] | None = None
         try:
-            return call.result(cancels=False)
-        except (KeyboardInterrupt, SystemExit):
+            call = self._thread.submit(asked)
+            return call.result()
+        except BaseException:
             self._interrupted = call
             raise
 
-    def _put_back_interrupted(self) -> None:
-        call, self._interrupted = self._interrupted, None
-        if call is None:
-            return
-        call.cancel()
-        try:
-            record = call.result(SETTLE_S)
-        except (NotRunning, TimeoutError):
-            return
-        if record is not None:
-            with suppress(NotAssigned):  # it is for others to read now
-                self.seek(record.topic_partition, record.offset)
+    def _put_back_interrupted(self, consumer: Consumer) -> None:
+        """Go back behind what the application has seen. It ends at once what still waits."""
+        with self._settling:
+            call = self._interrupted
+            if call is None:
+                return
+            call.cancel()
+            try:
+                call.result(SETTLE_S)
+            except TimeoutError as error:
+                if not call.done():
+                    raise DeadlineExceeded("ending a call that was interrupted", SETTLE_S, error) from error
+            except Exception:  # it brought nothing, and where it failed by itself that was raised
+                log.debug("an interrupted call had brought nothing")
+            else:
+                self._thread.submit(partial(_put_back, consumer)).result(SETTLE_S)
+            self._interrupted = None
+
+
+async def _put_back(consumer: Consumer) -> None:
+    consumer._put_back()
 
 
 class OnThreads(RebalanceListener):
