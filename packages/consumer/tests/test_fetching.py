@@ -21,6 +21,7 @@ from ottla.consumer import (
     TopicPartition,
     WrongMode,
 )
+from ottla.consumer.answers import held_bytes
 from ottla.consumer.lookups import Answers, EpochEnd
 from ottla.protocol.errors import ErrorCode, UnknownServerError
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -602,6 +603,18 @@ async def test_no_more_than_the_bound_is_at_hand_where_all_is_asked_for(broker: 
         for _ in range(50):
             await asyncio.sleep(0.001)
         assert [place.partition for place in consumer._positions if place.pieces] == [A]
+
+
+async def test_what_is_left_of_a_large_answer_does_not_keep_it_alive(broker: ScriptedBroker) -> None:
+    log = Log(broker, partitions=2)
+    log.add(b"small")
+    log.add(*(b"%0100d" % n for n in range(1000)), partition=1)
+    other = TopicPartition("t", 1)
+    async with reader(broker, replace(FAST, fetch_max_bytes=50_000)) as consumer, asyncio.timeout(BOUND_S):
+        assert len((await consumer.getmany(other, timeout_ms=None, max_records=1000))[other]) == 1000
+        (piece,) = consumer._positions[A].pieces
+        assert len((await consumer.getmany(other, timeout_ms=20)).get(other, ())) == 0
+        assert held_bytes([piece]) < 1_000
 
 
 async def test_what_is_in_hand_of_a_partition_counts_no_more_when_that_comes_back(

@@ -25,6 +25,7 @@ cdef class Cursor:
     cdef int64_t _base_offset, _base_timestamp, _following
     cdef int32_t _remaining
     cdef bint _appended
+    cdef bint _is_busy                       # in Python code, on whatever thread: pointers are in use
     cdef list _legacy                        # records of magic 0 or 1, last first
 
     def __init__(
@@ -164,6 +165,7 @@ cdef class Cursor:
 
     cdef int _deserialize(self, ConsumerRecord record) except -1:
         what = "key"
+        self._is_busy = True
         try:
             if self._key_deserializer is not None and record.serialized_key_size >= 0:
                 record._key = self._key_deserializer(record._get_key())
@@ -174,6 +176,8 @@ cdef class Cursor:
                 record._has_value = True
         except Exception as error:
             raise RecordDeserializationFailed(what, self.topic_partition, record.offset, error) from error
+        finally:
+            self._is_busy = False
         record._let_go()
         return 0
 
@@ -188,10 +192,14 @@ cdef class Cursor:
             if size == 0:
                 self.at_end = True
                 return False
-            if p[MAGIC_AT] < 2:
-                self._open_legacy(size)
-            else:
-                self._open_batch(p, size)
+            self._is_busy = True             # decompressing lets other threads run
+            try:
+                if p[MAGIC_AT] < 2:
+                    self._open_legacy(size)
+                else:
+                    self._open_batch(p, size)
+            finally:
+                self._is_busy = False
             self._at = p + size
             if self._remaining:
                 return True
@@ -284,6 +292,24 @@ cdef class Cursor:
         self._following = 0
         self._close_batch()
         self.at_end = True
+
+    def move(self, data):
+        """Go on reading in a copy of the bytes; false while they are being read, and cannot be left."""
+        cdef Held held, old = self._piece
+        cdef Py_ssize_t there
+        if self._is_busy:
+            return False
+        held = Held(data)
+        there = <const unsigned char*>held.view.buf - <const unsigned char*>old.view.buf
+        if self._held is old:
+            self._held = held
+            self._next += there
+            self._stop += there
+        self._at += there
+        self._end += there
+        self._piece = held
+        self._data = data
+        return True
 
     def compressed_sizes(self):
         """Bytes of the compressed batches that lie ahead, by codec."""

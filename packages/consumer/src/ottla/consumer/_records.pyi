@@ -106,6 +106,8 @@ class Cursor:
         """Up to `limit` records; fewer at the end, and in front of one that cannot be given."""
     def close(self) -> None:
         """Give nothing more, whoever still has this."""
+    def move(self, data: Buffer) -> bool:
+        """Go on reading in a copy of the bytes; false while they are being read, and cannot be left."""
     def compressed_sizes(self) -> dict[int, int]:
         """Bytes of the compressed batches that lie ahead, by codec."""
     def decompress_ahead(self) -> None:

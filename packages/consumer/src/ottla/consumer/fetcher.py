@@ -14,6 +14,7 @@ from ottla.client.errors import ClientError
 from ottla.client.pool import Pool
 from ottla.client.retry import is_retriable
 from ottla.client.serialization import deserializer
+from ottla.consumer.answers import copy_leftovers, held_bytes
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.decoding import Cursor, abortions, decompression_ms, end_of
 from ottla.consumer.errors import OffsetOutOfRange, named_error
@@ -210,11 +211,8 @@ class Fetcher:
     def _due(self, now_s: float) -> dict[int, list[Place]]:
         """Return what to fetch from which broker, of those with no fetch out."""
         due: dict[int, list[Place]] = defaultdict(list)
-        at_hand = 0
         needs_leader = needs_offset = False
         for place in self._positions:
-            for piece in place.pieces:
-                at_hand += piece.cursor.size_in_bytes
             if place.is_fetchable(now_s):
                 node = self._node(place, now_s)
                 if node == NO_LEADER:
@@ -227,7 +225,15 @@ class Fetcher:
             self._look_up_leaders()
         if needs_offset:
             self._look_up_offsets()
-        return due if at_hand < self._config.fetch_max_bytes else self._due_above_bound(due)
+        return due if self._has_room() else self._due_above_bound(due)
+
+    def _has_room(self) -> bool:
+        """Say whether less than the bound is held, if need be after copying what is left of answers."""
+        pieces = [piece for place in self._positions for piece in place.pieces]
+        if held_bytes(pieces) < self._config.fetch_max_bytes:
+            return True
+        copy_leftovers(pieces)
+        return held_bytes(pieces) < self._config.fetch_max_bytes
 
     def _due_above_bound(self, due: Mapping[int, list[Place]]) -> dict[int, list[Place]]:
         if any(place.pieces and place.is_giving and self._is_asked_for(place) for place in self._positions):

@@ -32,6 +32,12 @@ class Piece:
     record_bytes: int
     """About how large its records are."""
 
+    def copy(self) -> None:
+        """Let go of the answer that the bytes came in, unless they are being read right now."""
+        data = bytes(self.data)
+        if self.cursor.move(data):
+            self.data = data
+
 
 class Place:
     """One partition as it is being read: what was given out, what is at hand, and where to fetch on.
