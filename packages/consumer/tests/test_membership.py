@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from ottla.client.groups import OffsetAndMetadata
+from ottla.client.cluster import Cluster
+from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.testing import ScriptedBroker
-from ottla.consumer.group_errors import CommitFailed
+from ottla.consumer.commits import Commits
+from ottla.consumer.group_errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group_payloads import encode_assignment
 from ottla.consumer.subscription import subscription
 from ottla.protocol.api import ApiKey
@@ -230,6 +232,61 @@ async def test_commits_keep_the_order_of_the_calls() -> None:
             for part in request.topics[0].partitions
         ]
         assert offsets == [1, 1, 2, 3]
+
+
+async def test_a_partition_that_is_not_there_holds_up_no_commit() -> None:
+    gone, there = TopicPartition("gone", 0), OffsetAndMetadata(1)
+    told: list[object] = []
+
+    def answer(request: OffsetCommitRequest) -> OffsetCommitResponse:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topics = [
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=each.partition_index, error_code=unknown * (topic.name == "gone")
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return OffsetCommitResponse(topics=topics)
+
+    async with Coordinator() as broker, Cluster(broker.bootstrap_servers) as cluster:
+        broker.on(OffsetCommitRequest, answer)
+        commits = Commits(cluster, "g", lambda: GroupMetadata("g"), on_commit=told.append)
+        with pytest.raises(NoSuchPartitions, match="no such partition: gone-0") as caught:
+            await commits.commit({gone: there, PLACE: there})
+        await commits.commit({PLACE: OffsetAndMetadata(2)})
+        await commits.close()
+
+        assert caught.value.partitions == {gone}
+        assert told == [{PLACE: there}, {PLACE: OffsetAndMetadata(2)}]
+        assert len(broker.seen(OffsetCommitRequest)) == 2
+
+
+async def test_a_commit_is_tried_again_for_what_is_not_stored_yet() -> None:
+    busy, other = then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0), TopicPartition("t", 1)
+
+    def answer(request: OffsetCommitRequest) -> OffsetCommitResponse:
+        parts = [
+            OffsetCommitResponsePartition(
+                partition_index=each.partition_index, error_code=busy() if each.partition_index else 0
+            )
+            for each in request.topics[0].partitions
+        ]
+        return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=parts)])
+
+    async with Coordinator() as broker, Cluster(broker.bootstrap_servers) as cluster:
+        broker.on(OffsetCommitRequest, answer)
+        commits = Commits(cluster, "g", lambda: GroupMetadata("g"))
+        await commits.commit({PLACE: OffsetAndMetadata(1), other: OffsetAndMetadata(1)})
+        await commits.close()
+        asked = [len(each.topics[0].partitions) for each in broker.seen(OffsetCommitRequest)]
+
+    assert asked == [2, 1]
 
 
 async def test_groups_work_with_brokers_of_long_ago() -> None:

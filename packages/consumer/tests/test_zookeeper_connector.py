@@ -52,6 +52,20 @@ async def take(stream: MessageStream, count: int) -> list[bytes]:
         return [(await anext(stream)).value or b"" for _ in range(count)]
 
 
+async def test_committing_no_offsets_commits_nothing(world: MemoryGroup) -> None:
+    await world.prepare(t=1)
+    world.logs.append("t", 0, b"a", b"b")
+    async with world.connector("a", auto_commit_enable=False) as connector:
+        streams = await connector.create_message_streams({"t": 1})
+        assert await take(streams["t"][0], 1) == [b"a"]
+        await connector.commit_offsets()
+        assert await take(streams["t"][0], 1) == [b"b"]
+        await connector.commit_offsets({})
+        assert await world.offset("t", 0) == 1
+        await connector.commit_offsets()
+        assert await world.offset("t", 0) == 2
+
+
 async def test_one_member_owns_and_reads_everything(world: MemoryGroup) -> None:
     await world.prepare(t=3)
     for partition in range(3):

@@ -18,7 +18,7 @@ from ottla.consumer.errors import (
     RecordDeserializationFailed,
     WrongMode,
 )
-from ottla.consumer.group_errors import CommitFailed, Fenced, GroupFailed, ListenerFailed
+from ottla.consumer.group_errors import CommitFailed, Fenced, GroupFailed, ListenerFailed, NoSuchPartitions
 from ottla.consumer.interceptors import ConsumerInterceptor
 from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.lookups import OffsetAndTimestamp
@@ -46,6 +46,7 @@ __all__ = [
     "ListenerFailed",
     "LogTruncated",
     "NoOffset",
+    "NoSuchPartitions",
     "NotAssigned",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",

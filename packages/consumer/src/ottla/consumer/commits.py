@@ -12,7 +12,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.coordinator_line import CoordinatorLine
-from ottla.consumer.group_errors import CommitFailed
+from ottla.consumer.group_errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.turns import Turn, Turns
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
@@ -79,10 +79,11 @@ class Commits:
         self._unawaited: set[asyncio.Task[None]] = set()
 
     async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
-        """Store offsets, trying again while that may help.
+        """Store offsets, trying again while that may help. What can be stored is, whatever others fail with.
 
-        Raises CommitFailed when the group gave the partitions to others, what the broker refuses as its
-        KafkaError, and DeadlineExceeded after `default_api_timeout_ms`.
+        Raises CommitFailed when the group gave the partitions to others, NoSuchPartitions at once for those
+        that are not there, what the broker refuses as its KafkaError, and DeadlineExceeded after
+        `default_api_timeout_ms`.
         """
         await self._commit(self._speaker(), offsets, self._turns.take(), timeout_s)
 
@@ -122,6 +123,7 @@ class Commits:
     async def _commit(
         self, speaker: GroupMetadata | None, offsets: Offsets, turn: Turn, timeout_s: float | None = None
     ) -> None:
+        left = dict(offsets)
         try:
             async with asyncio.timeout(timeout_s), turn:
                 # Offsets of one generation must not be stored in the name of a later one.
@@ -129,21 +131,24 @@ class Commits:
                     return
                 if speaker is None:
                     raise CommitFailed(_OUT_OF_GROUP)
-                await self._store(speaker, offsets)
+                await self._store(speaker, left)
         except TimeoutError as error:  # of this bound: others arrive as cancellation
             self._metrics.commit_error_total += 1
             raise DeadlineExceeded(self._what, timeout_s or 0, error) from error
         except (ClientError, KafkaError):
             self._metrics.commit_error_total += 1
             raise
-        if self._on_commit is not None:
-            self._on_commit(offsets)
+        finally:
+            stored = {partition: offset for partition, offset in offsets.items() if partition not in left}
+            if stored and self._on_commit is not None:
+                self._on_commit(stored)
 
     @property
     def _what(self) -> str:
         return f"committing offsets of group {self.group_id!r}"
 
-    async def _store(self, speaker: GroupMetadata, offsets: Offsets) -> None:
+    async def _store(self, speaker: GroupMetadata, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Store offsets, and take out of `left` what is stored."""
         loop = asyncio.get_running_loop()
         since_s = loop.time()
         speaking = speaker
@@ -151,21 +156,27 @@ class Commits:
         async def ask() -> None:
             nonlocal speaking
             try:
-                await self._send(speaking, offsets)
+                await self._send(speaking, left)
             except _Rebalancing as error:
-                speaking = self._successor(speaking, offsets, error)
+                speaking = self._successor(speaking, left, error)
                 raise
 
         await self._cluster.retry(self._what, ask)
         self._metrics.committed((loop.time() - since_s) * 1_000)
 
-    async def _send(self, speaker: GroupMetadata, offsets: Offsets) -> None:
-        request = _commit_request(speaker, offsets)
+    async def _send(self, speaker: GroupMetadata, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        request = _commit_request(speaker, left)
         min_version = VERSION_WITH_INSTANCES if speaker.group_instance_id is not None else None
         answer = await self._line.send(request, OffsetCommitResponse, min_version=min_version)
-        for topic in answer.topics:
-            for each in topic.partitions:
-                self._raise_commit_error(TopicPartition(topic.name, each.partition_index), each.error_code)
+        failed = {
+            TopicPartition(topic.name, each.partition_index): each.error_code
+            for topic in answer.topics
+            for each in topic.partitions
+            if each.error_code != ErrorCode.NONE
+        }
+        for partition in left.keys() - failed.keys():
+            del left[partition]
+        self._raise_commit_errors(failed)
 
     def _successor(self, speaker: GroupMetadata, offsets: Offsets, error: _Rebalancing) -> GroupMetadata:
         """Return who speaks in the generation that follows, if the partitions were kept all the time."""
@@ -214,6 +225,15 @@ class Commits:
                         each.committed_offset, each.metadata or "", each.committed_leader_epoch
                     )
         return found
+
+    def _raise_commit_errors(self, failed: Mapping[TopicPartition, int]) -> None:
+        """Raise what is wrong. That a partition is not there comes last: trying again helps others first."""
+        unknown = [each for each, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        for partition, code in failed.items():
+            if partition not in unknown:
+                self._raise_commit_error(partition, code)
+        if unknown:
+            raise NoSuchPartitions(unknown)
 
     def _raise_commit_error(self, partition: TopicPartition, code: int) -> None:
         if code in _STALE:

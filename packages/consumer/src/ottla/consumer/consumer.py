@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.consumer._records import ConsumerRecord
+from ottla.consumer.arguments import Offset, Partition, to_commit, to_offset, to_partition, to_partitions
 from ottla.consumer.arrow import USUAL_BYTES, pyarrow_module, read_columns, record_batch
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.errors import NotAssigned, WrongMode
@@ -24,9 +25,6 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
-
-Partition = TopicPartition | tuple[str, int]
-Offset = int | OffsetAndMetadata
 
 
 class Consumer(Life):
@@ -84,9 +82,10 @@ class Consumer(Life):
 
         Raises WrongMode for a member of a group: unsubscribe first.
         """
+        wanted = to_partitions(partitions)
         if self._subscription is not None and self._membership is not None:
             raise WrongMode("the group assigns partitions; unsubscribe before assigning some by hand")
-        self._assign_by_hand(partitions)
+        self._assign_by_hand(wanted)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are read."""
@@ -94,14 +93,14 @@ class Consumer(Life):
 
     def pause(self, *partitions: Partition) -> None:
         """Give out, and fetch, nothing of some partitions until they are resumed; what is at hand is kept."""
-        places = [self._positions[_partition(each)] for each in partitions]
+        places = [self._positions[to_partition(each)] for each in partitions]
         self.stop_giving(frozenset(place.partition for place in places))
         for place in places:
             place.is_paused = True
 
     def resume(self, *partitions: Partition) -> None:
         """Go on with partitions that were paused."""
-        for place in [self._positions[_partition(each)] for each in partitions]:
+        for place in [self._positions[to_partition(each)] for each in partitions]:
             place.is_paused = False
             self._positions.enqueue(place)
         self._fetcher.look()
@@ -119,7 +118,7 @@ class Consumer(Life):
             return await self.__anext__()
         found: Records = {}
         while not found:  # interceptors may leave records out
-            found = await self._collect([_partition(each) for each in partitions], None, 1)
+            found = await self._collect([to_partition(each) for each in partitions], None, 1)
         ((record,),) = found.values()
         return record
 
@@ -134,7 +133,7 @@ class Consumer(Life):
         errors of authorization.
         """
         limit = max_records or self.config.max_poll_records
-        return await self._collect([_partition(each) for each in partitions], timeout_ms, limit)
+        return await self._collect([to_partition(each) for each in partitions], timeout_ms, limit)
 
     async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
         """Iterate over batches of records of one partition; one is finished when the next is asked for."""
@@ -162,7 +161,7 @@ class Consumer(Life):
         """
         pyarrow_module()
         builder = ColumnBuilder(check_columns(columns), check_crcs=self.config.check_crcs)
-        wanted = [_partition(each) for each in partitions]
+        wanted = [to_partition(each) for each in partitions]
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1_000
         while not len(builder) and not await self._is_read(until):
@@ -201,13 +200,10 @@ class Consumer(Life):
 
     def seek(self, partition: Partition, offset: Offset) -> None:
         """Go on with a partition from an offset; with a leader epoch, a truncation there is noticed."""
-        place = self._positions[_partition(partition)]
-        epoch = offset.leader_epoch if isinstance(offset, OffsetAndMetadata) else -1
-        where = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
-        if where < 0:
-            raise ValueError(f"an offset cannot be {where}")
+        place = self._positions[to_partition(partition)]
+        where = to_offset(place.partition, offset)
         self._leave(place)
-        place.seek(where, epoch)
+        place.seek(where.offset, where.leader_epoch)
         self._look()
 
     async def seek_to_beginning(self, *partitions: Partition) -> None:
@@ -223,7 +219,7 @@ class Consumer(Life):
         if isinstance(timestamps, int):
             await self._seek_times(dict.fromkeys(self._named(()), timestamps))
         else:
-            await self._seek_times({_partition(each): time for each, time in timestamps.items()})
+            await self._seek_times({to_partition(each): time for each, time in timestamps.items()})
 
     async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
         """Go on from where the group stands, if it stands anywhere. Returns the offsets."""
@@ -239,23 +235,23 @@ class Consumer(Life):
 
         Raises NoOffset if there is none to begin from, NotAssigned if the partition is not read.
         """
-        return await self._position(_partition(partition))
+        return await self._position(to_partition(partition))
 
     def highwater(self, partition: Partition) -> int | None:
         """Return where a partition ended in the last answer; None before there was one."""
-        return self._positions[_partition(partition)].high_watermark
+        return self._positions[to_partition(partition)].high_watermark
 
     def last_stable_offset(self, partition: Partition) -> int | None:
         """Return up to where no transaction was open in the last answer; None before there was one."""
-        return self._positions[_partition(partition)].last_stable_offset
+        return self._positions[to_partition(partition)].last_stable_offset
 
     def lag(self, partition: Partition) -> int | None:
         """Return how many offsets the position is behind the end, as far as is known without asking."""
-        return self._lag(self._positions[_partition(partition)])
+        return self._lag(self._positions[to_partition(partition)])
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """Return the offsets of the first records of partitions."""
-        return await self._lookups.offsets({_partition(each): EARLIEST for each in partitions})
+        return await self._lookups.offsets({to_partition(each): EARLIEST for each in partitions})
 
     async def end_offsets(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
         """Return where partitions end, one past their last record; None: those that are read.
@@ -263,13 +259,13 @@ class Consumer(Life):
         With `read_committed` that is before the first transaction that is open.
         """
         wanted = self.assignment() if partitions is None else partitions
-        return await self._lookups.offsets({_partition(each): LATEST for each in wanted})
+        return await self._lookups.offsets({to_partition(each): LATEST for each in wanted})
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record at or after a time in ms of each partition; None where there is none."""
-        wanted = {_partition(each): time for each, time in timestamps.items()}
+        wanted = {to_partition(each): time for each, time in timestamps.items()}
         for time in wanted.values():
             if time < 0:
                 raise ValueError(f"a timestamp cannot be {time}")
@@ -281,7 +277,9 @@ class Consumer(Life):
     async def commit(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> None:
         """Keep the place under the group's name: behind all records that were given out, or as told.
 
-        Raises ValueError without `group_id`, CommitFailed when the group gave the partitions to others.
+        Raises ValueError without `group_id` and for offsets that cannot be, CommitFailed when the group gave
+        the partitions to others, and NoSuchPartitions at once for partitions that are not there: those of
+        others are committed then. An offset may come with a note, as a pair or as OffsetAndMetadata.
         """
         commits = self._need_commits()
         await commits.commit(self._to_commit(offsets))
@@ -293,14 +291,14 @@ class Consumer(Life):
     async def committed(self, partition: Partition) -> int | None:
         """Return the offset that the group has committed of a partition; None where it has none."""
         found = await self.committed_offsets([partition])
-        committed = found.get(_partition(partition))
+        committed = found.get(to_partition(partition))
         return None if committed is None else committed.offset
 
     async def committed_offsets(
         self, partitions: Iterable[Partition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed, with its notes; partitions without a commit are left out."""
-        wanted = [_partition(each) for each in partitions]
+        wanted = [to_partition(each) for each in partitions]
         return await self._need_commits().committed(wanted, require_stable=self.config.reads_committed)
 
     def group_metadata(self) -> GroupMetadata:
@@ -339,7 +337,7 @@ class Consumer(Life):
     # --- inside
 
     def _named(self, partitions: Iterable[Partition]) -> list[TopicPartition]:
-        named = [_partition(each) for each in partitions] or sorted(self.assignment())
+        named = [to_partition(each) for each in partitions] or sorted(self.assignment())
         for each in named:
             if each not in self._positions:
                 raise NotAssigned(each)
@@ -356,13 +354,4 @@ class Consumer(Life):
         if offsets is None:
             given = ((place.partition, place.committable()) for place in self._positions)
             return {partition: offset for partition, offset in given if offset is not None}
-        return {
-            _partition(partition): offset
-            if isinstance(offset, OffsetAndMetadata)
-            else OffsetAndMetadata(offset)
-            for partition, offset in offsets.items()
-        }
-
-
-def _partition(given: Partition) -> TopicPartition:
-    return given if isinstance(given, TopicPartition) else TopicPartition(*given)
+        return to_commit(offsets)

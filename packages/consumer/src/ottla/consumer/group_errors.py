@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ottla.client.errors import ClientError
-from ottla.protocol.errors import ErrorCode, error_for
+from ottla.protocol.errors import ErrorCode, UnknownTopicOrPartition, error_for
+from ottla.protocol.topics import TopicPartition
 
 
 class GroupFailed(ClientError):
@@ -39,6 +42,21 @@ class CommitFailed(ClientError):
 
     What was read since the last commit will be read again by the new owners.
     """
+
+
+class NoSuchPartitions(UnknownTopicOrPartition):
+    """Offsets were not committed of partitions that are not there, or not any more; those of others were.
+
+    It is raised at once, and not tried again for a minute as Java's client does: commits that follow would
+    wait behind it. A topic that was made just now is known to all brokers a moment later; commit again.
+    """
+
+    retriable = False
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        self.partitions = frozenset(partitions)
+        names = ", ".join(str(each) for each in sorted(self.partitions))
+        super().__init__(f"offsets were not committed, as there is no such partition: {names}")
 
 
 class ListenerFailed(ClientError):

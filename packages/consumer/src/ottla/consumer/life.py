@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -293,8 +293,7 @@ class Life(Giver):
         self._subscription = None
         self._is_manual = False
 
-    def _assign_by_hand(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        wanted = [TopicPartition(*each) for each in partitions]
+    def _assign_by_hand(self, wanted: Collection[TopicPartition]) -> None:
         self.take_away(self._positions.assigned - frozenset(wanted))
         self._positions.assign(wanted)
         self._subscription = None

@@ -16,9 +16,10 @@ from ottla.client.blocking import Call, LoopThread
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import chosen
+from ottla.consumer.arguments import Offset, Partition
 from ottla.consumer.arrow import USUAL_BYTES
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
-from ottla.consumer.consumer import Consumer, Offset, Partition
+from ottla.consumer.consumer import Consumer
 from ottla.consumer.listener import Partitions, RebalanceListener
 from ottla.consumer.lookups import OffsetAndTimestamp
 from ottla.consumer.metrics import ConsumerMetrics

@@ -156,7 +156,7 @@ class ZookeeperConsumerConnector:
         return list(made.values())
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit `offsets`, or behind every record that was given out, finished or not.
+        """Commit `offsets`; without, behind every record that was given out, finished or not.
 
         Raises what ZooKeeper or the brokers refused.
         """

@@ -59,8 +59,8 @@ class Commits:
         self._one_at_a_time = asyncio.Lock()
 
     async def now(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit `offsets`, or everything that was given out."""
-        await self._write(lambda: offsets or self._places.uncommitted(given=True))
+        """Commit `offsets`, where None stands for everything that was given out."""
+        await self._write(lambda: self._places.uncommitted(given=True) if offsets is None else offsets)
 
     async def finished(self, only: Collection[TopicPartition] | None = None) -> None:
         """Commit what is finished and was not committed yet, of some partitions or of all."""

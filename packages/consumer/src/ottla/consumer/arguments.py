@@ -1,0 +1,54 @@
+"""What applications give to a consumer, checked at once: an error names what is wrong and what is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ottla.client.groups import OffsetAndMetadata
+from ottla.protocol.topics import TopicPartition
+
+Partition = TopicPartition | tuple[str, int]
+Offset = int | OffsetAndMetadata | tuple[int, str]
+
+_HIGHEST_OFFSET = 2**63 - 1
+
+
+def to_partition(given: Partition) -> TopicPartition:
+    """Return a partition. Raises TypeError for what is none."""
+    match given:
+        case (str(), int(number)) if not isinstance(number, bool) and number >= 0:
+            return given if isinstance(given, TopicPartition) else TopicPartition(*given)
+    raise TypeError(f"a partition is TopicPartition(topic, number), not {given!r}")
+
+
+def to_partitions(partitions: Iterable[Partition]) -> list[TopicPartition]:
+    """Return some partitions. Raises TypeError for one that is given alone, too."""
+    given: Any = partitions
+    if isinstance(given, str | TopicPartition) or not isinstance(given, Iterable):
+        example = f"[{given!r}]" if isinstance(given, TopicPartition) else "[TopicPartition(topic, number)]"
+        raise TypeError(f"give a list of partitions, {example}, not {given!r}")
+    return [to_partition(each) for each in given]
+
+
+def to_offset(partition: TopicPartition, given: Offset) -> OffsetAndMetadata:
+    """Return an offset with its note. Raises TypeError for what is none, ValueError for one below zero."""
+    offset: Any = (given,) if isinstance(given, int) else given
+    match offset:
+        case (int(number),) | (int(number), str()) | (int(number), str(), int()) if not isinstance(
+            number, bool
+        ):
+            if 0 <= number <= _HIGHEST_OFFSET:
+                return OffsetAndMetadata(*offset)
+            raise ValueError(f"the offset of {partition} cannot be {number}: the first of all is 0")
+    raise TypeError(
+        f"the offset of {partition} is a whole number, (offset, note) or OffsetAndMetadata, not {given!r}"
+    )
+
+
+def to_commit(offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what is to be committed. Raises TypeError and ValueError naming the first that cannot be."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"commit takes {{TopicPartition(topic, number): offset}}, not {offsets!r}")
+    checked = {to_partition(each): offset for each, offset in offsets.items()}
+    return {partition: to_offset(partition, offset) for partition, offset in checked.items()}
