@@ -47,8 +47,12 @@ class CoordinatorLine:
             raise
 
     async def version(self, request: type[Message]) -> int:
-        """Return the version that a request would be sent in."""
-        return choose_version(request, (await self._connected()).versions)
+        """Return the version that a request would be sent in. Raises as `send`."""
+        try:
+            return choose_version(request, (await self._connected()).versions)
+        except ClientError:
+            self.forget()
+            raise
 
     def forget(self) -> None:
         """Look for the coordinator again before the next request."""

@@ -100,6 +100,7 @@ class Member:
         self._idle = False
         self._giving_up: Partitions = NOBODY
         self._asked_ms = now_ms
+        self._joining_since_ms: float | None = None
         self._beat_at_ms = 0.0
         self._beat_out = False
         self._retry_at_ms = 0.0
@@ -259,6 +260,7 @@ class Member:
         self.member_id, self.generation = UNKNOWN_MEMBER, NO_GENERATION
         self.leadership = None
         self._beat_out = False
+        self._joining_since_ms = None
 
     # --- giving up and joining
 
@@ -304,6 +306,8 @@ class Member:
     def _join(self) -> None:
         self._token += 1
         self.phase = Phase.JOINING
+        if self._joining_since_ms is None:
+            self._joining_since_ms = self._now_ms
         self._joined_topics = self.wanted or frozenset()
         self._beat_out = False
         protocols = tuple((each.name, self._metadata(each)) for each in self.rules.assignors)
@@ -422,6 +426,7 @@ class Member:
     def _adopted(self) -> None:
         assert self.phase is Phase.ADOPTING, f"nothing is adopted while {self.phase.value}"
         self.phase = Phase.STABLE
+        self._excuse_joining()
         if not self._is_staying:
             self._stop()
         elif self.generation == NO_GENERATION:
@@ -430,6 +435,12 @@ class Member:
             self._prepare(self._rejoin)
         elif self.wanted != self._joined_topics:
             self._prepare("the subscription changed")
+
+    def _excuse_joining(self) -> None:
+        """What the group took to rebalance is no time in which the application did not ask."""
+        if self._joining_since_ms is not None:
+            self._asked_ms += self._now_ms - max(self._joining_since_ms, self._asked_ms)
+        self._joining_since_ms = None
 
     # --- watching
 
