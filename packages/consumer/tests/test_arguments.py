@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from ottla.client.groups import OffsetAndMetadata
-from ottla.consumer import Consumer
+from ottla.client.settings import SettingError, aliases, places
+from ottla.consumer import Consumer, ConsumerConfig, ConsumerRecord, RecordBatch, SyncConsumer
 from ottla.consumer.arguments import to_commit
+from ottla.consumer.elsewhere import PRODUCER_SETTINGS
 from ottla.protocol.topics import TopicPartition
 
 A = TopicPartition("t", 0)
@@ -50,3 +52,72 @@ async def test_offsets_of_no_partitions_are_refused(offsets: Any) -> None:
 def test_partitions_are_assigned_as_a_list(partitions: Any) -> None:
     with pytest.raises(TypeError, match=r"TopicPartition\("):
         Consumer().assign(partitions)
+
+
+@pytest.mark.parametrize("kind", [Consumer, SyncConsumer])
+@pytest.mark.parametrize(
+    ("topics", "error", "says"),
+    [
+        ([["a", "b"]], TypeError, r"each an argument of its own: 'a', 'b'; not \['a', 'b'\]"),
+        ([5], TypeError, "named by text"),
+        ([b"a"], TypeError, "named by text"),
+        (["bad topic"], ValueError, "'bad topic' cannot be the name of a topic"),
+        ([""], ValueError, "cannot be the name of a topic"),
+    ],
+)
+def test_what_names_no_topic_is_refused(kind: Any, topics: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        kind(*topics)
+
+
+def test_a_topic_is_subscribed_to_by_its_name() -> None:
+    consumer: Any = Consumer()
+    with pytest.raises(TypeError, match="a topic is named by text, not 5"):
+        consumer.subscribe(5)
+
+
+@pytest.mark.parametrize("kind", [Consumer, SyncConsumer])
+def test_a_setting_of_the_producer_is_named_as_such(kind: Any) -> None:
+    with pytest.raises(SettingError, match="linger_ms is a setting of the producer"):
+        kind("t", linger_ms=5)
+
+
+def test_the_settings_of_the_producer_are_no_settings_of_the_consumer() -> None:
+    assert not PRODUCER_SETTINGS & (places(ConsumerConfig).keys() | aliases(ConsumerConfig).keys())
+
+
+@pytest.mark.parametrize("kind", [Consumer, SyncConsumer])
+def test_names_of_other_clients_say_what_to_use(kind: Any) -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'poll'; use getmany\("):
+        _ = kind().poll
+    with pytest.raises(AttributeError, match="no attribute 'last_poll_timestamp'; ask a record"):
+        _ = kind().last_poll_timestamp
+    with pytest.raises(AttributeError, match=r"no attribute 'nonsense'$"):
+        _ = kind().nonsense
+
+
+class TheirAssignor:
+    """As aiokafka's and kafka-python's are: a class with a name and `assign`, and no protocols."""
+
+    name = "roundrobin"
+
+    @classmethod
+    def assign(cls, cluster: object, members: object) -> dict[str, object]:
+        return {}
+
+
+@pytest.mark.parametrize("assignor", [TheirAssignor, TheirAssignor()])
+def test_an_assignor_of_another_client_is_refused(assignor: Any) -> None:
+    with pytest.raises(ValueError, match=r"is no assignor here.*name one of range, roundrobin"):
+        Consumer("t", group_id="g", partition_assignment_strategy=[assignor])
+
+
+def test_what_is_printed_of_records_is_short() -> None:
+    record = ConsumerRecord("t", 0, 7, 1, b"k", b"v" * 1_000_000, [("h", b"x" * 10_000)])
+    assert len(repr(record)) < 800
+    assert "offset=7" in repr(record)
+    assert "value=b'vvv" in repr(record)
+    assert "1000000 in all" in repr(record)
+    batch = RecordBatch(A, [record] * 500, 8, 9)
+    assert repr(batch) == "RecordBatch(t-0, 500 records, offsets 7 to 7)"
+    assert repr(RecordBatch(A, [], 8, 9)) == "RecordBatch(t-0, 0 records, empty)"

@@ -139,8 +139,8 @@ cdef class ConsumerRecord:
     def __repr__(self):
         return (
             f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
-            f"timestamp_ms={self.timestamp_ms}, key={self.key!r}, value={self.value!r}, "
-            f"headers={self.headers!r})"
+            f"timestamp_ms={self.timestamp_ms}, key={_brief(self.key)}, "
+            f"value={_brief(self.value)}, headers={_brief(self.headers)})"
         )
 
     def __copy__(self):
@@ -293,3 +293,11 @@ cdef tuple _unpack_headers(const unsigned char* p, int32_t count):
         if size > 0:
             p += size
     return tuple(headers)
+
+
+cdef str _brief(value):
+    """What `repr` says, no longer than a line takes; a large value is not even looked at as a whole."""
+    if isinstance(value, (bytes, str)) and len(value) > MOST_SHOWN:
+        return f"{value[:MOST_SHOWN]!r}... ({len(value)} in all)"
+    shown = repr(value)
+    return shown if len(shown) <= 5 * MOST_SHOWN else shown[:5 * MOST_SHOWN] + "..."

@@ -44,6 +44,7 @@ cdef enum:
     LOG_APPEND_TIME = 8
     TRANSACTIONAL = 16
     CONTROL = 32
+    MOST_SHOWN = 60              # of a key or a value, where a record is printed
     BREATH_MS = 10               # how long records may be given out without a turn of the event loop
 
 ctypedef uint32_t (*Checksum)(uint32_t, const unsigned char*, Py_ssize_t) noexcept

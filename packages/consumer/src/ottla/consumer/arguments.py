@@ -6,12 +6,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.client.groups import OffsetAndMetadata
-from ottla.protocol.topics import TopicPartition
+from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 
 Partition = TopicPartition | tuple[str, int]
 Offset = int | OffsetAndMetadata | tuple[int, str]
 
 _HIGHEST_OFFSET = 2**63 - 1
+
+
+def to_topics(given: Iterable[str]) -> list[str]:
+    """Return names of topics. Raises TypeError for what is no text, ValueError for what cannot be a name."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"a topic is named by text, not {given!r}")
+    names: list[Any] = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if not isinstance(name, str):
+            apart = ", ".join(map(repr, name)) if isinstance(name, list | tuple | set) else "'orders'"
+            raise TypeError(f"topics are named by text, each an argument of its own: {apart}; not {name!r}")
+        if (reason := why_illegal_topic_name(name)) is not None:
+            raise ValueError(f"{name!r} cannot be the name of a topic: {reason}")
+    return names
 
 
 def to_partition(given: Partition) -> TopicPartition:

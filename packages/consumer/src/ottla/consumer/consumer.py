@@ -12,6 +12,7 @@ from ottla.consumer._records import ConsumerRecord
 from ottla.consumer.arguments import Offset, Partition, to_commit, to_offset, to_partition, to_partitions
 from ottla.consumer.arrow import USUAL_BYTES, pyarrow_module, read_columns, record_batch
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
+from ottla.consumer.elsewhere import no_such_name
 from ottla.consumer.errors import NotAssigned, WrongMode
 from ottla.consumer.giving import Records
 from ottla.consumer.life import Life
@@ -48,6 +49,11 @@ class Consumer(Life):
         super().__init__(config, settings)
         if topics:
             self.subscribe(topics)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_name(self, name)
 
     # --- what to read
 

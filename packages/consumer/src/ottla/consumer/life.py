@@ -15,6 +15,7 @@ from ottla.client.settings import chosen
 from ottla.consumer.beginnings import Beginnings
 from ottla.consumer.commits import AutoCommit, Commits
 from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.elsewhere import check_settings
 from ottla.consumer.errors import ConsumerClosed, NoOffset, WrongMode
 from ottla.consumer.fetcher import Fetcher
 from ottla.consumer.giving import Giver
@@ -37,6 +38,7 @@ class Life(Giver):
     """A consumer's parts, put together; `Consumer` is what applications use of them."""
 
     def __init__(self, config: ConsumerConfig | None, settings: Mapping[str, Any]) -> None:
+        check_settings(settings)
         self.config = chosen(ConsumerConfig, config, settings)
         client = self.config.client
         self._cluster = Cluster(client.bootstrap_servers, client)

@@ -12,7 +12,7 @@ from ottla.protocol.topics import TopicPartition
 __all__ = ["ConsumerRecord", "RecordBatch"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RecordBatch(Sequence[ConsumerRecord]):
     """Records of one partition, in order: a sequence that knows where it comes from."""
 
@@ -37,6 +37,10 @@ class RecordBatch(Sequence[ConsumerRecord]):
     def base_offset(self) -> int:
         """The offset of the first record."""
         return self.records[0].offset
+
+    def __repr__(self) -> str:
+        offsets = f"offsets {self.base_offset} to {self.records[-1].offset}" if self.records else "empty"
+        return f"RecordBatch({self.topic_partition}, {len(self.records)} records, {offsets})"
 
     def __len__(self) -> int:
         return len(self.records)

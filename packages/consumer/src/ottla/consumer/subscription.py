@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ottla.consumer.arguments import to_topics
 from ottla.protocol.topics import INTERNAL_TOPICS
 
 Expressions = str | re.Pattern[str] | Iterable[str | re.Pattern[str]]
@@ -59,8 +60,11 @@ class Subscription:
 def subscription(
     topics: str | Iterable[str] = (), pattern: str | re.Pattern[str] | TopicFilter | None = None
 ) -> Subscription:
-    """Read what `subscribe` is given. Raises ValueError for both or neither of topics and pattern."""
-    names = frozenset([topics] if isinstance(topics, str) else topics)
+    """Read what `subscribe` is given. Raises ValueError for both or neither of topics and pattern.
+
+    Raises TypeError and ValueError for what is no topic's name, too.
+    """
+    names = frozenset(to_topics(topics))
     if bool(names) == (pattern is not None):
         raise ValueError("subscribe to topics by name, or to a pattern: one of the two")
     if pattern is None:

@@ -16,10 +16,11 @@ from ottla.client.blocking import Call, LoopThread
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import chosen
-from ottla.consumer.arguments import Offset, Partition
+from ottla.consumer.arguments import Offset, Partition, to_topics
 from ottla.consumer.arrow import USUAL_BYTES
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer
+from ottla.consumer.elsewhere import check_settings, no_such_name
 from ottla.consumer.listener import Partitions, RebalanceListener
 from ottla.consumer.lookups import OffsetAndTimestamp
 from ottla.consumer.metrics import ConsumerMetrics
@@ -55,8 +56,9 @@ class SyncConsumer:
         config: ConsumerConfig | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
+        check_settings(settings)
         self.config = chosen(ConsumerConfig, config, settings)
-        self._topics = topics
+        self._topics = to_topics(topics)
         self._thread = LoopThread(self._make, name="the consumer")
         self._consumer: Consumer | None = None
         # Of the threads one asks at a time: records of a partition are given out in their order.
@@ -64,6 +66,11 @@ class SyncConsumer:
         self._interrupted: Call[Any] | None = None
         self._settling = threading.Lock()
         self._at_hand: Callable[[], ConsumerRecord | None] = lambda: None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_name(self, name)
 
     def start(self) -> Self:
         """Connect. Raises DeadlineExceeded, and what else opening a consumer raises."""

@@ -53,6 +53,11 @@ def _listed(specs: str | Assignor | Iterable[str | Assignor]) -> list[str | Assi
 def _assignor(spec: str | Assignor) -> Assignor:
     if not isinstance(spec, str):
         made: Assignor = spec() if isinstance(spec, type) else spec
+        if any(not hasattr(made, name) for name in ("name", "protocols", "user_data", "assign")):
+            raise ValueError(
+                f"{spec!r} is no assignor here, as those of other clients are not; name one of "
+                f"{', '.join(BUILT_IN)}, or give an object with what ottla.consumer.assignors.Assignor has"
+            )
         return made
     wanted = spec.strip()
     for name, kind in BUILT_IN.items():

@@ -1,0 +1,60 @@
+"""Names of other clients that are not here, and what to use for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.client.settings import SettingError
+
+PRODUCER_SETTINGS = frozenset(
+    {
+        "acks",
+        "batch_size",
+        "buffer_memory",
+        "compressed_topics",
+        "compression_level",
+        "compression_type",
+        "delivery_timeout_ms",
+        "enable_idempotence",
+        "key_serializer",
+        "linger_ms",
+        "max_block_ms",
+        "max_request_size",
+        "metadata_max_idle_ms",
+        "partitioner",
+        "retries",
+        "transaction_timeout_ms",
+        "transactional_id",
+        "value_serializer",
+    }
+)
+
+_INSTEAD = {
+    "last_poll_timestamp": "ask a record for its timestamp, and the clock for when it came",
+    "poll": "use getmany(timeout_ms=..., max_records=...), or iterate",
+    "consume": "use getmany(timeout_ms=..., max_records=...), or iterate",
+    "commit_async": "use commit_nowait()",
+    "close": "use stop(), or `async with`",
+    "unassign": "use assign([])",
+    "store_offsets": "a record is finished when the next one is asked for; or commit({partition: offset})",
+    "get_watermark_offsets": "use beginning_offsets([partition]) and end_offsets([partition])",
+    "incremental_assign": "use assign(partitions): those that are read already go on",
+    "incremental_unassign": "use assign(partitions) with those that stay",
+    "list_topics": "use topics(), or ottla.client.admin.Admin",
+    "consumer_group_metadata": "use group_metadata()",
+}
+
+
+def check_settings(given: Mapping[str, Any]) -> None:
+    """Raise SettingError for a setting of producers."""
+    for name in given:
+        if name in PRODUCER_SETTINGS:
+            raise SettingError(f"{name} is a setting of the producer, and means nothing to a consumer")
+
+
+def no_such_name(owner: object, name: str) -> AttributeError:
+    """Return the error for an attribute that is not there."""
+    kind = type(owner).__name__
+    instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+    return AttributeError(f"{kind!r} object has no attribute {name!r}{instead}", name=name, obj=owner)
