@@ -8,8 +8,8 @@ cdef class Batch
 cdef class Batch:
     """Records of one partition that travel together: first a buffer that grows, then bytes, then an outcome.
 
-    Whoever sent a record holds an Acknowledgement: this batch and an index. One future serves all of them,
-    and it is made when the first of them is awaited.
+    Whoever sent a record holds an Acknowledgement: this batch and an index. There is no future before one of
+    them is awaited.
     """
 
     cdef bytes _owner                    # what is filled; None once built
@@ -30,7 +30,8 @@ cdef class Batch:
     cdef readonly int64_t base_offset, log_append_time_ms
     cdef readonly object error
     cdef bint _looked_at                 # somebody will hear of an error
-    cdef object _loop, _future
+    cdef object _loop
+    cdef list _waiters                   # futures, one for each who waits: a cancelled one is nobody else's
     cdef list _callbacks
     cdef list _parts                     # [(first index, Batch)]: where the records went when it was split
     cdef object _mark                    # the Acknowledgements that counted it last, and as which
@@ -196,7 +197,7 @@ cdef class Batch:
             self._parts.append((first, part))
             first += part.record_count
             part._looked_at = self._looked_at
-            if self._future is not None or self._callbacks is not None:
+            if self._waiters is not None or self._callbacks is not None:
                 part._when_done(self._part_done)
         self.data = None
 
@@ -221,10 +222,12 @@ cdef class Batch:
         self._wake()
 
     cdef object _wake(self):
-        future, callbacks = self._future, self._callbacks
-        self._future = self._callbacks = None
-        if future is not None and not future.done():
-            future.set_result(None)
+        waiters, callbacks = self._waiters, self._callbacks
+        self._waiters = self._callbacks = None
+        if waiters is not None:
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
         if callbacks is not None:
             for function, argument in callbacks:
                 self._call(function, argument)
@@ -239,9 +242,7 @@ cdef class Batch:
         if self._all_done():
             function(self)
             return
-        if self._callbacks is None:
-            self._callbacks = []
-        self._callbacks.append((function, self))
+        self._call_back(function, self)
 
     def settled(self):
         """A future that is done once the records are written or given up; asking counts for nothing else."""
@@ -253,15 +254,26 @@ cdef class Batch:
         return future
 
     cdef object _wait(self):
-        """A future that is done when this is."""
-        cdef bint first = self._future is None and self._callbacks is None
+        """A new future that is done when this is."""
+        future = (self._loop or asyncio.get_running_loop()).create_future()
         self._looked_at = True
-        if self._future is None:
-            self._future = (self._loop or asyncio.get_running_loop()).create_future()
-            if self._parts is not None and first:
-                for _, one in self._parts:
-                    (<Batch>one)._when_done(self._part_done)
-        return self._future
+        self._follow_parts()
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(future)
+        return future
+
+    cdef object _call_back(self, function, argument):
+        self._follow_parts()
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append((function, argument))
+
+    cdef object _follow_parts(self):
+        """Have the parts of a batch that was split tell of their end: once, when the first one waits for it."""
+        if self._parts is not None and self._waiters is None and self._callbacks is None:
+            for _, one in self._parts:
+                (<Batch>one)._when_done(self._part_done)
 
     cdef Batch _part(self, int32_t* index):
         """The batch that holds a record now, and its index there."""
@@ -338,10 +350,7 @@ cdef class Acknowledgement:
         if batch._all_done():
             batch._call(function, self)
             return
-        batch._wait()
-        if batch._callbacks is None:
-            batch._callbacks = []
-        batch._callbacks.append((function, self))
+        batch._call_back(function, self)
 
     def future(self):
         """Return an asyncio.Future of the RecordMetadata, for what insists on one."""
@@ -352,8 +361,7 @@ cdef class Acknowledgement:
     def __await__(self):
         # Split, or placed only now that the topic is known: the record may have moved on meanwhile.
         while not self.done():
-            # All waiters share that future: one that is cancelled must not take it away from the others.
-            yield from asyncio.shield(self._batch._wait())
+            yield from self._batch._wait()
         return self.result()
 
     def __repr__(self):
@@ -485,7 +493,7 @@ cdef class Acknowledgements:
     def __await__(self):
         for batch in self._batches:
             while not (<Batch>batch)._all_done():
-                yield from asyncio.shield((<Batch>batch)._wait())
+                yield from (<Batch>batch)._wait()
         for batch in self._batches:
             _raise_error(<Batch>batch)
         return self

@@ -1,0 +1,69 @@
+"""Records of batches that were split: whoever waits hears of them, whenever the waiting began."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.producer.sending import Acknowledgement, Batch, Gathering, Sending
+
+
+def gathering() -> Gathering:
+    return Gathering(
+        batch_size=10_000,
+        linger_ms=0,
+        buffer_memory=100_000,
+        max_record_size=10_000,
+        monotonic_ms=lambda: 0.0,
+    )
+
+
+def halved(where: Gathering, batch: Batch) -> list[Batch]:
+    batch.pack(0, None)
+    batch.number(0, 1, 0, 0)
+    parts = where.halves(batch, 0, None)
+    where.split(batch, parts)
+    return parts
+
+
+def sent(where: Gathering, count: int) -> tuple[Batch, list[Acknowledgement]]:
+    route = where.route("t", 1, [0])
+    sending = Sending(where)
+    records = [sending._put(route, None, b"%d" % number, 0, None, None) for number in range(count)]
+    [batch] = where.everything()
+    where.take(batch)
+    return batch, records
+
+
+@pytest.mark.parametrize("waits", ["before", "after"])
+async def test_records_of_a_batch_that_was_split_twice_are_waited_for(waits: str) -> None:
+    where = gathering()
+    whole, records = sent(where, 4)
+    early = [asyncio.ensure_future(one) for one in records] if waits == "before" else []
+    await asyncio.sleep(0)
+
+    first, second = halved(where, whole)
+    parts = [*halved(where, first), second]
+    late = [asyncio.ensure_future(one) for one in records]
+    await asyncio.sleep(0)
+    for number, part in enumerate(parts):
+        part.succeed(10 * number, -1)
+
+    found = await asyncio.wait_for(asyncio.gather(*early, *late), 5)
+    assert [each.offset for each in found] == [0, 10, 20, 21] * (2 if early else 1)
+
+
+async def test_one_that_gives_up_waiting_takes_nothing_from_the_others() -> None:
+    where = gathering()
+    whole, [record] = sent(where, 1)
+    impatient, patient = asyncio.ensure_future(record), asyncio.ensure_future(record)
+    await asyncio.sleep(0)
+
+    impatient.cancel()
+    whole.succeed(7, -1)
+
+    assert (await asyncio.wait_for(patient, 5)).offset == 7
+    assert impatient.cancelled() or not impatient.done()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
