@@ -61,7 +61,7 @@ def test_partitions_are_assigned_as_a_list(partitions: Any) -> None:
         ([["a", "b"]], TypeError, r"each an argument of its own: 'a', 'b'; not \['a', 'b'\]"),
         ([5], TypeError, "named by text"),
         ([b"a"], TypeError, "named by text"),
-        (["bad topic"], ValueError, "'bad topic' cannot be the name of a topic"),
+        (["bad topic"], ValueError, "cannot be the name of a topic: 'bad topic' has"),
         ([""], ValueError, "cannot be the name of a topic"),
     ],
 )

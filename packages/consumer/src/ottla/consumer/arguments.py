@@ -24,7 +24,7 @@ def to_topics(given: Iterable[str]) -> list[str]:
             apart = ", ".join(map(repr, name)) if isinstance(name, list | tuple | set) else "'orders'"
             raise TypeError(f"topics are named by text, each an argument of its own: {apart}; not {name!r}")
         if (reason := why_illegal_topic_name(name)) is not None:
-            raise ValueError(f"{name!r} cannot be the name of a topic: {reason}")
+            raise ValueError(f"this cannot be the name of a topic: {reason}")
     return names
 
 
