@@ -74,6 +74,8 @@ def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside
         ({"transactional_id": "a", "acks": 1}, "transactional_id needs acks=-1"),
         ({"value_serializer": "jsn"}, "'jsn' is not known; give one of bytes"),
         ({"partitioner": "modulo"}, "'modulo' is not known; give one of default, murmur2"),
+        ({"value_serializer": 5}, "a serializer is a callable or a name such as 'json', not 5"),
+        ({"bootstrap_servers": 9092}, "bootstrap_servers must be host:port or a list of such, not 9092"),
         ({"partitioner": 7}, "7 is neither callable"),
         ({"security_protocol": "TLS"}, "security_protocol must be 'PLAINTEXT' or"),
         (
@@ -210,3 +212,21 @@ def test_a_password_is_not_shown() -> None:
 def test_how_long_topics_are_kept_has_javas_name_too() -> None:
     assert ProducerConfig.from_properties({"metadata.max.idle.ms": "7000"}).metadata_max_idle_ms == 7_000
     assert ProducerConfig().metadata_max_idle_ms == 300_000
+
+
+def test_none_stands_for_the_default_where_other_clients_have_it() -> None:
+    config = ProducerConfig.of(compression_type=None, client_id=None)
+
+    assert (config.compression_type, config.client.client_id) == ("none", "ottla")
+
+
+def test_what_is_no_config_of_a_producer_is_refused_with_what_would_be() -> None:
+    mapping: Any = {"bootstrap.servers": "127.0.0.1:9092"}
+    other: Any = ClientConfig()
+
+    for refused in ({"bootstrap_servers": mapping}, {"config": mapping}):
+        config = refused.pop("config", None)
+        with pytest.raises(TypeError, match=r"give config=ProducerConfig.from_properties\({...}\)"):
+            chosen(ProducerConfig, config, refused)
+    with pytest.raises(TypeError, match="config must be a ProducerConfig, not ClientConfig"):
+        chosen(ProducerConfig, other, {})

@@ -26,7 +26,7 @@ from ottla.producer import (
 )
 from ottla.producer.handover import Handover, SyncAcknowledgement
 from ottla.producer.sending import Gathering, Route, Sending
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, InvalidTopicException
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.records import decode_records
 from peers.taking_broker import batches, serving
@@ -367,3 +367,33 @@ async def test_topics_that_are_not_used_any_more_are_not_asked_after() -> None:
             await producer.send_and_wait("t", b"y")
 
     assert values(broker) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("topic", ["", "a b", ".", "..", 250 * "a"])
+async def test_a_name_that_no_topic_can_have_is_refused_without_asking(topic: str) -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers) as producer:
+            with pytest.raises(InvalidTopicException):
+                await producer.send(topic, b"x")
+            with pytest.raises(InvalidTopicException):
+                producer.send_nowait(topic, b"x")
+            with pytest.raises(InvalidTopicException):
+                await producer.send_many(topic, [b"x"])
+
+
+@pytest.mark.parametrize("topic", [None, 5])
+async def test_a_topic_that_is_no_text_is_refused(topic: Any) -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers) as producer:
+            with pytest.raises(TypeError):
+                await producer.send(topic, b"x")
+            with pytest.raises(TypeError):
+                producer.send_nowait(topic, b"x")
+
+
+@pytest.mark.parametrize("values", ["text", b"text"])
+async def test_one_value_is_not_taken_for_many(values: Any) -> None:
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers) as producer:
+            with pytest.raises(TypeError, match="values must be a list of values, not"):
+                await producer.send_many("t", values)

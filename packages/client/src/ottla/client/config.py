@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
 from ottla.client.aliases import CLIENT_ALIASES
 from ottla.client.security import SecurityConfig, SecurityProtocol, TokenProvider
-from ottla.client.settings import Alias, setting, validate
+from ottla.client.settings import Alias, SettingError, setting, validate
 
 if TYPE_CHECKING:
     import ssl
@@ -33,7 +33,7 @@ class ClientConfig:
 
     bootstrap_servers: str | Iterable[str] = "127.0.0.1:9092"
     """Brokers to ask for all others: `host:port,host:port`, or a list of such."""
-    client_id: str = "ottla"
+    client_id: str = setting("ottla", synonyms={None: "ottla"})
     """The name the broker's logs and quotas know this client by."""
     request_timeout_ms: int = setting(30_000, at_least=1)
     """How long to wait for one answer; the connection is closed after it."""
@@ -60,13 +60,17 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         validate(self)
+        if not isinstance(self.bootstrap_servers, Iterable):
+            raise SettingError(
+                f"bootstrap_servers must be host:port or a list of such, not {self.bootstrap_servers!r}"
+            )
 
 
 class ClientSettings(TypedDict, total=False):
     """The fields of ClientConfig and SecurityConfig as keywords; `ClientConfig` says what they mean."""
 
     client: ClientConfig
-    client_id: str
+    client_id: str | None
     request_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     max_in_flight_requests_per_connection: int

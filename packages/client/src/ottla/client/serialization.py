@@ -45,6 +45,7 @@ def serializer(spec: SerializerSpec = None, *, is_key: bool = False) -> Serializ
         return plain_key if is_key else plain_or_msgpack
     if callable(spec):
         return spec
+    _refuse_no_text("serializer", spec)
     name = JAVA_CLASSES.get(spec, spec)
     if name in _SERIALIZERS:
         return _SERIALIZERS[name]
@@ -58,10 +59,16 @@ def deserializer(spec: DeserializerSpec = None) -> Deserialize | None:
     """
     if spec is None or callable(spec):
         return spec
+    _refuse_no_text("deserializer", spec)
     name = JAVA_CLASSES.get(spec, spec)
     if name in _DESERIALIZERS:
         return _DESERIALIZERS[name]
     return cast("Deserialize", imported(spec, _DESERIALIZERS))
+
+
+def _refuse_no_text(what: str, spec: object) -> None:
+    if not isinstance(spec, str):
+        raise ValueError(f"a {what} is a callable or a name such as 'json', not {spec!r}")
 
 
 def imported(spec: str, known: Iterable[str] = (), *, must_be_callable: bool = True) -> Any:

@@ -80,6 +80,7 @@ def configure(cls: type[C], settings: Mapping[str, Any]) -> C:
 
 def chosen(cls: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
     """Return the config that was given, or the one that single settings make. Raises TypeError for both."""
+    _refuse_other_things(cls, config, settings.get("bootstrap_servers"))
     given = {
         name: value for name, value in settings.items() if name != "bootstrap_servers" or value is not None
     }
@@ -88,6 +89,14 @@ def chosen(cls: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
     if given.keys() - {"bootstrap_servers"}:
         raise TypeError("give a config or single settings, not both")
     return _assemble(cls, given, config) if given else config
+
+
+def _refuse_other_things(cls: type[Any], config: Any, servers: Any) -> None:
+    if isinstance(servers, Mapping) or isinstance(config, Mapping):
+        name = cls.__name__
+        raise TypeError(f"{name} reads a mapping of settings: give config={name}.from_properties({{...}})")
+    if config is not None and not isinstance(config, cls):
+        raise TypeError(f"config must be a {cls.__name__}, not {type(config).__name__}")
 
 
 def from_properties(cls: type[C], source: str | Path | Mapping[str, Any], **settings: Any) -> C:
@@ -269,7 +278,7 @@ def _words(kind: Any) -> str:
 
 def _meant(value: Any, place: Place) -> Any:
     synonyms = place.field.metadata.get("synonyms", {})
-    return synonyms.get(value, value) if synonyms and isinstance(value, str) else value
+    return synonyms.get(value, value) if synonyms and isinstance(value, str | None) else value
 
 
 def _from_text(spelling: str, value: Any, place: Place) -> Any:

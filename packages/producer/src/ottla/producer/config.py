@@ -46,7 +46,7 @@ class ProducerConfig:
     """Bytes of records that may wait; `send` waits when there are more."""
     max_block_ms: int = setting(60_000, at_least=FOREVER)
     """How long `send` may wait, for room or for metadata; 0 raises BufferFull at once, -1 waits for ever."""
-    compression_type: CompressionType = "none"
+    compression_type: CompressionType = setting("none", synonyms={None: "none"})
     """How batches are compressed."""
     compression_level: int | None = None
     """How hard to try, in the codec's own scale; None: as the codec thinks best."""
@@ -131,7 +131,7 @@ class ProducerSettings(ClientSettings, total=False):
     max_request_size: int
     buffer_memory: int
     max_block_ms: int
-    compression_type: CompressionType
+    compression_type: CompressionType | None
     compression_level: int | None
     compressed_topics: Sequence[str] | None
     delivery_timeout_ms: int

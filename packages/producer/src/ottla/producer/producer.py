@@ -39,8 +39,8 @@ from ottla.producer.sending import (
 from ottla.producer.transaction_state import Phase, TransactionError, TransactionFailed
 from ottla.producer.transactions import Transactions
 from ottla.producer.unplaced import Unplaced
-from ottla.protocol.errors import KafkaError
-from ottla.protocol.topics import TopicPartition
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 
 log = logging.getLogger(__name__)
 
@@ -223,6 +223,10 @@ class Producer(RowSending):
         `keys` and `timestamps_ms` are as long as `values`; `headers` go with every record. Waits whenever the
         buffer is full. When it raises, some of the records may be queued: those before the one at fault.
         """
+        if isinstance(values, str | bytes | bytearray):
+            raise TypeError(
+                f"values must be a list of values, not {type(values).__name__}; send takes a single one"
+            )
         given = list(values)  # the caller's may change while this waits
         stamps = None if timestamps_ms is None else list(timestamps_ms)
         given_keys = None if keys is None else list(keys)
@@ -492,6 +496,7 @@ class Producer(RowSending):
         route = self.gathering.routes.get(ready.topic)
         if route is not None:
             return self._place_watched(route, ready)
+        self._refuse_illegal(ready.topic)
         assert self._tasks is not None
         if ready.topic not in self._unplaced:
             self._tasks.create_task(self._find_for_waiting(ready.topic))
@@ -569,7 +574,17 @@ class Producer(RowSending):
         if found is not None:
             return found
         self._refuse_when_closed()
+        self._refuse_illegal(topic)
         return await self._ask_route(topic)
+
+    @staticmethod
+    def _refuse_illegal(topic: str) -> None:
+        """Say what is wrong with a name, which no broker has to be asked about."""
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+        reason = why_illegal_topic_name(topic)
+        if reason is not None:
+            raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
 
     async def _ask_route(self, topic: str) -> Route:
         bound_ms = self.config.max_block_ms or self.config.client.request_timeout_ms
