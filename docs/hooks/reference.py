@@ -25,6 +25,12 @@ from ottla.client.settings import Alias, options, places
 from ottla.client.settings import aliases as aliases_of
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.metrics import ConsumerMetrics
+from ottla.pipeline.options import Option
+from ottla.pipeline.segments.options import OPTIONS as OF_SEGMENTS
+from ottla.pipeline.sink.config import REFUSED as NO_SETTINGS_OF_SINK
+from ottla.pipeline.sink.options import OPTIONS as OF_SINK
+from ottla.pipeline.source.config import REFUSED as NO_SETTINGS_OF_SOURCE
+from ottla.pipeline.source.options import OPTIONS as OF_SOURCE
 from ottla.producer.config import ProducerConfig
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import NAMED as PARTITIONERS
@@ -43,6 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "apis": apis(),
         "errors": errors(),
         "metrics": metrics(),
+        "spark-options": spark_options(),
     }
     for name, lines in pages.items():
         content = "\n".join(lines) + "\n"
@@ -251,6 +258,64 @@ def command_pages(command: click.Command, context: click.Context, level: int) ->
                 yield from command_pages(
                     below, click.Context(below, info_name=name, parent=context), level + 1
                 )
+
+
+def spark_options() -> Iterator[str]:
+    """Write the page of the options of Spark's data sources."""
+    yield "# Options of the data sources for Spark"
+    yield ""
+    yield (
+        '`format("ottla")` reads and writes topics, `format("ottla-log")` reads the files of a log. Where '
+        "Spark's own Kafka source has an option, ours has its name, its default and its meaning. Case does "
+        "not matter in names. An option that is not listed here is an error, which names the nearest that is."
+    )
+    yield ""
+    yield (
+        "Of `ottla`, `kafka.bootstrap.servers` has to be there. Any other setting of "
+        "[the consumer](consumer-settings.md) or [the producer](producer-settings.md) is passed on with "
+        "`kafka.` in front of Kafka's name for it: `kafka.isolation.level`, `kafka.security.protocol`, "
+        "`kafka.compression.type`."
+    )
+    yield ""
+    yield "## Reading topics"
+    yield ""
+    yield (
+        '`spark.read.format("ottla")`, `spark.readStream.format("ottla")`. Exactly one of the first three '
+        "says what to read. `kafka.group.id` is taken, and without effect: no group is joined."
+    )
+    yield ""
+    yield from spark_table(OF_SOURCE)
+    yield from refused_settings(NO_SETTINGS_OF_SOURCE)
+    yield "## Writing topics"
+    yield ""
+    yield '`df.write.format("ottla")`, `df.writeStream.format("ottla")`:'
+    yield "[Write topics from Spark](../howto/write-topics-from-spark.md) says more."
+    yield ""
+    yield from spark_table(OF_SINK)
+    yield from refused_settings(NO_SETTINGS_OF_SINK)
+    yield "## Reading files of a log"
+    yield ""
+    yield '`spark.read.format("ottla-log")`:'
+    yield "[Backfill a lake from log files](../howto/backfill-from-log-files.md) says more."
+    yield ""
+    yield from spark_table(OF_SEGMENTS)
+
+
+def spark_table(known: Iterable[Option]) -> Iterator[str]:
+    """Write the table of one data source's options."""
+    rows = (
+        (code(each.name), code(each.default), each.only or "both", each.meaning[0].upper() + each.meaning[1:])
+        for each in known
+    )
+    yield from table(("Option", "Default", "For", "What it does"), rows)
+
+
+def refused_settings(refused: Mapping[str, str | None]) -> Iterator[str]:
+    """Write the table of the client's settings that cannot be passed on."""
+    yield "These settings cannot be passed on:"
+    yield ""
+    rows = ((code(f"kafka.{name}"), why) for name, why in refused.items() if why)
+    yield from table(("Setting", "Instead"), rows)
 
 
 def apis() -> Iterator[str]:

@@ -54,7 +54,8 @@ def topics(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def mixed(topics: Topics) -> str:
     """A topic of three partitions, the last of which is empty: all codecs, and all that may be missing."""
-    name = topics.create("mixed", 3)
+    # The records are years old: a broker would delete them after some minutes.
+    name = topics.create("mixed", 3, retention_ms="-1")
     for partition in (0, 1):
         for index, codec in enumerate(CODECS):
             part = RECORDS // len(CODECS)
@@ -138,7 +139,7 @@ READ: dict[str, tuple[dict[str, object], int]] = {
         {"subscribe": "mixed", "startingOffsetsByTimestamp": by_offset("mixed", AT, AT + 350_000, AT),
          "startingOffsetsByTimestampStrategy": "latest",
          "endingOffsetsByTimestamp": by_offset("mixed", AT + 10_000, AT * 2, AT)},
-        10 + 50,
+        9 + 50,  # the first record is older than that
     ),
     "tasks": ({"subscribe": "mixed", "minPartitions": 7}, 2 * RECORDS),
     "tasks by size": ({"subscribe": "mixed", "maxRecordsPerPartition": 99}, 2 * RECORDS),
@@ -234,6 +235,7 @@ def test_both_read_the_same_of_transactions(
             producer.begin_transaction()
             for index in range(5):
                 producer.send(name, b"%d-%d" % (number, index), partition=0)
+            producer.flush()  # what is not sent yet would never be, where it is given up
             if number % 3 == 1:
                 producer.abort_transaction()
             else:

@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.sink.config import MARKERS_TOPIC, SinkConfig
+from ottla.pipeline.sink.config import SinkConfig
+from ottla.pipeline.sink.options import MARKERS_TOPIC
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 

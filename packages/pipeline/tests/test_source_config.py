@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.source.config import OPTIONS, SourceConfig
+from ottla.pipeline.source.config import SourceConfig
 from ottla.protocol.topics import TopicPartition
 
 LEAST = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
@@ -163,7 +163,3 @@ def test_nothing_is_jumped_over_committed_or_created() -> None:
 def test_a_setting_of_kafka_that_cannot_be_is_refused() -> None:
     with pytest.raises(OptionError, match="kafka"):
         config(kafka__fetch__max__bytes="many").consumer_config()
-
-
-def test_every_option_has_a_name_of_its_own() -> None:
-    assert len({name.lower() for name in OPTIONS}) == len(OPTIONS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from ottla.pipeline.errors import OptionError
 
@@ -14,6 +15,18 @@ _UNITS_MS = {
 }  # fmt: skip
 _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 _PASSED_ON = "kafka."
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a data source, as the reference shows it."""
+
+    name: str
+    default: str | None
+    """What it is when it is not given, in words in which it could be given; None where that is nothing."""
+    meaning: str
+    only: str = ""
+    """Where it has an effect: `batch`, `stream`, or both when this is empty."""
 
 
 class Options:
@@ -81,9 +94,9 @@ class Options:
             if name.startswith(_PASSED_ON)
         }
 
-    def refuse_unknown(self, known: Iterable[str]) -> None:
+    def refuse_unknown(self, known: Iterable[Option]) -> None:
         """Raise OptionError for an option that nobody reads, with the nearest that somebody does."""
-        names = {name.lower(): name for name in known}
+        names = {each.name.lower(): each.name for each in known}
         for name in self._given:
             if name in names or name.startswith(_PASSED_ON):
                 continue

@@ -10,19 +10,11 @@ from typing import Literal
 
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import Options
+from ottla.pipeline.segments.options import DEFAULT_BYTES_PER_TASK, OPTIONS
 from ottla.pipeline.source.bounds import Bound, Edge, ending, starting
 from ottla.pipeline.source.config import Wanted
 from ottla.pipeline.source.offsets import parse_partitions
 from ottla.pipeline.values import ValueFormat, value_format
-
-OPTIONS = (
-    "path", "paths", "topics", "subscribe", "subscribePattern", "assign", "startingOffsets",
-    "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
-    "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss", "includeHeaders", "includeActive",
-    "isolation.level", "maxBytesPerTask", "minPartitions", "value.format", "value.schema", "value.mode",
-)  # fmt: skip
-
-DEFAULT_BYTES_PER_TASK = "128m"
 
 _ISOLATIONS = ("read_uncommitted", "read_committed")
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}

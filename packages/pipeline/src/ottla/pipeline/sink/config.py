@@ -9,6 +9,7 @@ from typing import Literal
 from ottla.client.settings import SettingError
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import Options
+from ottla.pipeline.sink.options import MARKERS_TOPIC, OPTIONS, TRANSACTIONAL_ID_PREFIX
 from ottla.pipeline.source.config import client_settings
 from ottla.producer.config import ProducerConfig
 
@@ -16,19 +17,10 @@ Delivery = Literal["at-least-once", "dedupe", "exactly-once"]
 
 DELIVERIES: tuple[Delivery, ...] = ("at-least-once", "dedupe", "exactly-once")
 
-OPTIONS = (
-    "topic", "delivery", "write.id", "includeTimestamps", "markers.topic", "transactional.id.prefix",
-    "failOnChangedReplay", "path", "checkpointLocation", "queryName",
-)  # fmt: skip
-"""All options besides those of the client, which have `kafka.` in front; the last three are Spark's own."""
-
-MARKERS_TOPIC = "ottla-spark-batches"
-TRANSACTIONAL_ID_PREFIX = "ottla-spark"
-
 TRANSACTION_TIMEOUT_MS = "300000"
 """A task has so long for its transaction: more than a minute, and less than what brokers allow (15)."""
 
-_TAKEN = {
+REFUSED = {
     "group.id": None,
     "key.serializer": "keys are written as the bytes that they are; convert them in a select",
     "value.serializer": "values are written as the bytes that they are; convert them in a select",
@@ -86,7 +78,7 @@ class SinkConfig:
 
 
 def _settings(options: Options, delivery: Delivery) -> dict[str, str]:
-    settings = client_settings(options, _TAKEN)
+    settings = client_settings(options, REFUSED)
     if delivery == "exactly-once":
         settings.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
     return settings

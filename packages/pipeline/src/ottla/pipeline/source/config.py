@@ -14,22 +14,13 @@ from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import Options
 from ottla.pipeline.source.bounds import Bound, Edge, ending, starting
 from ottla.pipeline.source.offsets import parse_partitions
+from ottla.pipeline.source.options import OPTIONS
 from ottla.pipeline.values import ValueFormat, value_format
 from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)
 
-OPTIONS = (
-    "subscribe", "subscribePattern", "assign", "startingOffsets", "startingOffsetsByTimestamp",
-    "startingTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp",
-    "endingTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "minPartitions", "maxRecordsPerPartition", "includeHeaders", "groupIdPrefix",
-    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "value.format", "value.schema", "value.mode", "path",
-)  # fmt: skip
-"""All options besides those of the client, which have `kafka.` in front."""
-
-_TAKEN = {
+REFUSED = {
     "group.id": None,
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "the checkpoint keeps the place",
@@ -38,8 +29,8 @@ _TAKEN = {
     "interceptor.classes": "interceptors could lose records",
 }
 
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+_STREAM_ONLY = tuple(each.name for each in OPTIONS if each.only == "stream")
+_BATCH_ONLY = tuple(each.name for each in OPTIONS if each.only == "batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +90,7 @@ class SourceConfig:
                 f"minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})"
             )
         return cls(
-            consumer=client_settings(options, _TAKEN),
+            consumer=client_settings(options, REFUSED),
             wanted=_wanted(options),
             starting=starting(options, Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming),
             ending=ending(options),
