@@ -1,12 +1,17 @@
-"""Records of batches that were split: whoever waits hears of them, whenever the waiting began."""
+"""Records of batches that are packed or split: whoever waits hears of them, whatever happens meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from ottla.client.testing import ScriptedBroker
+from ottla.producer import Producer
 from ottla.producer.sending import Acknowledgement, Batch, Gathering, Sending
+from ottla.protocol.errors import ErrorCode
+from peers.taking_broker import serving
 
 
 def gathering() -> Gathering:
@@ -67,3 +72,33 @@ async def test_one_that_gives_up_waiting_takes_nothing_from_the_others() -> None
     assert impatient.cancelled() or not impatient.done()
     with pytest.raises(asyncio.CancelledError):
         await impatient
+
+
+async def test_a_batch_that_was_given_up_is_not_packed_any_more() -> None:
+    where = gathering()
+    whole, [record] = sent(where, 1)
+
+    whole.fail(ConnectionError("gone"))
+    whole.pack(1, None)
+
+    assert whole.data is None
+    with pytest.raises(ConnectionError):
+        await record
+
+
+async def test_without_the_memory_to_split_a_batch_others_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [0, ErrorCode.MESSAGE_TOO_LARGE]
+    async with serving(ScriptedBroker(), lambda: errors.pop()) as broker:
+        async with Producer(broker.bootstrap_servers, compression_type="gzip") as producer:
+
+            class Small:
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(producer.gathering, name)
+
+                def halves(self, *_: Any) -> Any:
+                    raise MemoryError
+
+            monkeypatch.setattr(producer._sender, "_gathering", Small())
+            with pytest.raises(MemoryError):
+                await (await producer.send_many("t", [b"a", b"b"]))
+            await producer.send_and_wait("t", b"last")

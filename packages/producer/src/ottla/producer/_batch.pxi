@@ -143,13 +143,14 @@ cdef class Batch:
 
     def pack(self, codec, level):
         """Compress the records, if they are to be: the only slow part, and safe on another thread."""
-        cdef bytes packed
-        if self.data is not None:
+        cdef bytes packed, owner
+        if self.data is not None or self.done:
             return
         if codec == 0:
             self.data = self._shrunk(self._position)
             return
-        packed = bytes(_compress(codec, memoryview(self._owner)[HEADER_SIZE:self._position], level=level))
+        owner = self._owner  # on a thread: meanwhile the batch may be given up, which takes the buffer away
+        packed = bytes(_compress(codec, memoryview(owner)[HEADER_SIZE:self._position], level=level))
         self.data = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + PyBytes_GET_SIZE(packed))
         memcpy(PyBytes_AS_STRING(self.data) + HEADER_SIZE, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
         self._owner = None

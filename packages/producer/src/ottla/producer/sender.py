@@ -314,7 +314,10 @@ class Sender:
         for batch in slow:
             codec = self._config.codec_for(batch.partition.topic)
             self._gathering.close(batch)
-            await asyncio.to_thread(batch.pack, codec, self._config.compression_level)
+            try:
+                await asyncio.to_thread(batch.pack, codec, self._config.compression_level)
+            except MemoryError as error:
+                self._give_up(batch, error)
 
     def _slow_bytes(self, codec: Codec) -> int:
         if codec not in _SLOW_BYTES and (self._config.compression_level or 0) > _QUICK_LEVEL:
@@ -443,7 +446,12 @@ class Sender:
         Until that is done it counts as being out, and keeps its place before those that follow.
         """
         codec = self._config.codec_for(batch.partition.topic)
-        parts = await asyncio.to_thread(self._gathering.halves, batch, codec, self._config.compression_level)
+        level = self._config.compression_level
+        try:
+            parts = await asyncio.to_thread(self._gathering.halves, batch, codec, level)
+        except MemoryError as error:
+            self._give_up(batch, error)
+            return
         if batch.done:
             return  # given up meanwhile
         self._gathering.split(batch, parts)
