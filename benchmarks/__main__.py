@@ -23,6 +23,8 @@ IN_ORDER = (
     "producer_sdk",
     "consumer_sdk",
     "client_latency",
+    "spark_source",
+    "spark_segments",
 )
 
 

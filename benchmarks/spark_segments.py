@@ -11,27 +11,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contenders import Contender, apache_kafka, kafka_is_here, ottla, show
-from ottla.producer import SyncProducer
 from ottla.producer.config import CompressionType
 from peers.spark import missing_java, spark_session
-from peers.topics import Topics
+from spark_pairs import COUNTS, PARTITIONS, Pair, fill, in_turns, rates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PARTITIONS = 4
-COUNTS = {100: 4_000_000, 1000: 800_000}
 GOAL = 2.0
 _SETTINGS = {
     "log.segment.bytes": str(64 * 1024 * 1024),
@@ -58,18 +54,9 @@ class Reading:
         return reader.load(str(contender.data_dir))
 
 
-def fill(contender: Contender, topic: str, size: int, count: int, codec: CompressionType) -> Reading:
+def written(contender: Contender, topic: str, size: int, count: int, codec: CompressionType) -> Reading:
     """Write a topic; return what of it is in closed segments."""
-    with Topics(contender.bootstrap_servers) as topics:
-        topics.create(topic, PARTITIONS)
-    values = [b"%08d" % number + b"v" * (size - 8) for number in range(1000)]
-    with SyncProducer(
-        contender.bootstrap_servers, compression_type=codec, linger_ms=5, batch_size=128 * 1024
-    ) as producer:
-        for partition in range(PARTITIONS):
-            for _ in range(count // PARTITIONS // 1000):
-                producer.send_many(topic, values, partition=partition)
-            producer.flush()
+    fill(contender, topic, size, count, codec)
     ends = {str(each): _closed(contender.data_dir / f"{topic}-{each}") for each in range(PARTITIONS)}
     return Reading(topic, sum(ends.values()), ends)
 
@@ -87,27 +74,17 @@ def until_noted(reading: Reading, spark: SparkSession, contender: Contender) -> 
         time.sleep(0.5)
 
 
-def seconds(table: Callable[[], DataFrame]) -> float:
-    begun = time.perf_counter()
-    table().write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - begun
-
-
-def measure(
-    reading: Reading, spark: SparkSession, contender: Contender, rounds: int
-) -> list[tuple[float, float]]:
-    """Return rows a second, through the broker and from segments, for each round."""
-    ways = (
-        lambda: reading.through_the_broker(spark, contender),
-        lambda: reading.from_segments(spark, contender),
+def measure(reading: Reading, spark: SparkSession, contender: Contender, rounds: int) -> list[Pair]:
+    """Return how long it took through the broker and from segments, in each round."""
+    return in_turns(
+        lambda: into_noop(reading.through_the_broker(spark, contender)),
+        lambda: into_noop(reading.from_segments(spark, contender)),
+        rounds,
     )
-    found = []
-    for number in range(rounds + 1):
-        order = (0, 1) if number % 2 else (1, 0)
-        took = {way: seconds(ways[way]) for way in order}
-        if number:
-            found.append((reading.count / took[0], reading.count / took[1]))
-    return found
+
+
+def into_noop(table: DataFrame) -> None:
+    table.write.format("noop").mode("overwrite").save()
 
 
 @contextmanager
@@ -116,17 +93,14 @@ def broker(name: str, folder: Path) -> Iterator[Contender]:
         yield running
 
 
-def report(rates: dict[tuple[int, str], list[tuple[float, float]]]) -> bool:
+def report(found: dict[tuple[int, str], tuple[int, list[Pair]]]) -> bool:
     """Print the table; tell whether the goal is met in every case."""
     rows: list[tuple[str, ...]] = []
     met = True
-    for (size, codec), rounds in rates.items():
-        broker_rate, segment_rate = (statistics.median(each) for each in zip(*rounds, strict=True))
-        ratio = statistics.median(segments / through for through, segments in rounds)
+    for (size, codec), (count, pairs) in found.items():
+        through, segments, ratio = rates(count, pairs)
         met &= ratio >= GOAL
-        rows.append(
-            (f"{size} B, {codec}", f"{broker_rate / 1e3:,.0f}", f"{segment_rate / 1e3:,.0f}", f"{ratio:.2f}")
-        )
+        rows.append((f"{size} B, {codec}", f"{through / 1e3:,.0f}", f"{segments / 1e3:,.0f}", f"{ratio:.2f}"))
     show(
         "Spark, local[2], into noop: thousand rows a second",
         rows,
@@ -149,17 +123,17 @@ def main(arguments: list[str]) -> int:
     if options.broker == "kafka" and not kafka_is_here():
         return 0
     rounds = 2 if options.quick else options.rounds
-    rates = {}
+    found = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with spark_session(folder) as spark, broker(options.broker, folder) as contender:
             for codec in options.codec or ("none", "lz4"):
                 for size, count in COUNTS.items():
                     count = count // 10 if options.quick else count
-                    reading = fill(contender, f"rows-{size}-{codec}", size, count, codec)
+                    reading = written(contender, f"rows-{size}-{codec}", size, count, codec)
                     until_noted(reading, spark, contender)
-                    rates[size, codec] = measure(reading, spark, contender, rounds)
-    report(rates)
+                    found[size, codec] = reading.count, measure(reading, spark, contender, rounds)
+    report(found)
     return 0
 
 
