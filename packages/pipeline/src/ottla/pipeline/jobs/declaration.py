@@ -135,11 +135,11 @@ class Topics(Table):
 
     def stream(self, spark: SparkSession, more: Mapping[str, str] | None = None) -> DataFrame:
         """Return the topics as a stream; `more` options win."""
-        return spark.readStream.format("ottla").options(**self.stream_options(), **(more or {})).load()
+        return spark.readStream.format("ottla").options(**{**self.stream_options(), **(more or {})}).load()
 
     def batch(self, spark: SparkSession, more: Mapping[str, str] | None = None) -> DataFrame:
         """Return the topics as they are now; `more` options win."""
-        return spark.read.format("ottla").options(**self.batch_options(), **(more or {})).load()
+        return spark.read.format("ottla").options(**{**self.batch_options(), **(more or {})}).load()
 
 
 def _option(value: Any) -> str:

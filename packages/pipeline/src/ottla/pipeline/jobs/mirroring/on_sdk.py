@@ -1,0 +1,146 @@
+"""Mirroring in one process, with the clients alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from ottla.consumer import Consumer, OffsetOutOfRange
+from ottla.pipeline.errors import DataLoss
+from ottla.pipeline.jobs.mirroring.copier import Copier, copier
+from ottla.pipeline.jobs.mirroring.copying import COLUMNS, OriginalLost
+from ottla.pipeline.jobs.mirroring.session import Session, session
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.pipeline.jobs.mirror import Mirror
+    from ottla.pipeline.jobs.run import Run
+
+log = logging.getLogger(__name__)
+
+_WAIT_MS = 500.0
+_ROUND_BYTES = 4 * 1024 * 1024
+"""About so much is read, and then written, at a time."""
+_READ = ("topic", "partition", "offset", *COLUMNS)
+
+Ends = dict[TopicPartition, int]
+
+
+def mirror_on_sdk(mirror: Mirror, run: Run) -> None:
+    """Copy until `run.stopping`, or until all that was there when it began is copied."""
+    asyncio.run(_mirror(mirror, run))
+
+
+async def _mirror(mirror: Mirror, run: Run) -> None:
+    async with AsyncExitStack() as stack:
+        opened = await stack.enter_async_context(session(mirror))
+        consumer = await stack.enter_async_context(Consumer(config=opened.sides.source_config()))
+        writing = copier(opened.sides, opened.mapping, opened.target)
+        await SdkMirror(mirror, run, opened, consumer, await stack.enter_async_context(writing)).copy_all()
+
+
+class SdkMirror:
+    """Copies round by round: what was fetched is written, with what became of its offsets."""
+
+    def __init__(
+        self, mirror: Mirror, run: Run, opened: Session, consumer: Consumer, writing: Copier
+    ) -> None:
+        self._mirror = mirror
+        self._run = run
+        self._session = opened
+        self._consumer = consumer
+        self._copier = writing
+        self._batches = run.state("mirror.batches")
+        self._refreshed_s = 0.0
+
+    async def copy_all(self) -> None:
+        """Copy until it is time to end."""
+        await self._refresh()
+        ends = await self._consumer.end_offsets(list(self._copier.copies))
+        self._refuse_lost(ends)
+        await self._go_on(ends if self._run.once else None)
+        await self._session.move_groups(now=True)
+
+    async def _go_on(self, ends: Ends | None) -> None:
+        while not self._run.stopping.is_set():
+            rows = await self._fetch(ends)
+            if rows is not None and rows.num_rows:
+                await self._copy(rows)
+            elif ends is not None and await self._is_read(ends):
+                break
+            await self._session.move_groups()
+            if ends is None and time.monotonic() - self._refreshed_s >= self._mirror.refresh:
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Look for new topics and partitions, and begin with those; let go of those that are gone."""
+        found = set(await self._session.partitions())
+        self._refreshed_s = time.monotonic()
+        copies = self._copier.copies
+        if found == copies.keys():
+            return
+        for each in copies.keys() - found:
+            log.warning("%s is not in the source any more", each)
+            del copies[each]
+        await self._copier.open(sorted(found))
+        self._consumer.assign(copies)
+        for partition, copy in copies.items():
+            self._consumer.seek(partition, copy.next_source)
+
+    async def _fetch(self, ends: Ends | None) -> pa.RecordBatch | None:
+        """Return what comes next, at most up to `ends`; None after a while without anything."""
+        if not self._copier.copies:
+            await asyncio.sleep(_WAIT_MS / 1_000)
+            return None
+        most = self._mirror.source.max_records_per_batch
+        while True:
+            try:
+                return await self._consumer.fetch_arrow(
+                    timeout_ms=_WAIT_MS, max_records=most, max_bytes=_ROUND_BYTES, columns=_READ, until=ends
+                )
+            except OffsetOutOfRange as error:
+                await self._leave_out(error)
+
+    async def _leave_out(self, error: OffsetOutOfRange) -> None:
+        """Go on behind what is gone, where that is allowed. Raises DataLoss, OriginalLost."""
+        copies = self._copier.copies
+        self._refuse_lost(await self._consumer.end_offsets(list(copies)))
+        beginnings = await self._consumer.beginning_offsets(list(copies))
+        for partition, first in beginnings.items():
+            copy = copies[partition]
+            if copy.next_source < first:
+                gone = f"offsets of {partition} from {copy.next_source} up to {first} are gone"
+                if self._mirror.fails_on_data_loss:
+                    raise DataLoss(gone) from error
+                log.warning("%s; failOnDataLoss is false: going on", gone)
+                copy.next_source = first
+                self._consumer.seek(partition, first)
+                return
+        raise error
+
+    def _refuse_lost(self, ends: Ends) -> None:
+        for partition, end in ends.items():
+            copied = self._copier.copies[partition].next_source
+            if copied > end:
+                raise OriginalLost(partition, end, copied)
+
+    async def _copy(self, rows: pa.RecordBatch) -> None:
+        begun = time.monotonic()
+        copied = await self._copier.copy(rows)
+        await self._session.thin_out()
+        batch = int(self._batches.read().get("next", 0))
+        self._batches.write({"next": batch + 1}, durable=False)
+        spent_ms = (time.monotonic() - begun) * 1_000
+        self._run.report(batch, rows=copied, batch_ms=spent_ms, lag=self._lag())
+
+    def _lag(self) -> int:
+        lags = [self._consumer.lag(partition) for partition in self._copier.copies]
+        return sum(each for each in lags if each is not None)
+
+    async def _is_read(self, ends: Ends) -> bool:
+        return all([await self._consumer.position(partition) >= end for partition, end in ends.items()])

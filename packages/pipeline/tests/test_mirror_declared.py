@@ -1,0 +1,153 @@
+"""What may be declared of a mirror."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from ottla.pipeline.jobs.mirror import Mirror
+from ottla.pipeline.jobs.mirroring.mapping import Origin
+from ottla.pipeline.jobs.mirroring.origins import circular, origins_of
+
+
+def mirror(**given: Any) -> Mirror:
+    base: dict[str, Any] = {
+        "kind": "mirror", "name": "backup", "checkpoint": "state",
+        "source": {"bootstrap_servers": "a:9092", "topics": ["orders"]},
+        "target": {"bootstrap_servers": "b:9092"},
+    }  # fmt: skip
+    return Mirror.model_validate(base | given)
+
+
+def test_a_mirror_between_two_clusters_is_well_declared() -> None:
+    found = mirror()
+    assert list(found.inspect()) == []
+    assert found.sides().copy_name("orders") == "orders"
+    assert mirror(rename="north.{topic}").sides().copy_name("orders") == "north.orders"
+    assert found.sides().source_config().isolation_level == "read_committed"
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "said"),
+    [
+        ({"target": {"bootstrap_servers": "a:9092"}}, ("target", "bootstrap_servers"), "into themselves"),
+        ({"rename": "copy of {topic}"}, ("rename",), "name of a topic"),
+        (
+            {"rename": "all", "source": {"bootstrap_servers": "a:9092", "pattern": ".*"}},
+            ("rename",),
+            "must have {topic}",
+        ),
+        (
+            {"source": {"bootstrap_servers": "a:9092", "topics": ["x"], "options": {"minPartitions": 9}}},
+            ("source", "options", "minPartitions"),
+            "order",
+        ),
+        (
+            {"source": {"bootstrap_servers": "a:9092", "topics": ["x"], "starting_offsets": '{"x":{"0":1}}'}},
+            ("source", "starting_offsets"),
+            "earliest or latest",
+        ),
+        (
+            {"target": {"bootstrap_servers": "b:9092", "options": {"acks": "all"}}},
+            ("target", "options", "acks"),
+            "kafka.",
+        ),
+        (
+            {"source": {"bootstrap_servers": "a:9092", "topics": ["x"], "options": {"startingTimestamp": 5}}},
+            ("source", "options", "startingTimestamp"),
+            "as they are",
+        ),
+        (
+            {
+                "source": {
+                    "bootstrap_servers": "a:9092",
+                    "topics": ["x"],
+                    "options": {"maxTriggerDelay": "9s"},
+                }
+            },
+            ("source", "options", "maxTriggerDelay"),
+            "spark",
+        ),
+        ({"exclude": ["orders"]}, ("source", "topics", 0), "excluded"),
+        ({"exclude": ["(x"]}, ("exclude", 0), "regular expression"),
+        ({"groups": {"pattern": "(x"}}, ("groups", "pattern"), "regular expression"),
+        (
+            {"source": {"bootstrap_servers": "a:9092", "topics": ["__consumer_offsets"]}},
+            ("source", "topics", 0),
+            "internal",
+        ),
+    ],
+)
+def test_what_cannot_be_is_a_mistake_with_its_place(
+    given: dict[str, Any], path: tuple[str, ...], said: str
+) -> None:
+    (mistake,) = mirror(**given).inspect()
+    assert mistake.path == path
+    assert said in mistake.message
+
+
+def test_within_one_cluster_copies_need_other_names() -> None:
+    assert list(mirror(target={"bootstrap_servers": "a:9092"}, rename="copy.{topic}").inspect()) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_wanted"),
+    [
+        ("orders", True), ("orders-old", True), ("tmp-1", False), ("bills", False), ("orders.tmp", False),
+        ("__consumer_offsets", False), ("ottla-mirror-offsets", False), ("orders-round", True),
+    ],
+)  # fmt: skip
+def test_topics_are_allowed_and_denied_by_name(topic: str, is_wanted: bool) -> None:
+    source = {"bootstrap_servers": "a:9092", "pattern": "orders.*|tmp-.*|_.*|ottla.*"}
+    found = mirror(source=source, exclude=["tmp-.*", r".*\.tmp"])
+    assert found.wants(topic) == is_wanted
+    assert bool(re.fullmatch(found.pattern_without([]), topic)) == is_wanted
+    but = found.pattern_without(["orders-round"])
+    assert bool(re.fullmatch(but, topic)) == (is_wanted and topic != "orders-round")
+
+
+SECURE = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": "josef",
+}
+
+
+def test_each_side_has_security_of_its_own() -> None:
+    found = mirror(
+        source={
+            "bootstrap_servers": "a:9092",
+            "topics": ["orders"],
+            "options": SECURE | {"kafka.sasl.password": "x"},
+        },
+        target={"bootstrap_servers": "b:9092", "options": SECURE | {"kafka.sasl.password": "y"}},
+    )
+    assert list(found.inspect()) == []
+    sides = found.sides()
+    source = sides.source_config().client
+    for client, server, password in [
+        (source, "a:9092", "x"), (sides.target_client(), "b:9092", "y"),
+        (sides.copies_config().client, "b:9092", "y"), (sides.producer_config().client, "b:9092", "y"),
+    ]:  # fmt: skip
+        assert client.bootstrap_servers == server
+        assert client.security.security_protocol == "SASL_SSL"
+        assert client.security.sasl_password == password
+
+
+def test_what_came_from_the_target_goes_round() -> None:
+    known = {
+        "north.orders": Origin("one", ("a",)),
+        "far": Origin("two", ("a", "c")),
+        "own": Origin("x", ("d",)),
+    }
+    topics = ["north.orders", "far", "own", "bills"]
+    assert circular(topics, known, "a").keys() == {"north.orders", "far"}
+    assert circular(topics, known, "b") == {}
+
+
+def test_a_copy_of_a_copy_remembers_its_whole_way() -> None:
+    known = {"north.orders": Origin("one", ("a",))}
+    found = origins_of({"north.orders": "x", "bills": "y"}, known, "two", "b")
+    assert found == {"x": Origin("two", ("a", "b")), "y": Origin("two", ("b",))}
