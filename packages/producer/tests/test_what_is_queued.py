@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ottla.client.config import ClientConfig
@@ -291,6 +292,8 @@ async def test_a_batch_of_ones_own_is_refused_where_an_interceptor_would_not_see
             batch.append(value=b"x")
             with pytest.raises(ClientError, match="send_batch takes no interceptors"):
                 await producer.send_batch(batch, "t", partition=0)
+            with pytest.raises(ClientError, match=r"send_arrow takes no interceptors.*: use send_many"):
+                await producer.send_arrow("t", pa.table({"value": [b"x"]}))
 
 
 async def test_an_interceptor_that_returns_no_record_is_logged_and_the_record_sent(
@@ -397,3 +400,103 @@ async def test_one_value_is_not_taken_for_many(values: Any) -> None:
         async with Producer(broker.bootstrap_servers) as producer:
             with pytest.raises(TypeError, match="values must be a list of values, not"):
                 await producer.send_many("t", values)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "refusal"),
+    [
+        (-5, (ValueError, "it cannot be -5; None stands for now")),
+        (2**63, (ValueError, "too large for a timestamp")),
+        (1.5, (TypeError, "a whole number of milliseconds since 1970, not 1.5")),
+        ("1", (TypeError, "a whole number of milliseconds")),
+    ],
+)
+async def test_what_is_no_time_is_refused_at_once_by_every_call(
+    stamp: Any, refusal: tuple[type[Exception], str]
+) -> None:
+    kind, words = refusal
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, linger_ms=0) as producer:
+            with pytest.raises(kind, match=words):
+                producer.send_nowait("not-known-yet", b"x", timestamp_ms=stamp)
+            with pytest.raises(kind, match=words):
+                await producer.send("not-known-yet", b"x", timestamp_ms=stamp)
+            await producer.send("t", b"x", timestamp_ms=5)
+            for value in (b"plain", {"a": "dictionary"}):
+                with pytest.raises(kind, match=words):
+                    await producer.send("t", value, timestamp_ms=stamp)
+                with pytest.raises(kind, match=words):
+                    producer.send_nowait("t", value, timestamp_ms=stamp)
+            with pytest.raises(kind, match=words):
+                await producer.send_many("t", [b"y", b"z"], timestamps_ms=[6, stamp])
+
+    assert values(broker) == [b"x", b"y"]
+
+
+async def test_rows_from_before_1970_are_refused() -> None:
+    rows = pa.table({"value": [b"x", b"y"], "timestamp": pa.array([7, -7], pa.int64())})
+
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers) as producer:
+            with pytest.raises(ValueError, match="timestamp of row 1 is before 1970: -7 ms"):
+                await producer.send_arrow("t", rows)
+
+    assert values(broker) == [b"x"]
+
+
+async def test_many_are_shown_to_interceptors_one_by_one() -> None:
+    class Marking(Hearing):
+        def on_send(self, record: Any) -> Any:
+            return record._replace(value=record.value + b"!")
+
+    hearing = Marking()
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, interceptors=[hearing]) as producer:
+            sent = await producer.send_many("t", [b"a", b"b"], headers=iter([("h", b"1")]))
+            await sent
+
+    records = [record for batch in batches(broker) for record in decode_records(batch)]
+    assert [record.value for record in records] == [b"a!", b"b!"]
+    assert [len(record.headers) for record in records] == [1, 1]
+    assert [each.offset for each in sent] == [100, 101]
+    assert len(hearing.heard) == 2
+
+
+class ByLength:
+    """Counts what it is asked, and chooses partition 0."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+
+    def partition(self, topic: str, key: bytes | None, partitions: int, available: Any) -> int:
+        self.keys.append(key)
+        return 0
+
+
+async def test_a_partitioner_of_ones_own_is_asked_for_many_records_that_name_no_partition() -> None:
+    asked = ByLength()
+    named = pa.table({"value": [b"x", b"y", b"z"], "key": [b"k", None, b"l"], "partition": [None, None, 0]})
+
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, partitioner=asked) as producer:
+            await producer.send_many("t", [b"a"], keys=[b"not asked"], partition=0)
+            await producer.send_many("t", [b"b", b"c"], keys=[b"1", None])
+            await producer.send_arrow("t", named)
+
+    assert asked.keys == [b"1", None, b"k", None]
+    assert values(broker) == [b"a", b"b", b"c", b"x", b"y", b"z"]
+
+
+async def test_a_partitioner_hears_of_batches_that_rows_have_filled() -> None:
+    class Told(ByLength):
+        full = 0
+
+        def batch_full(self, topic: str) -> None:
+            self.full += 1
+
+    told = Told()
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, partitioner=told, batch_size=1_000) as producer:
+            await producer.send_arrow("t", pa.table({"value": [bytes(400)] * 6}))
+
+    assert told.full > 1

@@ -10,6 +10,23 @@ cdef inline object _as_bytes(value):
     return PyUnicode_AsUTF8String(value)
 
 
+cpdef int64_t whole_ms(given) except -1:
+    """Return a record's time as it stands in it. Raises TypeError for no whole number, ValueError for no time."""
+    cdef int64_t stamp
+    try:
+        stamp = PyNumber_Index(given)
+    except TypeError:
+        raise TypeError(
+            f"a timestamp is a whole number of milliseconds since 1970, not {given!r}; "
+            "of a datetime: int(when.timestamp() * 1000)"
+        ) from None
+    except OverflowError:
+        raise ValueError(f"{given!r} is too large for a timestamp in milliseconds") from None
+    if stamp < 0:
+        raise ValueError(f"a timestamp counts milliseconds since 1970: it cannot be {stamp}; None stands for now")
+    return stamp
+
+
 cdef class Sending:
     """The calls of a producer, for `Producer` to complete.
 
@@ -138,7 +155,7 @@ cdef class Sending:
     def _put(self, Route route, bytes key, bytes value, partition, timestamp_ms, bytes headers):
         """Queue one record of bytes whose way is decided, except for the partition where that is None."""
         cdef Gathering gathering = self.gathering
-        cdef int64_t stamp = gathering._now() if timestamp_ms is None else timestamp_ms
+        cdef int64_t stamp = gathering._now() if timestamp_ms is None else whole_ms(timestamp_ms)
         cdef int32_t index = 0
         cdef Batch batch
         cdef Queue queue
@@ -195,7 +212,7 @@ cdef class Sending:
             if value_size + key_size + headers_size + RECORD_OVERHEAD > gathering.max_record_size:
                 raise RecordTooLarge(value_size + key_size + headers_size + RECORD_OVERHEAD, gathering.max_record_size)
             if timestamps is not None:
-                stamp = timestamps[i]
+                stamp = whole_ms(timestamps[i])
             if queue is not None:
                 batch = gathering._put(queue, k, key_size, v, value_size, h, headers_size, stamp, &index)
             elif key_size < 0:
@@ -216,6 +233,10 @@ cdef class Sending:
         self.gathering.add(batch, route, partition)
         one._batch, one._timestamp = batch, batch.base_timestamp
         return one
+
+    def _gather(self, Acknowledgements out, Acknowledgement one):
+        """Put the acknowledgement of a record that was queued just now to others."""
+        out._add(one._batch, one._index, one._timestamp)
 
     def _let_go(self, Acknowledgements out):
         out._let_go()

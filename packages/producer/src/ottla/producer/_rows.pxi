@@ -291,8 +291,11 @@ cdef str _stream_error(ArrowArrayStream* stream):
 cdef class RowSending(Sending):
     """The calls of a producer, with that for columns."""
 
-    def _put_rows(self, Route route, Rows rows, int64_t start, int64_t most, Acknowledgements out):
-        """Queue rows from `start` on until the buffer is full; return the number of the first one left."""
+    def _put_rows(self, Route route, Rows rows, int64_t start, int64_t most, Acknowledgements out, choose=None):
+        """Queue rows from `start` on until the buffer is full; return the number of the first one left.
+
+        `choose(key)` is asked for the partition of rows that name none.
+        """
         cdef Gathering gathering = self.gathering
         cdef int64_t row, stop = min(rows.count, start + most), key_size = -1, value_size = -1
         cdef int64_t now = gathering._now(), stamp = now
@@ -315,12 +318,16 @@ cdef class RowSending(Sending):
                 stamp = now
                 if is_there(rows._times.present, row + rows._times.offset):
                     stamp = number_at(&rows._times, row)
+                    if stamp < 0:
+                        raise ValueError(f"the timestamp of row {row} is before 1970: {stamp} ms; null stands for now")
             size = value_size + key_size + headers_size + RECORD_OVERHEAD
             if size > gathering.max_record_size:
                 raise RecordTooLarge(size, gathering.max_record_size)
             queue = None
             if rows._has_partitions and is_there(rows._partitions.present, row + rows._partitions.offset):
                 queue = route._queue(number_at(&rows._partitions, row))
+            elif choose is not None:
+                queue = route._queue(choose(None if key_size < 0 else PyBytes_FromStringAndSize(<char*>key, key_size)))
             elif key_size >= 0:
                 queue = route._by_key(key, key_size)
             if queue is None:

@@ -242,6 +242,9 @@ class BatchBuilder:
     def close(self) -> None:
         """Take no more records."""
 
+def whole_ms(given: object) -> int:
+    """Return a record's time as it stands in it. Raises TypeError for no number, ValueError for no time."""
+
 class Sending:
     """The calls of a producer, for `Producer` to complete."""
 
@@ -304,6 +307,7 @@ class Sending:
         out: Acknowledgements,
     ) -> int: ...
     def _send_batch(self, builder: BatchBuilder, route: Route, partition: int) -> Acknowledgement: ...
+    def _gather(self, out: Acknowledgements, one: Acknowledgement) -> None: ...
     def _let_go(self, out: Acknowledgements) -> None: ...
 
 def packed_headers(headers: Headers | None) -> bytes | None:
@@ -338,4 +342,12 @@ def arrow_rows(data: object, names: dict[str, str]) -> Iterator[Rows]:
 class RowSending(Sending):
     """The calls of a producer, with that for columns."""
 
-    def _put_rows(self, route: Route, rows: Rows, start: int, most: int, out: Acknowledgements) -> int: ...
+    def _put_rows(
+        self,
+        route: Route,
+        rows: Rows,
+        start: int,
+        most: int,
+        out: Acknowledgements,
+        choose: Callable[[bytes | None], int] | None = None,
+    ) -> int: ...

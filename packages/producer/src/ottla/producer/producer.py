@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -35,6 +35,7 @@ from ottla.producer.sending import (
     RowSending,
     arrow_rows,
     packed_headers,
+    whole_ms,
 )
 from ottla.producer.transaction_state import Phase, TransactionError, TransactionFailed
 from ottla.producer.transactions import Transactions
@@ -222,6 +223,9 @@ class Producer(RowSending):
 
         `keys` and `timestamps_ms` are as long as `values`; `headers` go with every record. Waits whenever the
         buffer is full. When it raises, some of the records may be queued: those before the one at fault.
+
+        Interceptors that want to see records, and a custom partitioner where no partition is given, are
+        called for each, as in `send`; then this is no quicker than a loop of `send`.
         """
         if isinstance(values, str | bytes | bytearray):
             raise TypeError(
@@ -231,9 +235,10 @@ class Producer(RowSending):
         stamps = None if timestamps_ms is None else list(timestamps_ms)
         given_keys = None if keys is None else list(keys)
         _refuse_other_lengths(len(given), keys=given_keys, timestamps_ms=stamps)
-        out = Acknowledgements()
-        self._refuse_when_watched("send_many")
         self._refuse_unless_open()
+        if self._is_shown or (self._partitioner is not None and partition is None):
+            return await self._send_one_by_one(topic, given, given_keys, partition, stamps, headers)
+        out = Acknowledgements()
         route = await self._route(topic)
         packed = packed_headers(headers)
         bytes_keys = None if given_keys is None else [self._key(topic, key) for key in given_keys]
@@ -268,13 +273,14 @@ class Producer(RowSending):
         `__arrow_c_stream__` or `__arrow_c_array__`; pyarrow itself is not needed. The other arguments name
         its columns: values and keys of bytes or text, timestamps (or int64 of milliseconds), partitions, and
         headers (a list of structs of key and value). All but values may be missing, or null. No Python object
-        is made per row; serializers have no part in it. Waits whenever the buffer is full. When it raises,
-        the rows before the one at fault are queued.
+        is made per row; serializers have no part in it. A custom partitioner is asked for rows that name no
+        partition. Waits whenever the buffer is full. When it raises, the rows before the one at fault are
+        queued. A producer with interceptors that want to see records refuses it: there are none to show.
         """
         names = {
             "value": value, "key": key, "timestamp": timestamp, "partition": partition, "headers": headers
         }  # fmt: skip
-        self._refuse_when_watched("send_arrow")
+        self._refuse_when_shown("send_arrow", "use send_many")
         self._refuse_unless_open()
         route = await self._route(topic)
         out = Acknowledgements()
@@ -284,7 +290,7 @@ class Producer(RowSending):
                 while done < rows.count:
                     await self._room.wait()
                     self._refuse_unless_open()
-                    done = self._put_rows(route, rows, done, RECORDS_AT_A_STRETCH, out)
+                    done = self._put_rows(route, rows, done, RECORDS_AT_A_STRETCH, out, self._choosing(route))
                     await asyncio.sleep(0)
         finally:
             self._let_go(out)
@@ -299,8 +305,7 @@ class Producer(RowSending):
 
         A producer with interceptors that want to see records refuses it.
         """
-        if self._is_shown:
-            raise ClientError("send_batch takes no interceptors: use send")
+        self._refuse_when_shown("send_batch", "use send")
         self._refuse_unless_open()
         if not batch.record_count():
             raise ValueError("the batch is empty")
@@ -444,9 +449,46 @@ class Producer(RowSending):
         """Whether somebody wants to see every record."""
         return self._is_shown or self._partitioner is not None
 
-    def _refuse_when_watched(self, call: str) -> None:
-        if self._is_watched:
-            raise ClientError(f"{call} takes no custom partitioner and no interceptors: use send")
+    def _refuse_when_shown(self, call: str, instead: str) -> None:
+        if self._is_shown:
+            raise ClientError(f"{call} takes no interceptors, which it has no records to show: {instead}")
+
+    async def _send_one_by_one(
+        self,
+        topic: str,
+        values: list[object],
+        keys: list[object] | None,
+        partition: int | None,
+        stamps: list[int] | None,
+        headers: Headers | None,
+    ) -> Acknowledgements:
+        """Take many records as `send` takes one, for whoever wants to see each of them."""
+        lasting = _lasting(headers or ())
+        out = Acknowledgements()
+        try:
+            for index, value in enumerate(values):
+                key = None if keys is None else keys[index]
+                stamp = None if stamps is None else stamps[index]
+                self._gather(out, await self._send_slowly(topic, value, key, partition, stamp, lasting))
+        finally:
+            self._let_go(out)
+        return out
+
+    def _choosing(self, route: Route) -> Callable[[bytes | None], int] | None:
+        """What asks the custom partitioner for a stretch of rows, and tells it of batches that were full."""
+        chosen_by, full = self._partitioner, self._told_of_full
+        if chosen_by is None:
+            return None
+        begun = self.gathering.batches_begun
+
+        def choose(key: bytes | None) -> int:
+            nonlocal begun
+            if full is not None and self.gathering.batches_begun > begun:
+                begun = self.gathering.batches_begun
+                full(route.topic)
+            return chosen_by.partition(route.topic, key, route.count, route.available)
+
+        return choose
 
     def _choose_way(self) -> None:
         self.quick = (
@@ -517,6 +559,8 @@ class Producer(RowSending):
         size = len(key or b"") + len(value or b"") + len(headers or b"") + RECORD_OVERHEAD
         if size > self.gathering.max_record_size:
             raise RecordTooLarge(size, self.gathering.max_record_size)
+        if record.timestamp_ms is not None:
+            whole_ms(record.timestamp_ms)  # now: it may be placed only when nobody can be told any more
         return record._replace(key=key, value=value)
 
     def _place_watched(self, route: Route, record: ProducerRecord) -> Acknowledgement:
@@ -645,9 +689,12 @@ class Producer(RowSending):
 
 def _with_lasting_headers(record: ProducerRecord) -> ProducerRecord:
     """Headers are looked at more than once, which an iterator does not bear."""
-    if isinstance(record.headers, Mapping | list | tuple):
-        return record
-    return record._replace(headers=tuple(record.headers))
+    lasting = _lasting(record.headers)
+    return record if lasting is record.headers else record._replace(headers=lasting)
+
+
+def _lasting(headers: Headers) -> Headers:
+    return headers if isinstance(headers, Mapping | list | tuple) else tuple(headers)
 
 
 def _bytes(made: object) -> bytes | None:

@@ -19,6 +19,7 @@ from ottla.producer._sending import (
     place,
     placeholder,
     waiting_acknowledgement,
+    whole_ms,
 )
 
 Headers = Iterable[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None]
@@ -42,4 +43,5 @@ __all__ = [
     "place",
     "placeholder",
     "waiting_acknowledgement",
+    "whole_ms",
 ]
