@@ -61,12 +61,21 @@ def test_an_interceptor_that_fails_breaks_nothing_and_is_logged_once(
 def test_interceptors_are_imported_by_name() -> None:
     counting = Counting()
 
-    found = load([counting, "string:Formatter"])
+    found = load([counting, f"{__name__}:Failing"])
 
     assert found[0] is counting
-    assert type(found[1]).__name__ == "Formatter"
-    assert len(load("string:Formatter, string:Formatter")) == 2
+    assert isinstance(found[1], Failing)
+    assert len(load(f"{__name__}:Failing, {__name__}:Counting")) == 2
     assert load(counting) == (counting,)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [([3], "3 has none"), ([Failing], r"give Failing\(\)"), ("string:Formatter", "has none")],
+)
+def test_what_has_none_of_the_methods_is_refused(given: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        load(given)
 
 
 def test_what_is_of_another_kind_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -76,11 +76,29 @@ def test_plain_and_oauthbearer_say_it_all_at_once() -> None:
         {"security_protocol": "SASL_SSL"},
         {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"},
         {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
+        {"security_protocol": "SSL", "ssl_cafile": "/no/such/file.pem"},
+        {"security_protocol": "SSL", "ssl_certfile": "/no/such/file.pem"},
+        {"ssl_cafile": __file__},
+        {"sasl_username": "josef"},
+        {"sasl_mechanism": "SCRAM-SHA-256"},
+        {"security_protocol": "SSL", "sasl_password": "k"},
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused_at_once(wrong: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"must be|needs"):
+    with pytest.raises(ValueError, match=r"must be|needs|has no effect|there is no file"):
         SecurityConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_would_have_no_effect_says_what_to_set() -> None:
+    with pytest.raises(SettingError, match=r"ssl_cafile has no effect .*: set security_protocol='SSL' or"):
+        SecurityConfig(ssl_cafile=__file__)
+    with pytest.raises(SettingError, match=r"sasl_username has no effect .*: set security_protocol='SASL_"):
+        SecurityConfig(sasl_username="josef", sasl_password="k")
+
+
+def test_kerberos_is_refused_by_name() -> None:
+    with pytest.raises(SettingError, match=r"Kerberos \(GSSAPI\) is not supported"):
+        SecurityConfig(security_protocol="SASL_SSL", sasl_mechanism="GSSAPI")
 
 
 def test_a_password_is_not_shown() -> None:

@@ -128,3 +128,8 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], said: str) -> None:
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(SettingError, match=r"rebalance\.max\.retries"):
         ZookeeperConsumerConfig.from_properties({"group.id": "g", "rebalance.max.retry": "3"})
+
+
+def test_a_keyword_that_is_no_setting_is_refused_with_the_nearest_that_is() -> None:
+    with pytest.raises(SettingError, match="did you mean 'zookeeper_connect'"):
+        ZookeeperConsumerConfig(group_id="g", zookeper_connect="z:2181")  # type: ignore[call-arg]

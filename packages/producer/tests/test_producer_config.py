@@ -8,7 +8,8 @@ import pytest
 
 from ottla.client.config import ClientConfig
 from ottla.client.security import SecurityConfig
-from ottla.client.settings import aliases, chosen, configure, places
+from ottla.client.settings import SettingError, aliases, chosen, configure, places
+from ottla.producer import Producer, ProducerInterceptor
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.partitioner import RoundRobin
 
@@ -39,11 +40,12 @@ def test_flat_keywords_find_their_place() -> None:
 def test_a_part_that_is_given_whole_is_kept_where_no_keyword_changes_it() -> None:
     client = ClientConfig(client_id="shop", request_timeout_ms=5_000)
 
-    config = ProducerConfig.of(client=client, retry_backoff_ms=7, security=SecurityConfig(ssl_cafile="ca"))
+    security = SecurityConfig(ssl_check_hostname=False)
+    config = ProducerConfig.of(client=client, retry_backoff_ms=7, security=security)
 
     assert (config.client.client_id, config.client.request_timeout_ms) == ("shop", 5_000)
     assert config.client.retry_backoff_ms == 7
-    assert config.client.security.ssl_cafile == "ca"
+    assert not config.client.security.ssl_check_hostname
 
 
 def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside_it() -> None:
@@ -76,6 +78,8 @@ def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside
         ({"partitioner": "modulo"}, "'modulo' is not known; give one of default, murmur2"),
         ({"value_serializer": 5}, "a serializer is a callable or a name such as 'json', not 5"),
         ({"bootstrap_servers": 9092}, "bootstrap_servers must be host:port or a list of such, not 9092"),
+        ({"interceptors": [3]}, "an interceptor has methods such as on_send or on_consume; 3 has none"),
+        ({"interceptors": [ProducerInterceptor]}, r"an object, not a class: give ProducerInterceptor\(\)"),
         ({"partitioner": 7}, "7 is neither callable"),
         ({"security_protocol": "TLS"}, "security_protocol must be 'PLAINTEXT' or"),
         (
@@ -134,7 +138,9 @@ def test_a_properties_file_of_kafka_08_is_read(tmp_path: Path, caplog: pytest.Lo
     ]
 
 
-def test_a_properties_file_of_java_is_read() -> None:
+def test_a_properties_file_of_java_is_read(tmp_path: Path) -> None:
+    authorities = tmp_path / "ca.pem"
+    authorities.touch()
     config = ProducerConfig.from_properties(
         {
             "bootstrap.servers": "one:9092",
@@ -147,14 +153,14 @@ def test_a_properties_file_of_java_is_read() -> None:
             "sasl.jaas.config": 'org.apache.ScramLoginModule required username="josef" password="k\\"1;";',
             "ssl.endpoint.identification.algorithm": "",
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": "/etc/ca.pem",
+            "ssl.truststore.location": str(authorities),
         }
     )
 
     security = config.client.security
     assert (config.acks, config.enable_idempotence, config.linger_ms) == (-1, True, 20)
     assert (security.sasl_username, security.sasl_mechanism) == ("josef", "SCRAM-SHA-512")
-    assert (security.ssl_cafile, security.ssl_check_hostname) == ("/etc/ca.pem", False)
+    assert (security.ssl_cafile, security.ssl_check_hostname) == (str(authorities), False)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +169,10 @@ def test_a_properties_file_of_java_is_read() -> None:
         ({"linger.mss": "1"}, "there is no setting 'linger.mss'; did you mean 'linger.ms'?"),
         ({"batch.size": "many"}, "batch.size must be a whole number, not 'many'"),
         ({"enable.idempotence": "yes"}, "enable.idempotence must be true or false, not 'yes'"),
+        ({"batch.size": "0"}, "^batch.size must be at least 1, not 0"),
+        ({"queue.time": -1}, "^queue.time must be at least 0, not -1"),
+        ({"request.required.acks": "2"}, "request.required.acks cannot be '2': .* give 0, 1, -1 or 'all'"),
+        ({"sasl.kerberos.service.name": "kafka"}, r"Kerberos \(GSSAPI\) is not supported"),
         ({"acks": "some"}, "acks must be 0 or 1 or -1 or 'all', not 'some'"),
         ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type cannot be 'JKS': only PEM files"),
         ({"partitioner.class": "com.example.Mine"}, "'com.example.Mine' is not known"),
@@ -181,7 +191,7 @@ def test_a_wrong_line_of_a_file_is_named(properties: dict[str, str], words: str)
         ("queue_time", 50, "linger_ms", 50),
         ("message_timeout_ms", 5, "delivery_timeout_ms", 5),
         ("queue_buffering_max_kbytes", 64, "buffer_memory", 65_536),
-        ("interceptor_classes", "string:Formatter", None, None),
+        ("interceptor_classes", "ottla.producer:ProducerInterceptor", None, None),
     ],
 )
 def test_names_of_other_clients_are_known(name: str, value: Any, field: str | None, becomes: Any) -> None:
@@ -230,3 +240,21 @@ def test_what_is_no_config_of_a_producer_is_refused_with_what_would_be() -> None
             chosen(ProducerConfig, config, refused)
     with pytest.raises(TypeError, match="config must be a ProducerConfig, not ClientConfig"):
         chosen(ProducerConfig, other, {})
+
+
+def test_a_keyword_of_a_config_class_that_is_no_setting_is_told_apart() -> None:
+    wrong: Any = {"linger": 3, "linger_mss": 3}
+    words = ["there is no setting 'linger'", "did you mean 'linger_ms'?"]
+
+    for (name, value), expected in zip(wrong.items(), words, strict=True):
+        with pytest.raises(SettingError) as refused:
+            ProducerConfig(**{name: value})
+        assert expected in str(refused.value)
+
+
+def test_brokers_may_be_named_beside_a_config_and_nothing_else_is_taken_for_one() -> None:
+    other: Any = ClientConfig()
+
+    assert Producer("h:1", ProducerConfig(linger_ms=3)).config.client.bootstrap_servers == "h:1"
+    with pytest.raises(TypeError, match="config must be a ProducerConfig, not ClientConfig"):
+        Producer("h:1", other)

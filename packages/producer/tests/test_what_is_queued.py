@@ -19,6 +19,7 @@ from ottla.client.serialization import SerializationFailed
 from ottla.client.testing import ScriptedBroker
 from ottla.producer import (
     BufferFull,
+    DeliveryTimeout,
     Producer,
     ProducerConfig,
     ProducerInterceptor,
@@ -500,3 +501,13 @@ async def test_a_partitioner_hears_of_batches_that_rows_have_filled() -> None:
             await producer.send_arrow("t", pa.table({"value": [bytes(400)] * 6}))
 
     assert told.full > 1
+
+
+async def test_a_flush_that_takes_too_long_says_what_is_not_acknowledged() -> None:
+    broker = serving(ScriptedBroker(), lambda: ErrorCode.LEADER_NOT_AVAILABLE)
+    async with broker, Producer(broker.bootstrap_servers, delivery_timeout_ms=1_000) as producer:
+        sent = await producer.send_many("t", [b"a", b"b"])
+        with pytest.raises(TimeoutError, match=r"not acknowledged after 0.1 s: 2 of 't'$"):
+            await producer.flush(0.1)
+        with pytest.raises(DeliveryTimeout):
+            await sent

@@ -6,9 +6,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ottla.client.settings import Alias
+from ottla.client.settings import Alias, SettingError
 
 _JAAS = re.compile(r'(\w+)\s*=\s*(?:"((?:\\.|[^"])*)"|(\S+?))[\s;]')
+
+
+NO_KERBEROS = (
+    "Kerberos (GSSAPI) is not supported: sasl_mechanism must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 "
+    "or OAUTHBEARER"
+)
 
 
 def gone(source: str, advice: str) -> Alias:
@@ -37,6 +43,12 @@ def _pem(kind: Any) -> dict[str, Any]:
 
 def _check_hostname(algorithm: Any) -> bool:
     return str(algorithm).lower() not in ("", "none")
+
+
+def _kerberos(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    raise SettingError(NO_KERBEROS)
 
 
 def _as_list(servers: Any) -> str:
@@ -104,5 +116,14 @@ SECURITY_ALIASES: Mapping[str, Alias] = {
     "ssl_truststore_type": Alias(None, "Kafka", expand=_pem),
     "ssl_keystore_type": Alias(None, "Kafka", expand=_pem),
     "ssl_endpoint_identification_algorithm": Alias("ssl_check_hostname", "Kafka", _check_hostname),
+    **{
+        f"sasl_kerberos_{name}": Alias(None, source, expand=_kerberos)
+        for source, names in {
+            "Kafka": ("service_name",),
+            "aiokafka, kafka-python": ("name", "domain_name"),
+            "librdkafka": ("principal", "keytab", "kinit_cmd"),
+        }.items()
+        for name in names
+    },
     "sasl_jaas_config": Alias(None, "Kafka", expand=_login, is_secret=True),
 }

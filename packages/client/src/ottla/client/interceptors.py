@@ -14,12 +14,24 @@ T = TypeVar("T")
 
 
 def load(specs: object) -> tuple[object, ...]:
-    """Return interceptors, importing those that are text of the form `package.module:name`."""
+    """Return interceptors, importing those that are text of the form `package.module:name`.
+
+    Raises ValueError for what has none of the methods that are called, all of which begin with `on_`.
+    """
     if isinstance(specs, str):
         specs = [part.strip() for part in specs.split(",") if part.strip()]
     if not isinstance(specs, Sequence):
         specs = (specs,)
-    return tuple(imported(each, must_be_callable=False) if isinstance(each, str) else each for each in specs)
+    return tuple(_loaded(each) for each in specs)
+
+
+def _loaded(spec: object) -> object:
+    found = imported(spec, must_be_callable=False) if isinstance(spec, str) else spec
+    if isinstance(found, type):
+        raise ValueError(f"an interceptor is an object, not a class: give {found.__name__}()")
+    if not any(name.startswith("on_") for name in dir(found)):
+        raise ValueError(f"an interceptor has methods such as on_send or on_consume; {spec!r} has none")
+    return found
 
 
 class Interceptors:

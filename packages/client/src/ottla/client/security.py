@@ -13,11 +13,12 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import isawaitable
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from ottla.client.aliases import SECURITY_ALIASES
+from ottla.client.aliases import NO_KERBEROS, SECURITY_ALIASES
 from ottla.client.errors import AuthenticationFailed
-from ottla.client.settings import Alias, validate
+from ottla.client.settings import Alias, SettingError, validate
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -69,6 +70,8 @@ class SecurityConfig:
         method = getattr(self.sasl_oauth_token_provider, "token", None)
         if method is not None:
             object.__setattr__(self, "sasl_oauth_token_provider", method)
+        _check_files(self)
+        _check_protocol(self)
         if self.uses_sasl:
             _check_credentials(self)
 
@@ -95,11 +98,39 @@ class SecurityConfig:
         return context
 
 
+def _check_files(config: SecurityConfig) -> None:
+    for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
+        path = getattr(config, name)
+        if path is not None and not Path(path).is_file():
+            raise SettingError(f"{name}: there is no file {path!r}")
+
+
+def _check_protocol(config: SecurityConfig) -> None:
+    """Refuse what would have no effect: somebody believes that connections are secured."""
+    for name in ("ssl_context", "ssl_cafile", "ssl_certfile", "ssl_keyfile"):
+        if getattr(config, name) is not None and not config.uses_tls:
+            raise SettingError(_without_effect(name, config, "SSL"))
+    for name in ("sasl_username", "sasl_password", "sasl_oauth_token_provider"):
+        if getattr(config, name) is not None and not config.uses_sasl:
+            raise SettingError(_without_effect(name, config, "SASL_PLAINTEXT"))
+    if config.sasl_mechanism != "PLAIN" and not config.uses_sasl:
+        raise SettingError(_without_effect("sasl_mechanism", config, "SASL_PLAINTEXT"))
+
+
+def _without_effect(name: str, config: SecurityConfig, wanted: str) -> str:
+    return (
+        f"{name} has no effect with security_protocol={config.security_protocol!r}: "
+        f"set security_protocol={wanted!r} or 'SASL_SSL'"
+    )
+
+
 def _check_credentials(config: SecurityConfig) -> None:
     if config.sasl_mechanism == "OAUTHBEARER":
         if config.sasl_oauth_token_provider is None:
             raise ValueError("OAUTHBEARER needs sasl_oauth_token_provider")
         return
+    if config.sasl_mechanism == "GSSAPI":
+        raise SettingError(NO_KERBEROS)
     if config.sasl_mechanism not in ("PLAIN", *SCRAM_HASHES):
         raise ValueError(
             f"sasl_mechanism must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, "

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -20,6 +22,9 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 from ottla.client.properties import parse
 
 log = logging.getLogger(__name__)
+
+SETTINGS = "ottla.settings"
+"""The entry points that tell of settings: a config class, or a callable that returns the rows of a table."""
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -190,11 +195,11 @@ def _translate(cls: type[Any], given: Mapping[str, Any], *, dotted: bool) -> dic
         elif name in others:
             pairs = dict(_read_alias(spelling, value, others[name]))
         else:
-            raise SettingError(_unknown(spelling, (*known, *others), dotted=dotted))
+            raise SettingError(_unknown(spelling, (*known, *others), cls, dotted=dotted))
         for field, one in pairs.items():
             if field in wanted:
                 raise SettingError(f"{spelling} sets {field}, which is set already: give one of the two")
-            wanted[field] = _from_text(spelling, one, known[field]) if field in known and dotted else one
+            wanted[field] = _of_file(spelling, one, known[field]) if field in known and dotted else one
     return wanted
 
 
@@ -225,12 +230,42 @@ def _shown(value: Any, is_secret: bool) -> str:
     return "the value given" if is_secret else repr(value)
 
 
-def _unknown(spelling: str, known: tuple[str, ...], *, dotted: bool) -> str:
+def teaching(cls: type[C]) -> type[C]:
+    """Let a config class refuse keywords that are no fields with a SettingError that names the nearest."""
+    plain: Callable[..., None] = cls.__init__
+
+    @functools.wraps(plain)
+    def init(self: C, **given: Any) -> None:
+        fields = tuple(each.name for each in dataclasses.fields(cast("Any", cls)))
+        for name in given:
+            if name not in fields:
+                raise SettingError(_unknown(name, fields, cls, dotted=False))
+        plain(self, **given)
+
+    cast("Any", cls).__init__ = init
+    return cls
+
+
+def _unknown(spelling: str, known: tuple[str, ...], cls: type[Any], *, dotted: bool) -> str:
+    other = _whose(spelling.replace(".", "_"), cls)
+    if other is not None:
+        return f"{spelling} is a setting of the {other}"
     near = difflib.get_close_matches(spelling.replace(".", "_").lower(), known, 1, 0.7)
     if not near:
         return f"there is no setting {spelling!r}; the reference lists all that there are"
     meant = near[0].replace("_", ".") if dotted else near[0]
     return f"there is no setting {spelling!r}; did you mean {meant!r}?"
+
+
+def _whose(name: str, cls: type[Any]) -> str | None:
+    """Say which other installed client has a setting."""
+    for entry in entry_points(group=SETTINGS):
+        other = entry.load()
+        if other is not cls and dataclasses.is_dataclass(other):
+            kind = cast("type[Any]", other)
+            if name in places(kind) or name in aliases(kind):
+                return entry.name
+    return None
 
 
 def options(kind: Any) -> tuple[Any, ...]:
@@ -279,6 +314,13 @@ def _words(kind: Any) -> str:
 def _meant(value: Any, place: Place) -> Any:
     synonyms = place.field.metadata.get("synonyms", {})
     return synonyms.get(value, value) if synonyms and isinstance(value, str | None) else value
+
+
+def _of_file(spelling: str, value: Any, place: Place) -> Any:
+    """Read a value, and check it under the name that it was given by."""
+    found = _meant(_from_text(spelling, value, place), place)
+    _check(spelling, found, place)
+    return found
 
 
 def _from_text(spelling: str, value: Any, place: Place) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, Unpack
 from ottla.client.config import ClientConfig, ClientSettings
 from ottla.client.interceptors import load
 from ottla.client.serialization import DeserializerSpec, deserializer
-from ottla.client.settings import Alias, SettingError, configure, from_properties, setting, validate
+from ottla.client.settings import Alias, SettingError, configure, from_properties, setting, teaching, validate
 from ottla.consumer.aliases import CONSUMER_ALIASES, RESETS
 from ottla.consumer.assignors import Assignor, assignors
 from ottla.consumer.group_config import DEFAULT_ASSIGNORS, GroupConfig
@@ -22,6 +22,7 @@ Assignors = str | Assignor | Iterable[str | Assignor]
 FOREVER = -1
 
 
+@teaching
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
     """How records are fetched, and shared in a group."""

@@ -28,7 +28,7 @@ def _codec(value: Any) -> str:
 
 def _old_acks(value: Any) -> int | str:
     if str(value) not in ("-1", "0", "1", "all"):
-        raise ValueError("a number of brokers cannot be asked for since 0.8.2; give 0, 1 or -1")
+        raise ValueError("a number of brokers cannot be asked for since 0.8.2; give 0, 1, -1 or 'all'")
     return value if isinstance(value, int) or value == "all" else int(value)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -53,6 +53,8 @@ RECORDS_AT_A_STRETCH = 8_192
 # What is still sent when the block was left by an exception gets so long.
 LAST_FLUSH_S = 5.0
 FOREVER_S = 1e9
+# So many topics are named where some are to blame.
+TOPICS_NAMED = 5
 
 
 class Producer(RowSending):
@@ -73,9 +75,7 @@ class Producer(RowSending):
         config: ProducerConfig | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        if bootstrap_servers is not None and config is not None:
-            config = replace(config, client=replace(config.client, bootstrap_servers=bootstrap_servers))
-        elif bootstrap_servers is not None:
+        if bootstrap_servers is not None:
             settings["bootstrap_servers"] = bootstrap_servers
         self.config = config = chosen(ProducerConfig, config, settings)
         super().__init__(
@@ -331,9 +331,19 @@ class Producer(RowSending):
                 waiting = [batch.settled() for batch in self.gathering.everything()]
                 if waiting:
                     await asyncio.wait(waiting)
+        except TimeoutError:
+            raise TimeoutError(self._what_waits(timeout_s)) from None
         finally:
             self.gathering.flush(False)
             self.metrics.flush_time_total_ms += self._now_ms() - began_ms
+
+    def _what_waits(self, timeout_s: float | None) -> str:
+        counts: Counter[str] = Counter(self._unplaced.counts())
+        for batch in self.gathering.everything():
+            counts[batch.partition.topic] += batch.record_count
+        most = ", ".join(f"{count} of {topic!r}" for topic, count in counts.most_common(TOPICS_NAMED))
+        more = f" and more of {len(counts) - TOPICS_NAMED} other topics" if len(counts) > TOPICS_NAMED else ""
+        return f"records are not acknowledged after {timeout_s} s: {most}{more}"
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the partitions of a topic, which is created where brokers do that."""

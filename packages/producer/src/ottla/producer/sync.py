@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 MOST_BYTES = 4 * 1024 * 1024
 """What may wait to be handed over, beside `buffer_memory`."""
+GRACE_S = 1.0
 
 
 class SyncAcknowledgements:
@@ -168,7 +169,8 @@ class SyncProducer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all records that were sent are written or given up; TimeoutError after `timeout` s."""
-        self._ordered(lambda producer: producer.flush(), timeout)
+        bound = None if timeout is None else timeout + GRACE_S  # the producer's own error says what waits
+        self._ordered(lambda producer: producer.flush(timeout), bound)
 
     def partitions_for(self, topic: str) -> set[int]:
         """Return the partitions of a topic."""

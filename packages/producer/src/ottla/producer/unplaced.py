@@ -44,6 +44,10 @@ class Unplaced:
         """About how many bytes wait."""
         return sum(each.size_bytes for each in self._topics.values())
 
+    def counts(self) -> dict[str, int]:
+        """Return how many records of which topics wait."""
+        return {topic: len(each.records) for topic, each in self._topics.items()}
+
     def add(self, record: ProducerRecord) -> Acknowledgement:
         """Have a record wait; its acknowledgement waits with it."""
         waiting = self._topics.get(record.topic)
