@@ -138,4 +138,6 @@ ottla.pipeline.errors.DataLoss: t-0 ends at 3, and was read up to 5 before
 def test_the_cause_of_a_failure_is_what_python_said() -> None:
     assert cause(FAILURE) == ("ottla.pipeline.errors.DataLoss: t-0 ends at 3, and was read up to 5 before")
     assert cause("\nno python here\n at x") == "no python here"
+    own = FAILURE.replace("errors.DataLoss", "sink.errors.RowsUnfit")
+    assert cause(own).startswith("ottla.pipeline.sink.errors.RowsUnfit: t-0")
     assert cause("") == "Spark does not say why"

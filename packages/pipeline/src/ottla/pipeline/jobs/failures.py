@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_RAISED = re.compile(r"(ottla(\.\w+)+\.[A-Z]\w*|(\w+\.)*\w*(Error|Exception)): ")
+
 
 def one_line(error: BaseException) -> str:
     """Return an error as one line."""
@@ -17,8 +21,5 @@ def cause(text: str) -> str:
 
 
 def _is_raised(line: str) -> bool:
-    """Whether this is the last line of a Python traceback: `package.Error: what`."""
-    head, colon, _ = line.partition(": ")
-    return bool(colon) and head.replace(".", "").replace("_", "").isalnum() and head.split(".")[-1].endswith(
-        ("Error", "Exception", "Loss", "NotSupported", "Malformed")
-    )  # fmt: skip
+    """Whether this is the last line of a Python traceback: `package.Error: what`. Ours have any name."""
+    return _RAISED.match(line) is not None

@@ -16,6 +16,7 @@ ENTRY_POINTS = "ottla.pipelines"
 _OURS = {
     "logs": "ottla.pipeline.jobs.logs:Logs",
     "activity": "ottla.pipeline.jobs.activity:Activity",
+    "changelog": "ottla.pipeline.jobs.changelog:Changelog",
     "tables": "ottla.pipeline.jobs.tables:Tables",
     "mirror": "ottla.pipeline.jobs.mirror:Mirror",
 }

@@ -1,0 +1,94 @@
+"""A change log becomes a table: each row as its last change left it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.changes.expressions import IGNORED
+from ottla.pipeline.jobs.changes.forms import Changes
+from ottla.pipeline.jobs.changes.merging import Merged, newest
+from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
+from ottla.pipeline.jobs.inspecting import within
+from ottla.pipeline.jobs.letters import dead_letters
+from ottla.pipeline.jobs.parsing import REASON
+from ottla.pipeline.jobs.topic_sink import TopicSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from ottla.pipeline.jobs.run import Run
+
+
+class MalformedChange(PipelineError):
+    """A record of a change log that cannot be read, where there is nowhere to put it."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(
+            f"{where}: {reason}. A table that left it out would be wrong without a sign; [dead_letters] with "
+            "a topic takes such records, and the pipeline goes on"
+        )
+
+
+class Changelog(Job):
+    """Change log (compacted topic or CDC) → Delta table by merge; tombstones delete."""
+
+    kind: Literal["changelog"] = "changelog"
+    source: Topics
+    changes: Changes
+    table: Merged
+    dead_letters: TopicSink | None = None
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what is wrong beyond the types of single values."""
+        yield from within("source", self.source.inspect())
+        yield from within("changes", self.changes.inspect())
+        yield from within("table", self.table.inspect())
+        if self.dead_letters is not None:
+            yield from within("dead_letters", self.dead_letters.inspect())
+        for name in self.table.partition_by:
+            if name not in self.changes.names():
+                there = ", ".join(self.changes.names())
+                yield Mistake(("table", "partition_by"), f"there is no column {name!r}; there are {there}")
+
+    def run(self, run: Run) -> None:
+        """Merge changes into the table, batch by batch."""
+        frame = self.source.stream(run.spark, {"includeHeaders": "true"})
+
+        def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
+            return self._merge(run, self.changes.add_to(batch), batch_id)
+
+        run.stream(frame, each)
+        run.wait()
+
+    def _merge(self, run: Run, read: DataFrame, batch_id: int) -> dict[str, int]:
+        rows, seen = self._newest(read)
+        if seen["dead"]:
+            self._put_away(read.where(f"{REASON} IS NOT NULL"))
+        done = self.table.merge(rows, list(self.changes.key), run.batch_key("main", batch_id))
+        return done | {"dead": seen["dead"]}
+
+    def _newest(self, read: DataFrame) -> tuple[pa.Table, dict[str, Any]]:
+        """Return the last change of each row, and how many records could not be read, in one go."""
+        from pyspark.sql import Observation, functions
+
+        seen = Observation()
+        is_dead = functions.col(REASON).isNotNull()
+        observed = read.observe(seen, functions.count_if(is_dead).alias("dead"))
+        good = observed.where(~is_dead & ~functions.col(IGNORED))
+        rows: pa.Table = newest(good, list(self.changes.key)).toArrow()
+        return rows, {"dead": int(seen.get["dead"])}
+
+    def _put_away(self, dead: DataFrame) -> None:
+        if self.dead_letters is not None:
+            self.dead_letters.write(
+                dead_letters(dead, self.name), self.source.bootstrap_servers, "dead-letters"
+            )
+            return
+        first = dead.select("topic", "partition", "offset", REASON).first()
+        assert first is not None, "there is one"
+        raise MalformedChange(
+            f"{first['topic']}-{first['partition']} at offset {first['offset']}", first[REASON]
+        )

@@ -1,0 +1,1 @@
+"""Change logs: what a record says about a row, and tables that follow."""
