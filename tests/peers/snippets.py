@@ -58,6 +58,7 @@ def run_page(
     mark: str | None = None,
     zookeeper: str = PRINTED_ZOOKEEPER,
     printed: str = PRINTED_SERVERS,
+    timeout_s: float = TIMEOUT_S,
 ) -> None:
     """Run the blocks of a page in their order, against a broker; names live on from block to block."""
     names: dict[str, object] = {"__name__": "snippet"}
@@ -65,7 +66,7 @@ def run_page(
         code = block.code.replace(printed, bootstrap_servers)
         code = code.replace(PRINTED_ZOOKEEPER, zookeeper)
         if block.language == "console":
-            run_console(code, bootstrap_servers, folder)
+            run_console(code, bootstrap_servers, folder, timeout_s)
         elif re.search(r"^def test_", code, re.MULTILINE):
             run_as_tests(code, folder)
         else:
@@ -92,7 +93,7 @@ def run_as_tests(code: str, folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def run_console(code: str, bootstrap_servers: str, folder: Path) -> None:
+def run_console(code: str, bootstrap_servers: str, folder: Path, timeout_s: float = TIMEOUT_S) -> None:
     """Run the commands of a block; compare what they print, `...` standing for anything."""
     scripts = Path(sys.executable).parent
     environment = os.environ | {
@@ -100,18 +101,18 @@ def run_console(code: str, bootstrap_servers: str, folder: Path) -> None:
         "OTTLA_BOOTSTRAP_SERVER": bootstrap_servers,
     }
     for command, expected in commands(code):
-        printed = run_command(command, environment, folder)
+        printed = run_command(command, environment, folder, timeout_s)
         assert matches(printed, expected), f"$ {command}\n{printed}\nwas expected to be\n{expected}"
 
 
-def run_command(command: str, environment: dict[str, str], folder: Path) -> str:
+def run_command(command: str, environment: dict[str, str], folder: Path, timeout_s: float) -> str:
     """Run a command line in a shell and return all it printed; what hangs is ended with all it started."""
     with subprocess.Popen(
         command, shell=True, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            return process.communicate(timeout=TIMEOUT_S)[0]
+            return process.communicate(timeout=timeout_s)[0]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise

@@ -27,12 +27,15 @@ class Sent:
 
 
 class Topics:
-    """Makes and fills topics of one cluster, from any thread. Use it as a context manager."""
+    """Makes and fills topics of one cluster, from any thread. Use it as a context manager.
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    How many records become one batch depends on how busy the machine is; `batch_size` bounds it, in bytes.
+    """
+
+    def __init__(self, bootstrap_servers: str, batch_size: int = 16_384) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._admin = LoopThread(lambda: Admin(bootstrap_servers), name="topics of a test")
-        self._producer = SyncProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
+        self._producer = SyncProducer(bootstrap_servers=bootstrap_servers, linger_ms=0, batch_size=batch_size)
 
     def __enter__(self) -> Self:
         self._admin.start()

@@ -32,7 +32,7 @@ def test_the_page_does_what_it_shows(
         (tmp_path / "orders.toml").write_text(
             declaration[1].replace(PRINTED_SERVERS, broker.bootstrap_servers)
         )
-        run_page(PAGE, broker.bootstrap_servers, tmp_path, MARK)
+        run_page(PAGE, broker.bootstrap_servers, tmp_path, MARK, timeout_s=200)
 
 
 def test_the_readme_does_what_it_shows(spark: SparkSession, tmp_path: Path) -> None:
