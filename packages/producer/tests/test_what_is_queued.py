@@ -25,6 +25,7 @@ from ottla.producer import (
     ProducerInterceptor,
     RecordMetadata,
     RecordTooLarge,
+    SyncProducer,
 )
 from ottla.producer.handover import Handover, SyncAcknowledgement
 from ottla.producer.sending import Gathering, Route, Sending
@@ -511,3 +512,27 @@ async def test_a_flush_that_takes_too_long_says_what_is_not_acknowledged() -> No
             await producer.flush(0.1)
         with pytest.raises(DeliveryTimeout):
             await sent
+
+
+async def test_what_a_program_prints_says_what_it_is_and_how_it_is_with_it() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        producer = SyncProducer(broker.bootstrap_servers)
+        shown = await asyncio.to_thread(what_is_shown, producer)
+
+    assert shown == [
+        "<SyncAcknowledgement t-0 offset 100>",
+        "<SyncAcknowledgements of 2 records done>",
+        "<SyncAcknowledgement t failed: a timestamp counts milliseconds since 1970: it cannot be -1; "
+        "None stands for now>",
+    ]
+    assert repr(producer) == f"<SyncProducer of {broker.bootstrap_servers}>"
+    assert repr(Producer("h:1")) == "<Producer of h:1, not open>"
+
+
+def what_is_shown(producer: SyncProducer) -> list[str]:
+    with producer:
+        sent, refused = producer.send("t", b"x"), producer.send("t", b"x", timestamp_ms=-1)
+        sent.result(10)
+        many = producer.send_many("t", [b"y", b"z"])
+        many.result(10)
+        return [repr(each) for each in (sent, many, refused)]

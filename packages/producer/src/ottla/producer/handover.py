@@ -68,6 +68,12 @@ class SyncAcknowledgement:
         """Whether the record is written, or given up."""
         return self._error is not None or (self._inner is not None and self._inner.done())
 
+    def __repr__(self) -> str:
+        if self._inner is not None:
+            return f"<Sync{repr(self._inner)[1:]}"
+        state = "pending" if self._error is None else f"failed: {self._error}"
+        return f"<SyncAcknowledgement {self.topic} {state}>"
+
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait until the record is written, for `timeout` seconds at most; return where.
 

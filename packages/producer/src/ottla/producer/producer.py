@@ -117,6 +117,10 @@ class Producer(RowSending):
         self._running: Running | None = None
         self._open = False
 
+    def __repr__(self) -> str:
+        state = "open" if self._open else "not open"
+        return f"<Producer of {self.config.client.bootstrap_servers}, {state}>"
+
     # --- opening and closing
 
     async def start(self) -> None:

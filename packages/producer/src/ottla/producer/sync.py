@@ -35,6 +35,9 @@ class SyncAcknowledgements:
     def __len__(self) -> int:
         return len(self._inner)
 
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._inner)[1:]}"
+
     def done(self) -> bool:
         """Whether all records are written, or given up."""
         return self._inner.done()
@@ -77,6 +80,9 @@ class SyncProducer:
             most_bytes=min(MOST_BYTES, self.config.buffer_memory),
             max_block_ms=self.config.max_block_ms,
         )
+
+    def __repr__(self) -> str:
+        return f"<SyncProducer of {self.config.client.bootstrap_servers}>"
 
     def start(self) -> Self:
         """Connect. Raises DeadlineExceeded, and what else opening a producer raises."""
