@@ -37,7 +37,7 @@ TYPING = ("mypy", "types-psutil", "nox", "rich")
 TESTING = (
     "pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "javaproperties", "uvloop",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
-    "deltalake",
+    "deltalake", "pandas",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (

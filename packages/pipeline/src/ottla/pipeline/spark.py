@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +59,21 @@ def spark_session(name: str, given: Mapping[str, Any]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers would each say that pandas 3 is not fully supported yet; what is used here of it is tested.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:PySpark does not yet fully support pandas:FutureWarning")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+    with pandas_of_any_age():
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.appName(name)
         for setting, value in settings_for(given, has_master="MASTER" in os.environ).items():
             builder = builder.config(setting, value)
         return builder.getOrCreate()
+
+
+@contextmanager
+def pandas_of_any_age() -> Iterator[None]:
+    """Within, Spark does not say that pandas 3 is not fully supported yet: what is used here is tested."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+        yield
 
 
 def is_running() -> bool:

@@ -17,6 +17,7 @@ _OURS = {
     "logs": "ottla.pipeline.jobs.logs:Logs",
     "activity": "ottla.pipeline.jobs.activity:Activity",
     "changelog": "ottla.pipeline.jobs.changelog:Changelog",
+    "alerts": "ottla.pipeline.jobs.alerts:Alerts",
     "tables": "ottla.pipeline.jobs.tables:Tables",
     "mirror": "ottla.pipeline.jobs.mirror:Mirror",
 }

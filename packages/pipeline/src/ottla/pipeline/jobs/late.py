@@ -18,7 +18,8 @@ def dropped_by_watermark(spark: SparkSession, query: str) -> int:
 
     Spark reports the number too, but only when the batch is over: what it says is lost where the process
     dies in between. It counts rows only where it drops them one by one, and no groups of rows that
-    were added up before: the first operator with state has to be one that drops duplicates.
+    were added up before: the first operator with state has to be one that drops duplicates, or that
+    gives rows to a function of ours.
     """
     for running in spark.streams.active:
         if running.name == query:

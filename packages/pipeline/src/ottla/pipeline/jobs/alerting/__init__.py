@@ -1,0 +1,1 @@
+"""Alerts: rules about metrics, and what is known of each series."""

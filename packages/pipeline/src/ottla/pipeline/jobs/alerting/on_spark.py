@@ -1,0 +1,95 @@
+"""Series as Spark keeps them: a state for each, and a time when it has to be looked at again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.alerting.alert_records import COLUMNS, alert_record
+from ottla.pipeline.jobs.alerting.metrics import LABELS, METRIC, TIME, VALUE
+from ottla.pipeline.jobs.alerting.rules import Rule
+from ottla.pipeline.jobs.alerting.series import Series
+from ottla.pipeline.spark import pandas_of_any_age
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.state import GroupState
+
+    Judge = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]
+
+_AT = "_at_ms"
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What series are judged by."""
+
+    pipeline: str
+    rules: Sequence[Rule]
+    forget_ms: int
+
+    def alerts(self, samples: DataFrame, late_after_s: float) -> DataFrame:
+        """Return alerts about samples, as columns of COLUMNS. Late samples are dropped, one by one."""
+        from pyspark.sql import functions
+
+        need_pandas()
+        metrics = sorted({rule.metric for rule in self.rules})
+        late = f"{int(late_after_s * 1_000)} milliseconds"
+        wanted = samples.where(functions.col(METRIC).isin(*metrics)).select(
+            METRIC, LABELS, TIME, functions.unix_millis(TIME).alias(_AT), VALUE
+        )
+        series = wanted.withWatermark(TIME, late).groupBy(METRIC, LABELS)
+        with pandas_of_any_age():
+            return series.applyInPandasWithState(
+                self._judge(), COLUMNS, "kept STRING", "append", "EventTimeTimeout"
+            )
+
+    def _judge(self) -> Judge:
+        """Return what Spark calls for each series that has samples, or whose time has come."""
+
+        def judge(
+            key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+        ) -> Iterator[pd.DataFrame]:
+            import pandas as pd
+
+            pairs = [pair for frame in frames for pair in zip(frame[_AT], frame[VALUE], strict=True)]
+            until_ms = state.getCurrentWatermarkMs()
+            series = Series.of(state.get[0]) if state.exists else Series()
+            rows, due_ms = self.step(series, str(key[0]), str(key[1]), pairs, until_ms)
+            if series.is_empty:
+                state.remove()
+            else:
+                state.update((series.kept(),))
+                if due_ms is not None:
+                    # Spark looks at those whose time is before the watermark.
+                    state.setTimeoutTimestamp(max(due_ms - 1, until_ms + 1))
+            if rows:
+                yield pd.DataFrame(rows)
+
+        return judge
+
+    def step(
+        self, series: Series, metric: str, labels: str, samples: Sequence[tuple[int, float]], until_ms: int
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Take samples into a series; return alerts up to a time, and when to look at it again. Pure."""
+        named: dict[str, str] = json.loads(labels)
+        rules = {rule.name: rule for rule in self.rules if rule.is_about(metric, named)}
+        own = tuple(rules.values())
+        # In order: a sum of floats depends on it, and a batch that is done again has to come out the same.
+        for at_ms, value in sorted(samples):
+            series.add(own, self.forget_ms, int(at_ms), float(value))
+        news = series.advance(own, self.forget_ms, until_ms)
+        rows = [alert_record(self.pipeline, rules.get(each.rule), each, metric, named) for each in news]
+        return rows, series.due(own, self.forget_ms)
+
+
+def need_pandas() -> None:
+    """Raise PipelineError with how to install it, where there is no pandas: Spark keeps state through it."""
+    from importlib.util import find_spec
+
+    if find_spec("pandas") is None:
+        raise PipelineError("alerts need a library: pip install 'ottla-pipeline[alerts]'")

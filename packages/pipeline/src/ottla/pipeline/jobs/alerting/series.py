@@ -1,0 +1,84 @@
+"""All that is kept of a series, between batches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
+from ottla.pipeline.jobs.alerting.alarms import News
+from ottla.pipeline.jobs.alerting.rules import Rule
+from ottla.pipeline.jobs.alerting.watches import SilenceWatch, Spans, WindowWatch
+
+
+@dataclass(slots=True)
+class Series:
+    """What rules remember of a series, by their names."""
+
+    windows: dict[str, WindowWatch] = field(default_factory=dict)
+    silences: dict[str, SilenceWatch] = field(default_factory=dict)
+    heard: Spans = field(default_factory=Spans)
+    """When there were samples: a series that is silent for very long is forgotten."""
+
+    @classmethod
+    def of(cls, kept: str) -> Series:
+        """Read what was kept."""
+        return _KEPT.validate_json(kept)
+
+    def kept(self) -> str:
+        """Return it as text."""
+        return _KEPT.dump_json(self).decode()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not self.heard.spans
+
+    def add(self, rules: Sequence[Rule], forget_ms: int, at_ms: int, value: float) -> None:
+        """Take in a sample."""
+        self.heard.add(at_ms, forget_ms)
+        for rule in rules:
+            self._watch(rule).add(rule, at_ms, value)
+
+    def advance(self, rules: Sequence[Rule], forget_ms: int, until_ms: int) -> list[News]:
+        """Return what is to be said when no sample from before a time can come any more."""
+        said = list(self._dropped({rule.name for rule in rules}, until_ms))
+        while (silence := self.heard.silence(forget_ms, until_ms)) is not None:
+            gone_ms = silence[0] + forget_ms
+            said += self._advanced(rules, gone_ms)
+            said += self._forgotten(rules, gone_ms)
+            self.heard.spans.pop(0)
+        return [*said, *self._advanced(rules, until_ms)]
+
+    def _dropped(self, there: set[str], at_ms: int) -> Iterator[News]:
+        """Forget rules that are not declared any more; what they said is over."""
+        for watches in (self.windows, self.silences):
+            for name in watches.keys() - there:
+                ended = watches.pop(name).bell.end(name, at_ms, "the rule is gone")
+                if ended is not None:
+                    yield ended
+
+    def _advanced(self, rules: Sequence[Rule], until_ms: int) -> Iterator[News]:
+        for rule in rules:
+            yield from self._watch(rule).advance(rule, until_ms)
+
+    def _forgotten(self, rules: Sequence[Rule], at_ms: int) -> Iterator[News]:
+        for rule in rules:
+            ended = self._watch(rule).forget(rule, at_ms)
+            if ended is not None:
+                yield ended
+
+    def _watch(self, rule: Rule) -> WindowWatch | SilenceWatch:
+        """Return what a rule remembers; a rule that is new begins."""
+        if rule.missing is None:
+            return self.windows.setdefault(rule.name, WindowWatch())
+        return self.silences.setdefault(rule.name, SilenceWatch())
+
+    def due(self, rules: Sequence[Rule], forget_ms: int) -> int | None:
+        """Return when it has to be looked at next, if nothing comes."""
+        known = [self.heard.due(forget_ms), *(self._watch(rule).due(rule) for rule in rules)]
+        return min((each for each in known if each is not None), default=None)
+
+
+_KEPT = TypeAdapter(Series)

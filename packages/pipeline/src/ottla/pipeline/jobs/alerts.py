@@ -1,0 +1,100 @@
+"""Alerts: rules about metrics become records when something begins to be wrong, and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from ottla.pipeline.jobs.alerting.metrics import Metrics
+from ottla.pipeline.jobs.alerting.on_spark import Judging, need_pandas
+from ottla.pipeline.jobs.alerting.rules import Rule
+from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
+from ottla.pipeline.jobs.inspecting import within
+from ottla.pipeline.jobs.late import dropped_by_watermark
+from ottla.pipeline.jobs.letters import dead_letters
+from ottla.pipeline.jobs.parsing import REASON
+from ottla.pipeline.jobs.topic_sink import TopicSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ottla.pipeline.jobs.run import EachBatch, Run
+
+_STATES = ("firing", "resolved")
+
+
+class Alerts(Job):
+    """Metrics → thresholds, anomalies and silence → a topic of alerts that fire and are resolved."""
+
+    kind: Literal["alerts"] = "alerts"
+    source: Topics
+    metrics: Metrics = Field(default_factory=Metrics)
+    rules: list[Rule] = Field(min_length=1)
+    alerts: TopicSink
+    dead_letters: TopicSink
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what is wrong beyond the types of single values."""
+        yield from within("source", self.source.inspect())
+        yield from within("metrics", self.metrics.inspect())
+        yield from within("alerts", self.alerts.inspect())
+        yield from within("dead_letters", self.dead_letters.inspect())
+        names = [rule.name for rule in self.rules]
+        for at, rule in enumerate(self.rules):
+            yield from within("rules", within(at, rule.inspect()))
+            if names.index(rule.name) != at:
+                yield Mistake(("rules", at, "name"), f"there is a rule {rule.name!r} already")
+            if rule.longest_s >= self.metrics.forget_after:
+                yield Mistake(("rules", at), "looks back longer than metrics.forget_after: raise that one")
+
+    def run(self, run: Run) -> None:
+        """Judge metrics, batch by batch."""
+        need_pandas()
+        judging = Judging(self.name, tuple(self.rules), round(self.metrics.forget_after * 1_000))
+        good = self._read(run).where(f"{REASON} IS NULL")
+        run.stream(judging.alerts(good, self.metrics.late_after), self._send(run))
+        run.stream(self._read(run).where(f"{REASON} IS NOT NULL"), self._bury(), "dead-letters")
+        run.wait()
+
+    def _read(self, run: Run) -> DataFrame:
+        return self.metrics.add_to(self.source.stream(run.spark, {"includeHeaders": "true"}))
+
+    def _send(self, run: Run) -> EachBatch:
+        from pyspark.sql import Observation, functions
+
+        def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
+            seen = Observation()
+            counted = [functions.count_if(functions.col("state") == each).alias(each) for each in _STATES]
+            self.alerts.write(
+                _records(batch.observe(seen, *counted)), self.source.bootstrap_servers, "alerts"
+            )
+            counts = {name: int(count) for name, count in seen.get.items()}
+            return counts | {"late": dropped_by_watermark(run.spark, run.query_name("main"))}
+
+        return each
+
+    def _bury(self) -> EachBatch:
+        from pyspark.sql import Observation, functions
+
+        def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
+            seen = Observation()
+            letters = dead_letters(batch.observe(seen, functions.count("*").alias("dead")), self.name)
+            self.dead_letters.write(letters, self.source.bootstrap_servers, "dead-letters")
+            return {"dead": int(seen.get["dead"])}
+
+        return each
+
+
+def _records(alerts: DataFrame) -> DataFrame:
+    """Return records in an order of their own: a batch that is done again sends the same rows as the same."""
+    from pyspark.sql import functions
+
+    said = {"alert-id": functions.col("id"), "alert-state": functions.col("state")}
+    headers = [
+        functions.struct(functions.lit(name).alias("key"), value.cast("binary").alias("value"))
+        for name, value in said.items()
+    ]
+    in_order = alerts.repartition(1).sortWithinPartitions("at_ms", "key", "id")
+    return in_order.select("key", "value", functions.array(*headers).alias("headers"))
