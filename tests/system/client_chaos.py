@@ -44,6 +44,7 @@ from chaos_writers import available_ways as ways_to_send
 
 from ottla.broker.testing import BrokerProcess, free_port
 from ottla.client.admin import Admin
+from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError, TopicAlreadyExists
@@ -100,7 +101,8 @@ class Round:
                 watch = tasks.create_task(self._watch_commits(admin))
                 await self._load(tasks, admin)
                 watch.cancel()
-            await admin.topics.delete(self.topic)
+            with contextlib.suppress(NoSuchTopic):  # likewise
+                await admin.topics.delete(self.topic)
         self.wrong += [line for writer in self.writers for line in writer.wrong]
         self.wrong += [line for member in self.members for line in member.wrong]
 

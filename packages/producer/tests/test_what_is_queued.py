@@ -75,6 +75,15 @@ async def test_a_batch_that_was_sent_still_knows_its_size_and_is_not_sent_again(
                 await producer.send_batch(batch, "t", partition=0)
 
 
+@pytest.mark.parametrize(("when", "error"), [(-5, ValueError), (1.5, TypeError), ("now", TypeError)])
+async def test_a_batch_takes_only_times_that_can_be(when: Any, error: type[Exception]) -> None:
+    async with serving(ScriptedBroker()) as broker, Producer(broker.bootstrap_servers) as producer:
+        batch = producer.create_batch()
+        with pytest.raises(error):
+            batch.append(value=b"x", timestamp=when)
+        assert batch.record_count() == 0
+
+
 async def test_a_batch_for_a_partition_that_is_not_there_can_be_sent_elsewhere() -> None:
     async with serving(ScriptedBroker()) as broker:
         async with Producer(broker.bootstrap_servers) as producer:

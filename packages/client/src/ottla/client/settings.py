@@ -24,7 +24,7 @@ from ottla.client.properties import parse
 log = logging.getLogger(__name__)
 
 SETTINGS = "ottla.settings"
-"""The entry points that tell of settings: a config class, or a callable that returns the rows of a table."""
+"""The entry points that name config classes, so that a setting of another client is known as that."""
 
 T = TypeVar("T")
 C = TypeVar("C")

@@ -436,7 +436,7 @@ cdef class BatchBuilder:
                 raise TypeError(f"a batch takes bytes, not {type(what).__name__}: serialize before")
         if self._closed:
             return None
-        stamp = ottla_wall_ms() if timestamp is None else timestamp
+        stamp = ottla_wall_ms() if timestamp is None else whole_ms(timestamp)
         index = _put_record(self._batch, key, value, packed_headers(headers), stamp)
         return None if index < 0 else BatchedRecord(index, self._batch._position, stamp)
 
