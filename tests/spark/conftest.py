@@ -19,12 +19,20 @@ if TYPE_CHECKING:
 Options = Mapping[str, object]
 
 
+TIMEOUT_S = 300
+"""For a test that says nothing else. One that is cut off in a call to Java spoils Spark for all others."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip everything here where there is no Java, and say what to install."""
+    """Skip everything here where there is no Java, and say what to install; have patience where there is."""
     missing = missing_java()
     for item in items:
-        if missing and "tests/spark/" in item.path.as_posix():
+        if "tests/spark/" not in item.path.as_posix():
+            continue
+        if missing:
             item.add_marker(pytest.mark.skip(reason=missing))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

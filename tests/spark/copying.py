@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from ottla.protocol.topics import TopicPartition
 
 DRIVER = Path(__file__).with_name("copying_driver.py")
 LAST_RUN_TIMEOUT_S = 300
+STARTS = 4
+"""How often a driver may give up by itself: Spark waits just ten seconds for a Python that it starts."""
 
 
 @dataclass
@@ -61,32 +64,70 @@ class Copying:
 
     def run_and_kill(self, chance: random.Random, *, workers_too: bool) -> list[int]:
         """Kill a driver some moment after its first batch; return the batches that it said were done."""
-        with self.start() as driver:
-            batches = self._until_first_batch(driver)
+        with self._under_way() as (driver, batches):
             # The moment is drawn: a batch takes some tenths of a second, its transaction some hundredths.
             time.sleep(chance.uniform(0, 1.5))
             kill(driver, workers_too=workers_too)
             return batches + [int(line) for line in driver.stdout or () if line.strip().isdigit()]
 
+    def run_through(self, harm: Callable[[subprocess.Popen[str]], None], times: int) -> int:
+        """Do harm after each of the first batches, and let the driver go on; return how often it was done.
+
+        The driver ends when it has everything, or when the harm was too much for it.
+        """
+        done = 0
+        with self._under_way() as (driver, _):
+            while done < times and driver.poll() is None:
+                harm(driver)
+                done += 1
+                self._next_batch(driver)
+            driver.communicate(timeout=LAST_RUN_TIMEOUT_S)
+        return done
+
     def run(self) -> None:
         """Let a driver copy what is left."""
-        with self.start() as driver:
-            try:
-                driver.communicate(timeout=LAST_RUN_TIMEOUT_S)
-            finally:
-                kill(driver, workers_too=True)
-        assert driver.returncode == 0, self.last_words()
+        for _ in range(STARTS):
+            with self.start() as driver:
+                try:
+                    driver.communicate(timeout=LAST_RUN_TIMEOUT_S)
+                finally:
+                    kill(driver, workers_too=True)
+            if driver.returncode == 0:
+                return
+        raise AssertionError(self.last_words())
+
+    @contextmanager
+    def _under_way(self) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+        """Give a driver whose first batch is done, and that batch; nothing is left of it afterwards."""
+        for _ in range(STARTS):
+            with self.start() as driver:
+                try:
+                    if batch := self._next_batch(driver):
+                        yield driver, batch
+                        return
+                finally:
+                    kill(driver, workers_too=True)
+        raise AssertionError(f"driver {self.life} ended before its first batch:\n{self.last_words()}")
 
     def last_words(self) -> str:
         """Return the end of what the last driver wrote."""
         return (self.folder / f"driver-{self.life}.log").read_text()[-6_000:]
 
-    def _until_first_batch(self, driver: subprocess.Popen[str]) -> list[int]:
+    def _next_batch(self, driver: subprocess.Popen[str]) -> list[int]:
+        """Wait until the driver says that a batch is done; nothing when it ended."""
         assert driver.stdout is not None
         for line in driver.stdout:
             if line.strip().isdigit():
                 return [int(line)]
-        raise AssertionError(f"driver {self.life} ended before its first batch:\n{self.last_words()}")
+        return []
+
+
+def kill_python_workers(driver: subprocess.Popen[str]) -> None:
+    """Kill the Python processes that work for Spark, and leave the driver, its JVM and their parent alone."""
+    for each in psutil.Process(driver.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if each.name() != "java" and not each.children():
+                each.kill()
 
 
 def kill(driver: subprocess.Popen[str], *, workers_too: bool) -> None:

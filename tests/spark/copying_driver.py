@@ -1,8 +1,8 @@
-"""A driver that copies a topic into another exactly once, until it has everything or is killed.
+"""A driver that copies a topic exactly once, until it has everything or is killed: into a topic, or a lake.
 
 Its one argument is JSON: servers, source, target, checkpoint, folder (for Spark), and maybe master, at_once
-(rows of a batch), and options of the sink. Says `ready` when Spark is up, then the number of each batch that
-is done.
+(rows of a batch), lake (a folder for Parquet, in place of the target), and options of the sink. Says `ready`
+when Spark is up, then the number of each batch that is done.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def main(given: dict[str, Any]) -> None:
         )
         print("ready", flush=True)
         query = (
-            rows.writeStream.format("ottla")
-            .options(**servers, topic=given["target"], delivery="exactly-once", **given.get("options", {}))
+            sink(rows, given)
             .option("checkpointLocation", given["checkpoint"])
             .trigger(availableNow=True)
             .start()
@@ -47,6 +46,14 @@ def main(given: dict[str, Any]) -> None:
             time.sleep(0.02)
         query.awaitTermination()
         say(query.lastProgress, said)
+
+
+def sink(rows: Any, given: dict[str, Any]) -> Any:
+    """Return what writes the rows."""
+    if "lake" in given:
+        return rows.writeStream.format("parquet").option("path", given["lake"])
+    options = {"kafka.bootstrap.servers": given["servers"], **given.get("options", {})}
+    return rows.writeStream.format("ottla").options(**options, topic=given["target"], delivery="exactly-once")
 
 
 def say(progress: Any, said: int) -> int:

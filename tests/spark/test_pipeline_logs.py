@@ -109,6 +109,7 @@ required = "time"
 """
 
 
+@pytest.mark.slice
 def test_json(spark: SparkSession, logs: Logs) -> None:
     logs.send(
         '{"time": "2024-05-01T06:30:00Z", "level": "INFO", "code": 3}',
@@ -244,6 +245,7 @@ def _check(spark: SparkSession, logs: Logs, pipeline: Pipeline, count: int) -> N
     assert counts == {"good": len(good), "dead": len(bad)}, "what is done again counts once"
 
 
+@pytest.mark.slice
 def test_killed_between_writing_and_committing(spark: SparkSession, logs: Logs, tmp_path: Path) -> None:
     logs.send(*lines(400))
     logs.declare('format = "nginx"', per_batch=100)

@@ -136,6 +136,7 @@ def message(failure: pytest.ExceptionInfo[Exception]) -> str:
 # --- the same rows
 
 
+@pytest.mark.slice
 def test_rows_are_those_of_the_broker_one_by_one(
     orders: str,
     data: Path,
@@ -314,6 +315,7 @@ def test_options_that_cannot_be_are_explained(
     assert expected in message(failure)
 
 
+@pytest.mark.slice
 def test_a_damaged_segment_is_named(
     orders: str, data: Path, tmp_path: Path, segments: Callable[..., DataFrame]
 ) -> None:

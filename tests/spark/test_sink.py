@@ -79,6 +79,7 @@ def source(spark: SparkSession, options: dict[str, str], topic: str, **more: str
 # --- batches
 
 
+@pytest.mark.slice
 def test_every_column_of_a_record_is_written(
     spark: SparkSession, options: dict[str, str], topic: str
 ) -> None:
@@ -225,6 +226,7 @@ def test_what_a_topic_has_is_not_written_over(
 # --- streams
 
 
+@pytest.mark.slice
 def test_a_stream_arrives_with_all_its_rows(
     spark: SparkSession,
     options: dict[str, str],
@@ -258,6 +260,7 @@ def test_a_stream_goes_on_where_it_was(
     assert values(spark, options, target) == values(spark, options, topic)
 
 
+@pytest.mark.slice
 def test_a_batch_that_comes_again_has_the_same_ids(
     spark: SparkSession,
     options: dict[str, str],

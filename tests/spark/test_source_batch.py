@@ -68,6 +68,7 @@ def timed(topics: Topics) -> str:
 # --- columns
 
 
+@pytest.mark.slice
 def test_a_row_has_all_that_a_record_has(table: Table, topics: Topics, fresh: Callable[[str], str]) -> None:
     name = topics.create(fresh("columns"))
     topics.send(
@@ -122,6 +123,7 @@ def test_the_time_of_the_broker_is_told_apart(
 # --- what to read
 
 
+@pytest.mark.slice
 def test_topics_are_named_found_by_a_pattern_or_assigned(
     table: Table, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -156,6 +158,7 @@ def test_without_options_everything_is_read(table: Table, filled: str) -> None:
     ) == names(5, 3)
 
 
+@pytest.mark.slice
 def test_offsets_say_from_where_and_up_to_where(table: Table, filled: str) -> None:
     begin = {"subscribe": filled, "startingOffsets": offsets(filled, 2, -2, -2)}
 
@@ -219,6 +222,7 @@ def test_a_schema_cannot_be_given(spark: SparkSession, topics: Topics, filled: s
 # --- data loss
 
 
+@pytest.mark.slice
 def test_records_that_are_gone_are_an_error_unless_that_is_allowed(
     table: Table, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -256,6 +260,7 @@ def test_partitions_are_cut_into_as_many_tasks_as_wanted(table: Table, filled: s
     assert tasks(maxRecordsPerPartition=4, minPartitions=8) == 8
 
 
+@pytest.mark.slice
 def test_a_task_reads_more_than_one_batch(table: Table, topics: Topics, fresh: Callable[[str], str]) -> None:
     from pyspark.sql import functions as of
 
@@ -314,6 +319,7 @@ def test_a_filter_leaves_the_same_rows_whether_it_is_pushed_or_not(
         spark.conf.set(PUSHDOWN, "true")
 
 
+@pytest.mark.slice
 def test_a_filter_on_the_time_begins_at_the_first_record_late_enough(table: Table, timed: str) -> None:
     found = table({"subscribe": timed}).where("timestamp >= timestamp_seconds(5)")
 
@@ -361,6 +367,7 @@ def test_brokers_that_do_not_answer_are_an_error_in_good_time(table: Table, fill
 # --- values
 
 
+@pytest.mark.slice
 def test_json_is_decoded_and_what_is_none_is_kept_aside(
     table: Table, topics: Topics, fresh: Callable[[str], str]
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_stream_begins_behind_the_last_record(
     assert values(query.read()) == ["0-3", "0-4"]
 
 
+@pytest.mark.slice
 def test_a_stream_begins_where_options_say_and_has_the_columns_of_a_table(
     stream: Streams, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -108,6 +109,7 @@ def test_what_cannot_be_read_is_said_in_words(
 # --- how much at once
 
 
+@pytest.mark.slice
 def test_a_trigger_takes_no_more_than_allowed_shared_by_what_partitions_have(
     stream: Streams, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_trigger_takes_no_more_than_allowed_shared_by_what_partitions_have(
     assert Counter(row.partition for row in query.batches[0]) == {0: 15, 1: 5}
 
 
+@pytest.mark.slice
 def test_available_now_stops_where_topics_ended_at_its_start(
     stream: Streams, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -187,6 +190,7 @@ def test_a_batch_is_cut_into_tasks(stream: Streams, topics: Topics, fresh: Calla
     assert tasks == [4, 2]
 
 
+@pytest.mark.slice
 def test_progress_shows_how_far_behind_a_query_is(
     stream: Streams, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -206,6 +210,7 @@ def test_progress_shows_how_far_behind_a_query_is(
 # --- going on
 
 
+@pytest.mark.slice
 def test_a_query_goes_on_where_it_stopped(
     stream: Streams, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
