@@ -24,6 +24,7 @@ from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.state import StateFile
 from ottla.producer import SyncProducer
 from ottla.protocol.topics import TopicPartition
+from peers.copies import check_translations, names, read, varied, what
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
@@ -101,45 +102,6 @@ def mirrored(
     return Mirrored(tmp_path, source.bootstrap_servers, cluster.bootstrap_servers, fresh("orders"))
 
 
-def read(servers: str, topic: str) -> list[ConsumerRecord]:
-    with SyncConsumer(
-        topic, bootstrap_servers=servers, auto_offset_reset="earliest", isolation_level="read_committed",
-        consumer_timeout_ms=1_500,
-    ) as consumer:  # fmt: skip
-        return list(consumer)
-
-
-def names(servers: str, stem: str) -> set[str]:
-    """Return the topics that have a word in their names."""
-
-    async def ask() -> set[str]:
-        async with Admin(servers) as admin:
-            return {each.name for each in await admin.topics.list() if stem in each.name}
-
-    return asyncio.run(ask())
-
-
-def what(records: list[ConsumerRecord]) -> dict[int, list[tuple[object, ...]]]:
-    """Return all that a copy has to keep, in order, by partition."""
-    found: dict[int, list[tuple[object, ...]]] = {}
-    for each in records:
-        kept = (each.key, each.value, each.timestamp, tuple(each.headers))
-        found.setdefault(each.partition, []).append(kept)
-    return found
-
-
-def varied(count: int, start: int = 0) -> list[Sent]:
-    return [
-        Sent(
-            key=None if number % 5 == 0 else b"key-%d" % (number % 17),
-            value=None if number % 11 == 0 else b"value-%d" % number,
-            timestamp_ms=1_714_557_600_000 + number,
-            headers=(("number", b"%d" % number), ("empty", None)) if number % 3 else (),
-        )
-        for number in range(start, start + count)
-    ]
-
-
 def test_records_are_copied_as_they_are_and_once(mirrored: Mirrored, topics: Topics) -> None:
     topics.create(mirrored.topic, 3, retention_ms="123456789012")
     topics.send(mirrored.topic, varied(500))
@@ -150,12 +112,7 @@ def test_records_are_copied_as_they_are_and_once(mirrored: Mirrored, topics: Top
     originals, copies = mirrored.originals(), mirrored.copies()
     assert len(copies) == 600
     assert what(copies) == what(originals)
-    mapping = mirrored.mapping()
-    copied = {(each.partition, each.offset): each.timestamp for each in copies}
-    for each in originals:
-        offset = mapping[each.topic_partition].translate(each.offset)
-        assert offset is not None
-        assert copied[each.partition, offset] == each.timestamp
+    check_translations(mirrored.mapping(), originals, copies)
 
 
 def test_copies_have_the_partitions_and_settings_of_their_originals(
@@ -177,7 +134,7 @@ def test_copies_have_the_partitions_and_settings_of_their_originals(
 
 
 def test_gaps_of_the_original_are_in_the_mapping(mirrored: Mirrored, topics: Topics) -> None:
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     topics.send(mirrored.topic, varied(50))
     topics.delete_records({TopicPartition(mirrored.topic, 0): 20})
     mirrored.once()
@@ -191,12 +148,12 @@ def test_new_topics_of_a_pattern_join_while_it_runs(
     stem = fresh("many")
     pattern = f'pattern = "{stem}-.*"'
     mirrored = Mirrored(tmp_path, source.bootstrap_servers, cluster.bootstrap_servers, f"{stem}-a", pattern)
-    topics.create(f"{stem}-a")
-    topics.create(f"{stem}x")
+    topics.create(f"{stem}-a", retention_ms="-1")
+    topics.create(f"{stem}x", retention_ms="-1")
     topics.send(f"{stem}-a", varied(10))
     with mirrored.process() as running:
         _until(lambda: len(mirrored.copies()) == 10)
-        topics.create(f"{stem}-b", 2)
+        topics.create(f"{stem}-b", 2, retention_ms="-1")
         topics.send(f"{stem}-b", varied(20))
         _until(lambda: len(read(mirrored.target, f"{stem}-b")) == 20)
         running.terminate()
@@ -206,7 +163,7 @@ def test_new_topics_of_a_pattern_join_while_it_runs(
 
 
 def test_a_group_moves_over_and_misses_nothing(mirrored: Mirrored, topics: Topics) -> None:
-    topics.create(mirrored.topic, 2)
+    topics.create(mirrored.topic, 2, retention_ms="-1")
     topics.send(mirrored.topic, varied(300))
     topics.delete_records({TopicPartition(mirrored.topic, 0): 40})
     group = f"{mirrored.name}-billing"
@@ -235,7 +192,7 @@ def _read_some(servers: str, topic: str, group: str, count: int | None) -> list[
 
 
 def test_another_writer_is_noticed(mirrored: Mirrored, topics: Topics) -> None:
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     topics.send(mirrored.topic, varied(10))
     mirrored.once()
     with SyncProducer(bootstrap_servers=mirrored.target) as producer:
@@ -246,7 +203,7 @@ def test_another_writer_is_noticed(mirrored: Mirrored, topics: Topics) -> None:
 
 
 def test_records_that_are_gone_before_they_were_copied_end_it(mirrored: Mirrored, topics: Topics) -> None:
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     topics.send(mirrored.topic, varied(10))
     mirrored.once()
     topics.send(mirrored.topic, varied(10, 10))
@@ -264,18 +221,18 @@ def test_records_that_are_gone_before_they_were_copied_end_it(mirrored: Mirrored
 
 
 def test_a_topic_that_was_made_again_ends_it(mirrored: Mirrored, topics: Topics) -> None:
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     topics.send(mirrored.topic, varied(10))
     mirrored.once()
     topics.delete(mirrored.topic)
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     topics.send(mirrored.topic, varied(5))
     with pytest.raises(PipelineError, match="deleted and made again"):
         mirrored.once()
 
 
 def test_a_mirror_without_its_copy_is_refused(mirrored: Mirrored, topics: Topics) -> None:
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     for number in range(2):
         topics.send(mirrored.topic, varied(10, number * 10))
         mirrored.once()
@@ -290,7 +247,7 @@ def test_topics_are_left_out_and_renamed(
 ) -> None:
     stem = fresh("left-out")
     for name in (f"{stem}-a", f"{stem}-tmp-b", f"{stem}-c"):
-        topics.create(name)
+        topics.create(name, retention_ms="-1")
         topics.send(name, varied(5))
     Mirrored(
         tmp_path, source.bootstrap_servers, cluster.bootstrap_servers, stem, f'pattern = "{stem}-.*"',
@@ -301,7 +258,7 @@ def test_topics_are_left_out_and_renamed(
 
 
 def test_a_mirror_begins_with_what_is_new_if_it_is_told_to(mirrored: Mirrored, topics: Topics) -> None:
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     topics.send(mirrored.topic, varied(10))
     text = mirrored.file.read_text().replace("[target]", 'starting_offsets = "latest"\n[target]')
     mirrored.file.write_text(text)
@@ -317,7 +274,7 @@ def test_a_mirror_begins_with_what_is_new_if_it_is_told_to(mirrored: Mirrored, t
 def test_a_topic_that_came_from_there_is_not_mirrored_back(
     mirrored: Mirrored, topics: Topics, tmp_path: Path
 ) -> None:
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     topics.send(mirrored.topic, varied(10))
     mirrored.once()
     back = Mirrored(tmp_path, mirrored.target, mirrored.source, mirrored.topic, name="back")
@@ -335,10 +292,10 @@ def test_clusters_are_mirrored_both_ways_when_copies_have_names_of_their_own(
     pattern = f'pattern = ".*{stem}"'
     there = Mirrored(tmp_path, north, south, stem, pattern, 'rename = "north.{topic}"', f"there-{stem}")
     back = Mirrored(tmp_path, south, north, stem, pattern, 'rename = "south.{topic}"', f"back-{stem}")
-    topics.create(stem)
+    topics.create(stem, retention_ms="-1")
     topics.send(stem, varied(10))
     with Topics(south) as others:
-        others.create(stem)
+        others.create(stem, retention_ms="-1")
         others.send(stem, varied(7))
     for _ in range(3):
         there.once()
@@ -353,7 +310,7 @@ def test_within_one_cluster_copies_are_not_copied_again(
     tmp_path: Path, source: BrokerProcess, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
     stem = fresh("within")
-    topics.create(stem)
+    topics.create(stem, retention_ms="-1")
     topics.send(stem, varied(3))
     servers = source.bootstrap_servers
     mirrored = Mirrored(tmp_path, servers, servers, stem, f'pattern = ".*{stem}"', 'rename = "copy.{topic}"')
@@ -365,7 +322,7 @@ def test_within_one_cluster_copies_are_not_copied_again(
 def test_transactions_are_used_where_the_target_has_them(
     mirrored: Mirrored, topics: Topics, cluster: Cluster
 ) -> None:
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     topics.send(mirrored.topic, varied(10))
     mirrored.file.write_text(
         mirrored.file.read_text().replace("[source]", 'delivery = "exactly-once"\n[source]')
@@ -383,7 +340,7 @@ def test_transactions_are_used_where_the_target_has_them(
 def test_a_mirror_goes_on_when_its_delivery_is_changed(
     mirrored: Mirrored, topics: Topics, cluster: Cluster
 ) -> None:
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     declared = mirrored.file.read_text()
     for number, delivery in enumerate(("dedupe", "auto", "dedupe", "auto")):
         mirrored.file.write_text(declared.replace("[source]", f'delivery = "{delivery}"\n[source]', 1))
@@ -399,7 +356,7 @@ def test_what_was_planned_before_a_crash_is_told_from_what_was_written(
     mirrored.file.write_text(
         mirrored.file.read_text().replace("[source]", 'delivery = "dedupe"\n[source]', 1)
     )
-    topics.create(mirrored.topic)
+    topics.create(mirrored.topic, retention_ms="-1")
     partition = TopicPartition(mirrored.topic, 0)
     topics.send(mirrored.topic, varied(5))
     mirrored.once()
@@ -415,7 +372,7 @@ def test_what_was_planned_before_a_crash_is_told_from_what_was_written(
     assert [mirrored.mapping()[partition].translate(each) for each in (0, 11, 12, 17)] == [0, 11, 12, 17]
 
 
-def _until(is_so: Callable[[], bool], timeout_s: float = 60) -> None:
+def _until(is_so: Callable[[], bool], timeout_s: float = 90) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline, "it did not become so in time"
@@ -424,7 +381,7 @@ def _until(is_so: Callable[[], bool], timeout_s: float = 60) -> None:
 
 def _kill_and_finish(mirrored: Mirrored, topics: Topics, rounds: int) -> None:
     """Kill mirrors while records come in, finish, and hold the copy against the original."""
-    topics.create(mirrored.topic, 3)
+    topics.create(mirrored.topic, 3, retention_ms="-1")
     sent = 0
     for number in range(rounds):
         sent += _send_until_killed(mirrored, topics, sent, more_rounds=1 + number % 4)
@@ -432,13 +389,7 @@ def _kill_and_finish(mirrored: Mirrored, topics: Topics, rounds: int) -> None:
     originals, copies = mirrored.originals(), mirrored.copies()
     assert len(copies) == sent
     assert what(copies) == what(originals)
-    mapping = mirrored.mapping()
-    copied = {(each.partition, each.offset): each.timestamp for each in copies}
-    for each in originals:
-        assert (
-            copied[each.partition, mapping[each.topic_partition].translate(each.offset) or 0]
-            == each.timestamp
-        )
+    check_translations(mirrored.mapping(), originals, copies)
 
 
 def _send_until_killed(mirrored: Mirrored, topics: Topics, start: int, more_rounds: int) -> int:

@@ -126,6 +126,32 @@ def test_times_that_are_too_young_wait(engine: sa.Engine) -> None:
     assert [each.key for each in reader.next()] == [b"1"]
 
 
+def test_times_wait_a_little_where_nothing_is_said(engine: sa.Engine) -> None:
+    do(engine, "CREATE TABLE people (id INTEGER PRIMARY KEY, changed DATETIME)")
+    do(engine, "INSERT INTO people VALUES (1, '2024-05-01 11:59:54.0'), (2, '2024-05-01 11:59:56.0')")
+    reader = Reader(engine, Followed(table="people", follow=["changed", "id"]))
+    assert [each.key for each in reader.next()] == [b"1"]
+
+
+def test_a_time_alone_tells_no_rows_apart(engine: sa.Engine) -> None:
+    do(engine, "CREATE TABLE people (id INTEGER PRIMARY KEY, changed DATETIME, born DATE)")
+    for column in ("changed", "born"):
+        with pytest.raises(DatabaseFailed, match="add a column that is unique"):
+            Reader(engine, Followed(table="people", follow=[column])).next()
+
+
+def test_a_delay_needs_a_time(engine: sa.Engine, by_number: Reader) -> None:
+    with pytest.raises(DatabaseFailed, match="is no time"):
+        Reader(engine, Followed(table="orders", follow=["id"], delay=5.0)).next()
+
+
+def test_columns_of_types_that_nobody_knows_can_be_followed(engine: sa.Engine) -> None:
+    do(engine, "CREATE TABLE things (name, what TEXT)", "INSERT INTO things VALUES ('a', 'x'), ('b', 'y')")
+    reader = Reader(engine, Followed(table="things", follow=["name"]))
+    assert [each.key for each in reader.next()] == [b"a", b"b"]
+    assert reader.next() == []
+
+
 def test_rows_without_a_place_are_refused(engine: sa.Engine) -> None:
     do(
         engine,

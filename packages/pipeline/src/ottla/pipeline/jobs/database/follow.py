@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -34,7 +34,7 @@ class Followed(Table):
     topic: str | None = None
     """Where its rows go; the table's name where nothing is said."""
     follow: Names = Field(examples=[["id"]], min_length=1)
-    """Columns that only grow: a number, or a time and then a number or text that is unique."""
+    """Columns that only grow: a whole number, or a time and then a number or text that is unique."""
     key: Names = Field(default_factory=list)
     """The columns of records' keys; where nothing is said the last of `follow`."""
     columns: Names = Field(default_factory=list)
@@ -46,7 +46,8 @@ class Followed(Table):
     overlap: int = Field(default=1_000, ge=0)
     """How far below the last number numbers that were left out are looked for: see `holes`."""
     delay: Seconds | None = None
-    """How old a time has to be, where a table is followed by one: what began earlier may commit later."""
+    """How old a time has to be, where a table is followed by one: what began earlier may commit later. Five
+    seconds where nothing is said."""
     rows_per_batch: int = Field(default=1_000, ge=1)
 
     def inspect(self) -> Iterator[Mistake]:
@@ -60,8 +61,14 @@ class Followed(Table):
         return self.topic or self.table.rpartition(".")[2]
 
 
+USUAL_DELAY_S = 5.0
+
+
 class Follower:
-    """Asks a table for rows that are new, and knows how far it is."""
+    """Asks a table for rows that are new, and knows how far it is.
+
+    Raises DatabaseFailed for columns by which rows would be lost.
+    """
 
     def __init__(self, declared: Followed, table: sa.Table, saved: Mapping[str, Any]) -> None:
         self._declared = declared
@@ -75,6 +82,8 @@ class Follower:
         self._holes: tuple[int, ...] = tuple(saved.get("holes", ()))
         if declared.timestamp:
             column_of(table, declared.timestamp)
+        self._delay_s = self._chosen_delay_s()
+        self._refuse_time_alone()
 
     def state(self) -> dict[str, Any]:
         """Return how far it is, as JSON."""
@@ -116,13 +125,32 @@ class Follower:
         if self._place is not None:
             later = _later(self._follow, self._place)
             yield sa.or_(later, self._follow[0].in_(self._holes)) if self._holes else later
-        if self._declared.delay is not None:
-            yield self._follow[0] <= self._settled(now)
+        if self._delay_s is not None:
+            yield self._follow[0] <= self._settled(now, self._delay_s)
         if self._declared.where is not None:
             yield sa.text(f"({self._declared.where})")
 
-    def _settled(self, now: datetime) -> datetime:
-        until = now - timedelta(seconds=self._declared.delay or 0)
+    def _chosen_delay_s(self) -> float | None:
+        declared = self._declared
+        if _type(self._follow[0]) is datetime:
+            return USUAL_DELAY_S if declared.delay is None else declared.delay
+        if declared.delay is not None:
+            raise DatabaseFailed(
+                f"table {self._table.fullname!r} has a delay, and {declared.follow[0]!r}, by which it is "
+                "followed, is no time: leave delay out; for numbers there is overlap"
+            )
+        return None
+
+    def _refuse_time_alone(self) -> None:
+        last = self._follow[-1]
+        if _type(last) in (datetime, date):
+            raise DatabaseFailed(
+                f"table {self._table.fullname!r} is followed by the time {last.name!r} alone, and rows of "
+                f"the same time could be lost: add a column that is unique, follow = ['{last.name}', 'id']"
+            )
+
+    def _settled(self, now: datetime, delay_s: float) -> datetime:
+        until = now - timedelta(seconds=delay_s)
         return until if getattr(self._follow[0].type, "timezone", False) else until.replace(tzinfo=None)
 
     def _record(self, row: Mapping[str, Any], prefix: str) -> Record:
@@ -141,7 +169,15 @@ class Follower:
         return place
 
     def _is_numbered(self) -> bool:
-        return len(self._follow) == 1 and self._follow[0].type.python_type is int
+        return len(self._follow) == 1 and _type(self._follow[0]) is int
+
+
+def _type(column: sa.Column[Any]) -> type | None:
+    """Return what values of a column are in Python; None for types that SQLAlchemy cannot say it of."""
+    try:
+        return column.type.python_type
+    except NotImplementedError:
+        return None
 
 
 def _later(columns: Sequence[sa.Column[Any]], place: Place) -> sa.ColumnElement[bool]:

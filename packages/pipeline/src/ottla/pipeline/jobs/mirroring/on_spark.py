@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ottla.client.admin import Admin
 from ottla.client.blocking import LoopThread
-from ottla.pipeline.jobs.mirroring.copier import Copier, copier, fence
-from ottla.pipeline.jobs.mirroring.copying import by_partition
-from ottla.pipeline.jobs.mirroring.mapping import OffsetMapping
-from ottla.pipeline.jobs.mirroring.mapping_topic import mapping_reader
+from ottla.pipeline.jobs.mirroring.copier import fence
 from ottla.pipeline.jobs.mirroring.session import Session, session
-from ottla.pipeline.jobs.mirroring.sides import Sides
+from ottla.pipeline.jobs.mirroring.spark_task import Task, write_as
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from ottla.pipeline.jobs.mirror import Mirror
     from ottla.pipeline.jobs.run import Run
 
-_COPIED = "copied BIGINT"
 _FENCES_AT_ONCE = 8
 
 
@@ -72,10 +63,14 @@ class Driver:
     def copy(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Copy a batch; return how many records were not there yet."""
         self._desk.call(self._refresh)
-        task = self._task()
-        rows = batch.mapInArrow(task.rows, _COPIED).collect()
+        before = self._copied()
+        write_as(self._task(), batch)
         self._desk.call(self._after)
-        return {"copied": sum(each.copied for each in rows)}
+        return {"copied": self._copied() - before}
+
+    def _copied(self) -> int:
+        """Return how many records the mapping knows to be copied."""
+        return sum(span.count for spans in self._session.mapping.spans.values() for span in spans)
 
     def _task(self) -> Task:
         opened = self._session
@@ -110,50 +105,3 @@ class Driver:
         async with asyncio.TaskGroup() as ending:
             for each in self._partitions:
                 ending.create_task(end(each))
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a task has to know: it goes to workers of Spark."""
-
-    sides: Sides
-    known: OffsetMapping
-    """What the mapping had of these partitions up to `next_offset`."""
-    next_offset: int
-
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copy rows; yield how many were not there yet."""
-        import pyarrow as pa
-
-        copied = asyncio.run(self._copy_all(batches))
-        yield pa.RecordBatch.from_pydict({"copied": pa.array([copied], pa.int64())})
-
-    async def _copy_all(self, batches: Iterable[pa.RecordBatch]) -> int:
-        copied = 0
-        async with AsyncExitStack() as stack:
-            client = self.sides.target_client()
-            target = await stack.enter_async_context(Admin(client.bootstrap_servers, client))
-            copiers: dict[TopicPartition, Copier] = {}
-            for rows in batches:
-                for partition, some in by_partition(rows).items():
-                    if partition.topic in self.sides.ignored:
-                        continue
-                    if partition not in copiers:
-                        copiers[partition] = await self._open(stack, target, partition)
-                    copied += await copiers[partition].copy(some)
-        return copied
-
-    async def _open(self, stack: AsyncExitStack, target: Admin, partition: TopicPartition) -> Copier:
-        """Go on with a partition, where another attempt of this task may have left it.
-
-        The producer comes first: from then on nobody else can write to the copy, where there are
-        transactions, and what the mapping says stays so.
-        """
-        known = self.known.part([partition])
-        found = await stack.enter_async_context(copier(self.sides, known, target, str(partition)))
-        reading = mapping_reader(self.sides.target_client(), target, self.sides.mapping_topic)
-        reader = await stack.enter_async_context(reading)
-        reader.begin(self.next_offset)
-        await reader.read_into(known)
-        await found.open([partition])
-        return found

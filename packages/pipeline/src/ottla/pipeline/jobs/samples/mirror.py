@@ -10,7 +10,7 @@ from ottla.producer import ProducerRecord, SyncProducer
 
 TOPIC = "shop-payments"
 
-_BEGIN = datetime(2024, 5, 1, 6, 0, tzinfo=UTC)
+_EVERY = timedelta(seconds=20)
 _CUSTOMERS = ("anna", "josef", "maija", "olga", "timo")
 _WAYS = (b"card", b"cash")
 
@@ -18,13 +18,15 @@ _WAYS = (b"card", b"cash")
 def payments(topic: str, count: int, seed: int = 1) -> Iterator[ProducerRecord]:
     """Yield payments; every fortieth has no value, as one that was called off."""
     chance = random.Random(seed)
+    # Up to now: brokers delete what is older than a week.
+    begin = datetime.now(UTC) - count * _EVERY
     for number in range(count):
         cents = chance.randrange(100, 5_000)
         yield ProducerRecord(
             topic,
             None if number % 40 == 39 else b"%d.%02d" % divmod(cents, 100),
             chance.choice(_CUSTOMERS).encode(),
-            timestamp_ms=int((_BEGIN + timedelta(seconds=number * 20)).timestamp() * 1_000),
+            timestamp_ms=int((begin + number * _EVERY).timestamp() * 1_000),
             headers=(("way", chance.choice(_WAYS)),),
         )
 

@@ -1,0 +1,97 @@
+"""What a task of Spark does for a mirror: write the rows of its partitions to their copies."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from ottla.client.admin import Admin
+from ottla.pipeline.jobs.mirroring.copier import Copier, copier
+from ottla.pipeline.jobs.mirroring.copying import by_partition
+from ottla.pipeline.jobs.mirroring.mapping import OffsetMapping
+from ottla.pipeline.jobs.mirroring.mapping_topic import mapping_reader
+from ottla.pipeline.jobs.mirroring.sides import Sides
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task has to know: it goes to workers of Spark."""
+
+    sides: Sides
+    known: OffsetMapping
+    """What the mapping had of these partitions up to `next_offset`."""
+    next_offset: int
+
+    async def copy(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Copy rows. Raises what `Copier.open` and `Copier.copy` do."""
+        async with AsyncExitStack() as stack:
+            client = self.sides.target_client()
+            target = await stack.enter_async_context(Admin(client.bootstrap_servers, client))
+            copiers: dict[TopicPartition, Copier] = {}
+            for rows in batches:
+                for partition, some in by_partition(rows).items():
+                    if partition.topic in self.sides.ignored:
+                        continue
+                    if partition not in copiers:
+                        copiers[partition] = await self._open(stack, target, partition)
+                    await copiers[partition].copy(some)
+
+    async def _open(self, stack: AsyncExitStack, target: Admin, partition: TopicPartition) -> Copier:
+        """Go on with a partition, where another attempt of this task may have left it.
+
+        The producer comes first: from then on nobody else can write to the copy, where there are
+        transactions, and what the mapping says stays so.
+        """
+        known = self.known.part([partition])
+        found = await stack.enter_async_context(copier(self.sides, known, target, str(partition)))
+        reading = mapping_reader(self.sides.target_client(), target, self.sides.mapping_topic)
+        reader = await stack.enter_async_context(reading)
+        reader.begin(self.next_offset)
+        await reader.read_into(known)
+        await found.open([partition])
+        return found
+
+
+class Copies(DataSource):
+    """Gives rows to tasks as Arrow, which a data source can without pandas. For mirrors alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format`."""
+        return "ottla-mirror-copies"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return what writes a batch."""
+        return CopyWriter(self.options)
+
+
+class CopyWriter(DataSourceArrowWriter):
+    """Does a task with the rows of each partition."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._task: Task = pickle.loads(base64.b64decode(options["task"]))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Copy the rows of a partition of Spark."""
+        asyncio.run(self._task.copy(iterator))
+        return WriterCommitMessage()
+
+
+def write_as(task: Task, batch: DataFrame) -> None:
+    """Copy a batch of a stream, and return once it is copied."""
+    batch.sparkSession.dataSource.register(Copies)
+    text = base64.b64encode(pickle.dumps(task)).decode()
+    batch.write.format(Copies.name()).option("task", text).mode("append").save()
