@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-LIMIT_S = 150.0
+LIMIT_S = 600.0
+"""How long anything may take: a Spark begins in ten seconds, or in two minutes where the machine is busy."""
 SPARK = """
 [spark]
 master = "local[2,4]"
@@ -45,10 +46,10 @@ class Pipeline:
 
     def start(self) -> None:
         """Begin to run it until it is stopped."""
-        log = (self.file.parent / f"{self.file.stem}.log").open("a")
-        self._running = subprocess.Popen(
-            [*_OTTLA, "run", str(self.file)], stdout=log, stderr=log, text=True, start_new_session=True
-        )
+        with (self.file.parent / f"{self.file.stem}.log").open("a") as log:
+            self._running = subprocess.Popen(
+                [*_OTTLA, "run", str(self.file)], stdout=log, stderr=log, text=True, start_new_session=True
+            )
 
     def kill(self) -> None:
         """Kill the driver: Python and Java, at once."""
@@ -90,7 +91,9 @@ class Pipeline:
         end = time.monotonic() + LIMIT_S
         while not is_so():
             assert self._running.poll() is None, (self.file.parent / f"{self.file.stem}.log").read_text()
-            assert time.monotonic() < end, "the pipeline does not get on"
+            if time.monotonic() > end:
+                self.kill()
+                raise AssertionError("the pipeline does not get on")
             time.sleep(0.02)
 
 

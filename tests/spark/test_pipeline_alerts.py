@@ -235,7 +235,7 @@ def _check(
     return Counter(each["alert-id"] for each in sent)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_alerts_fire_once_and_are_resolved_once(spark: SparkSession, watched: Watched) -> None:
     values = list(metrics(COUNT))
     watched.send(values)
@@ -295,7 +295,7 @@ pipeline = Dying(**dict(read_job(Path(__file__).with_name("alerts.toml"))))
 """
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_killed_between_sending_and_committing(spark: SparkSession, watched: Watched, tmp_path: Path) -> None:
     values = list(metrics(COUNT))
     watched.send(values)

@@ -349,7 +349,7 @@ pipeline = Dying(**dict(read_job(Path(__file__).with_name("customers.toml"))))
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_killed_between_merging_and_committing(changed: Changed, tmp_path: Path) -> None:
     values = list(changes(800))
     changed.send(values)

@@ -121,6 +121,12 @@ def test_a_rule_that_is_gone_ends_what_it_said() -> None:
     play([rule(above=90)], minutes(95), 2 * M, series)
     news = play([rule(name="other", above=90)], [], 3 * M, series)
     assert [(each.rule, each.state, each.why) for each in news] == [("r", "resolved", "the rule is gone")]
+    assert [
+        each.rule
+        for each in play([rule(name="third", above=1)], minutes(None, None, None, 95), 5 * M, series)
+    ]
+    assert [each.rule for each in play([], [], 6 * M, series)] == ["third"]
+    assert series.is_empty, "of a series that no rule is about nothing is kept"
 
 
 def test_what_is_taken_of_a_window() -> None:

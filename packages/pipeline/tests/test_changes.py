@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,54 @@ def test_a_batch_done_again_changes_nothing_and_counts_the_same(table: Merged) -
     ]
     assert done[2] == done[1] == {"inserted": 1, "updated": 1, "deleted": 0}
     assert _rows(table) == {1: "b", 2: "b"}
+
+
+def test_files_without_any_of_the_rows_are_not_read(table: Merged) -> None:
+    for number, first in enumerate((0, 1_000)):
+        rows = [(key, f"name {key}") for key in range(first, first + 50)]
+        table.merge(_changes(*rows), ["id"], BatchKey("x", number))
+    table.merge(_changes((1_010, None), (1_020, "new"), (9_999, "newest")), ["id"], BatchKey("x", 2))
+    found = table.delta()
+    assert found is not None
+    assert found.history(1)[0]["operationMetrics"]["num_target_files_skipped_during_scan"] == 1
+    assert len(_rows(table)) == 100
+    assert _rows(table)[1_020] == "new"
+
+
+def test_a_row_moves_to_another_partition(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    table = Merged(path=str(tmp_path / "t"), partition_by=["name"])
+    table.merge(_changes((1, "a"), (2, "b"), (3, "b")), ["id"], BatchKey("x", 0))
+    done = table.merge(_changes((1, "b"), (2, None), (3, "c")), ["id"], BatchKey("x", 1))
+    assert done == {"inserted": 0, "updated": 2, "deleted": 1}
+    assert _rows(table) == {1: "b", 3: "c"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (pa.string(), ["a", "ä", "z" * 100]),
+        (pa.date32(), [date(2024, 5, 1), date(1, 1, 1), date(9999, 12, 31)]),
+        (pa.timestamp("us", "UTC"), [datetime(2024, 5, day, 1, 2, 3, 456789, UTC) for day in (1, 2, 3)]),
+        (pa.decimal128(8, 2), [Decimal("1.10"), Decimal("-2.20"), Decimal("999999.99")]),
+        (pa.bool_(), [True, False]),
+        (pa.binary(), [b"a", b"\x00\xff", b""]),
+    ],
+    ids=str,
+)
+def test_rows_are_told_apart_by_keys_of_all_types(tmp_path: Path, kind: pa.DataType, keys: list[Any]) -> None:
+    pytest.importorskip("deltalake")
+    table = Merged(path=str(tmp_path / "t"))
+    schema = pa.schema([("id", kind), ("two", pa.int32()), ("name", pa.string()), (DELETED, pa.bool_())])
+    for number in range(2):
+        rows = [{"id": key, "two": 2, "name": f"n{number}", DELETED: False} for key in keys[number:]]
+        table.merge(pa.Table.from_pylist(rows, schema), ["id", "two"], BatchKey("x", number))
+    gone = [{"id": keys[1], "two": 2, "name": None, DELETED: True}]
+    assert table.merge(pa.Table.from_pylist(gone, schema), ["id", "two"], BatchKey("x", 2))["deleted"] == 1
+    found = table.delta()
+    assert found is not None
+    left = {row["id"]: row["name"] for row in found.to_pyarrow_table().to_pylist()}
+    assert left == {key: f"n{min(at, 1)}" for at, key in enumerate(keys) if at != 1}
 
 
 def test_batches_of_another_checkpoint_are_others(table: Merged) -> None:

@@ -44,6 +44,9 @@ class Series:
     def advance(self, rules: Sequence[Rule], forget_ms: int, until_ms: int) -> list[News]:
         """Return what is to be said when no sample from before a time can come any more."""
         said = list(self._dropped({rule.name for rule in rules}, until_ms))
+        if not rules:
+            self.heard = Spans()
+            return said
         while (silence := self.heard.silence(forget_ms, until_ms)) is not None:
             gone_ms = silence[0] + forget_ms
             said += self._advanced(rules, gone_ms)

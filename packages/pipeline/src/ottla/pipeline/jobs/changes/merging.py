@@ -100,7 +100,8 @@ def _merge(
     values = {_quoted(name): f"s.{_quoted(name)}" for name in columns}
     merger = table.merge(
         changes, predicate=same, source_alias="s", target_alias="t", merge_schema=True,
-        commit_properties=properties,
+        # The changes are in memory: from them it is known which files can have none of the rows.
+        streamed_exec=False, commit_properties=properties,
     )  # fmt: skip
     done: dict[str, Any] = (
         merger.when_matched_delete(predicate=f"s.{DELETED}")
