@@ -192,8 +192,9 @@ def test_it_does_not_matter_in_which_pieces_samples_come(
     left = ordered
     for end in ends:
         # Some that are after the watermark come early; those before it are all there.
-        now = [each for each in left if each[0] <= end or chance.random() < 0.3]
-        left = [each for each in left if each not in now]
+        is_now = [each[0] <= end or chance.random() < 0.3 for each in left]
+        now = [each for each, is_it in zip(left, is_now, strict=True) if is_it]
+        left = [each for each, is_it in zip(left, is_now, strict=True) if not is_it]
         chance.shuffle(now)
         found += play(RULES, now, end, series)
         series = kept_of(series.kept())
