@@ -5,6 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
 
 from contenders import Contender
 from ottla.producer import SyncProducer
@@ -15,7 +19,16 @@ PARTITIONS = 4
 COUNTS = {100: 4_000_000, 1000: 800_000}
 """How many records of each size, in bytes of their values."""
 
-Pair = tuple[float, float]
+
+@dataclass(frozen=True)
+class Took:
+    """What a run took: time, and time of processors of Spark and its Python workers, without the broker's."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+Pair = tuple[Took, Took]
 
 
 def fill(contender: Contender, topic: str, size: int, count: int, codec: CompressionType) -> None:
@@ -32,28 +45,49 @@ def fill(contender: Contender, topic: str, size: int, count: int, codec: Compres
             producer.flush()
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return how long something took."""
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+def cpu_seconds(without: int) -> float:
+    """Return what this process and all it has started have used, but for the broker with this process id."""
+    me = psutil.Process()
+    total = 0.0
+    for each in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            if each.pid != without:
+                used = each.cpu_times()
+                # Workers that have ended are counted with their parents.
+                total += used.user + used.system
+                total += 0.0 if each.pid == me.pid else used.children_user + used.children_system
+    return total
 
 
-def in_turns(one: Callable[[], object], other: Callable[[], object], rounds: int) -> list[Pair]:
-    """Return how long both took in each round; who is first alternates, and a first round does not count."""
+def in_turns(
+    contender: Contender, one: Callable[[], object], other: Callable[[], object], rounds: int
+) -> list[Pair]:
+    """Return what both took in each round; who is first alternates, and a first round does not count."""
+
+    def took(work: Callable[[], object]) -> Took:
+        cpu, begun = cpu_seconds(contender.pid), time.perf_counter()
+        work()
+        return Took(time.perf_counter() - begun, cpu_seconds(contender.pid) - cpu)
+
     found = []
     for number in range(rounds + 1):
         if number % 2:
-            took = (seconds(one), seconds(other))
+            pair = (took(one), took(other))
         else:
-            second = seconds(other)
-            took = (seconds(one), second)
+            second = took(other)
+            pair = (took(one), second)
         if number:
-            found.append(took)
+            found.append(pair)
     return found
 
 
-def rates(count: int, pairs: Sequence[Pair]) -> tuple[float, float, float]:
-    """Return the medians of rows a second of both, and of the second's rate over that of the first."""
-    one, other = (statistics.median(count / each for each in column) for column in zip(*pairs, strict=True))
-    return one, other, statistics.median(first / second for first, second in pairs)
+def rates(count: int, pairs: Sequence[Pair], what: str = "seconds") -> tuple[float, float, float]:
+    """Return the medians of rows a second of both, and of the second's rate over that of the first.
+
+    With `cpu_seconds` they are rows for each second of a processor.
+    """
+    spent = [(getattr(one, what), getattr(other, what)) for one, other in pairs]
+    first, second = (
+        statistics.median(count / each for each in column) for column in zip(*spent, strict=True)
+    )
+    return first, second, statistics.median(one / other for one, other in spent)

@@ -77,6 +77,7 @@ def until_noted(reading: Reading, spark: SparkSession, contender: Contender) -> 
 def measure(reading: Reading, spark: SparkSession, contender: Contender, rounds: int) -> list[Pair]:
     """Return how long it took through the broker and from segments, in each round."""
     return in_turns(
+        contender,
         lambda: into_noop(reading.through_the_broker(spark, contender)),
         lambda: into_noop(reading.from_segments(spark, contender)),
         rounds,

@@ -3,7 +3,8 @@
 Reads topics into `noop` and into Parquet, writes rows into topics, and times micro-batches of a few rows.
 Both are as one gets them, without settings, and the JVM compiles as it likes. Rounds alternate in who is
 first; a first round warms both up and does not count. Rates are medians over rounds, and a ratio is the
-median of the ratios within rounds. The broker runs on the same cores.
+median of the ratios within rounds. The broker runs on the same cores; rows for each second of a processor
+are counted without it, and say more where others use the machine too.
 
     python benchmarks/spark_source.py [--quick] [--rounds N] [--cores N] [--size N] [--only read ...]
 
@@ -59,7 +60,7 @@ class Bench:
 
     def both(self, work: Callable[[str], object]) -> list[Pair]:
         theirs, ours = self.formats
-        return in_turns(lambda: work(theirs), lambda: work(ours), self.rounds)
+        return in_turns(self.contender, lambda: work(theirs), lambda: work(ours), self.rounds)
 
     def read(self, topic: str) -> list[Pair]:
         return self.both(
@@ -117,8 +118,12 @@ class Bench:
 
 
 def line(what: str, count: int, pairs: list[Pair]) -> tuple[str, ...]:
-    theirs, ours, ratio = rates(count, pairs)
-    return what, f"{theirs / 1e3:,.0f}", f"{ours / 1e3:,.0f}", f"{ratio:.2f}"
+    cells = [what]
+    for spent in ("seconds", "cpu_seconds"):
+        theirs, ours, ratio = rates(count, pairs, spent)
+        cells += [f"{theirs / 1e3:,.0f}", f"{ours / 1e3:,.0f}", f"{ratio:.2f}"]
+    print(f"  {what}: done", flush=True)
+    return tuple(cells)
 
 
 def rows_per_second(bench: Bench, parts: list[str], sizes: dict[int, int]) -> None:
@@ -137,7 +142,8 @@ def rows_per_second(bench: Bench, parts: list[str], sizes: dict[int, int]) -> No
         if "write" in parts:
             lines.append(line(f"rows to topic, {size} B", count // 4, bench.write(size, count // 4)))
     if lines:
-        show("Spark, thousand rows a second", lines, ("", *bench.formats, "ratio"))
+        columns = ("", *bench.formats, "ratio", *(f"{each}, CPU" for each in bench.formats), "ratio")
+        show("Spark, thousand rows a second, and for each second of a processor", lines, columns)
 
 
 def triggers(bench: Bench) -> None:
