@@ -226,7 +226,11 @@ def test_a_compacted_topic_has_the_rows_that_are_left(kafka: Kafka) -> None:
     name, count = "compacted", 800
     with Topics(kafka.bootstrap_servers, batch_size=2_000) as topics:
         topics.create(
-            name, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", **small_segments(kafka, 5_000)
+            name,
+            1,
+            cleanup_policy="compact",
+            min_cleanable_dirty_ratio="0.01",
+            **small_segments(kafka, 5_000),
         )
         topics.send(name, [Sent(key=b"%d" % (index % 20), value=b"%d" % index) for index in range(count)])
     broker = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": name}
