@@ -88,6 +88,8 @@ def test_counts_of_a_batch_done_again_count_once(tmp_path: Path) -> None:
 
 def test_added() -> None:
     assert added({"a": 1}, {"a": 2, "b": 3}) == {"a": 3, "b": 3}
+    in_order = [*"gfedcba"]
+    assert list(added({"f": 1}, dict.fromkeys(in_order, 1))) == [*"fgedcba"], "as they were named"
 
 
 def test_a_state_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -74,5 +74,5 @@ class Ledger:
 
 
 def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Add counts by their names."""
-    return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *(other.keys() - one.keys()))}
+    """Add counts by their names, which keep their order."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
