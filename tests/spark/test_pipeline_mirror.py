@@ -24,7 +24,7 @@ from peers.topics import Sent, Topics
 
 Fresh = Callable[[str], str]
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 DECLARATION = """
 kind = "mirror"
@@ -147,9 +147,11 @@ def _kill_and_finish(mirrored: Mirrored, topics: Topics, rounds: int) -> None:
         sent += topics.send(mirrored.topic, varied(2_000, sent))
         done = pipeline.committed()
         pipeline.start()
-        pipeline.until(lambda done=done: pipeline.committed() > done)  # type: ignore[misc]
-        time.sleep(chance.uniform(0, 0.5))  # the moment is drawn: anywhere in a batch
-        pipeline.kill()
+        try:
+            pipeline.until(lambda done=done: pipeline.committed() > done)  # type: ignore[misc]
+            time.sleep(chance.uniform(0, 0.5))  # the moment is drawn: anywhere in a batch
+        finally:
+            pipeline.kill()
     pipeline.once()
     mirrored.check(sent)
 
@@ -159,6 +161,6 @@ def test_killed_on_the_way_no_record_is_lost_or_doubled(mirrored: Mirrored, topi
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(3_600)
 def test_killed_ten_times(mirrored: Mirrored, topics: Topics) -> None:
     _kill_and_finish(mirrored, topics, rounds=10)

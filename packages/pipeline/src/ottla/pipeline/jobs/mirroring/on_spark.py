@@ -102,6 +102,9 @@ class Driver:
             async with room:
                 await fence(sides.producer_config(str(partition)))
 
-        async with asyncio.TaskGroup() as ending:
-            for each in self._partitions:
-                ending.create_task(end(each))
+        try:
+            async with asyncio.TaskGroup() as ending:
+                for each in self._partitions:
+                    ending.create_task(end(each))
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 TOPIC = "orders"
 FILE = "shop.db"
 
-_BEGIN = datetime(2024, 5, 1, 6, 0, tzinfo=UTC)
+_EVERY = timedelta(seconds=40)
 _CUSTOMERS = ("anna", "josef", "maija", "olga", "timo")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS orders (
@@ -29,9 +29,11 @@ Order = tuple[str, str, str, str]
 def orders(count: int, seed: int = 1) -> Iterator[Order]:
     """Yield orders: customer, what, price, and when."""
     chance = random.Random(seed)
+    # Up to now: brokers delete what is older than a week.
+    begin = datetime.now(UTC) - count * _EVERY
     for number in range(count):
         price = f"{chance.randrange(100, 2_000) / 100:.2f}"
-        when = (_BEGIN + timedelta(seconds=number * 40)).strftime("%Y-%m-%d %H:%M:%S.%f")
+        when = (begin + number * _EVERY).strftime("%Y-%m-%d %H:%M:%S.%f")
         yield chance.choice(_CUSTOMERS), chance.choice(("tea", "coffee", "cake")), price, when
 
 
