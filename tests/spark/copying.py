@@ -23,7 +23,7 @@ from ottla.consumer import Consumer
 from ottla.protocol.topics import TopicPartition
 
 DRIVER = Path(__file__).with_name("copying_driver.py")
-LAST_RUN_TIMEOUT_S = 300
+LAST_RUN_TIMEOUT_S = 500
 STARTS = 4
 """How often a driver may give up by itself: Spark waits just ten seconds for a Python that it starts."""
 

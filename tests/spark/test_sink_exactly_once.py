@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 FEW_ROUNDS, ALL_ROUNDS = 3, 50
+ROWS_OF_A_ROUND = 600
+"""More than a driver copies before it is killed, but not so many that the last one copies for an hour."""
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +212,8 @@ def kill_drivers(rounds: int, kafka: KraftKafka, topics: Topics, name: str, fold
     sent = 0
     for round_ in range(rounds):
         batch = [
-            Sent(value=b"%d" % (sent + number), partition=number % PARTITIONS) for number in range(1_500)
+            Sent(value=b"%d" % (sent + number), partition=number % PARTITIONS)
+            for number in range(ROWS_OF_A_ROUND)
         ]
         sent += topics.send(copying.source, batch)
         done = copying.run_and_kill(chance, workers_too=bool(round_ % 2))
