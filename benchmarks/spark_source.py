@@ -122,7 +122,7 @@ def line(what: str, count: int, pairs: list[Pair]) -> tuple[str, ...]:
     for spent in ("seconds", "cpu_seconds"):
         theirs, ours, ratio = rates(count, pairs, spent)
         cells += [f"{theirs / 1e3:,.0f}", f"{ours / 1e3:,.0f}", f"{ratio:.2f}"]
-    print(f"  {what}: done", flush=True)
+    print(f"  {what}: {cells[1]} and {cells[2]}", flush=True)
     return tuple(cells)
 
 
