@@ -18,7 +18,7 @@ PAGE = ROOT / "docs/tutorial/spark.md"
 MARK = "needs spark"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.slice
 def test_the_page_does_what_it_shows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
