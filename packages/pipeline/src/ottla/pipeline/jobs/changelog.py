@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.changes.expressions import IGNORED
@@ -68,18 +68,21 @@ class Changelog(Job):
         if seen["dead"]:
             self._put_away(read.where(f"{REASON} IS NOT NULL"))
         done = self.table.merge(rows, list(self.changes.key), run.batch_key("main", batch_id))
-        return done | {"dead": seen["dead"]}
+        return done | seen
 
-    def _newest(self, read: DataFrame) -> tuple[pa.Table, dict[str, Any]]:
+    def _newest(self, read: DataFrame) -> tuple[pa.Table, dict[str, int]]:
         """Return the last change of each row, and how many records could not be read, in one go."""
         from pyspark.sql import Observation, functions
 
         seen = Observation()
         is_dead = functions.col(REASON).isNotNull()
-        observed = read.observe(seen, functions.count_if(is_dead).alias("dead"))
+        # Spark counts the records of a batch with dead ones twice: it looks at those again.
+        observed = read.observe(
+            seen, functions.count_if(is_dead).alias("dead"), functions.count("*").alias("rows")
+        )
         good = observed.where(~is_dead & ~functions.col(IGNORED))
         rows: pa.Table = newest(good, list(self.changes.key)).toArrow()
-        return rows, {"dead": int(seen.get["dead"])}
+        return rows, {name: int(count) for name, count in seen.get.items()}
 
     def _put_away(self, dead: DataFrame) -> None:
         if self.dead_letters is not None:
