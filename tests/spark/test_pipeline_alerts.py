@@ -51,7 +51,6 @@ NOON = 1_714_564_800
 NOON_TEXT = "2024-05-01T12:00:00Z"
 
 
-@pytest.mark.slice
 def test_samples(spark: SparkSession) -> None:
     def sample(**more: Any) -> str:
         return json.dumps({"name": "cpu", "value": 5, "time": NOON_TEXT} | more)
@@ -236,7 +235,6 @@ def _check(
     return Counter(each["alert-id"] for each in sent)
 
 
-@pytest.mark.slice
 @pytest.mark.timeout(900)
 def test_alerts_fire_once_and_are_resolved_once(spark: SparkSession, watched: Watched) -> None:
     values = list(metrics(COUNT))

@@ -66,7 +66,6 @@ def _dump(**value: Any) -> str:
     return json.dumps(value)
 
 
-@pytest.mark.slice
 def test_rows(spark: SparkSession) -> None:
     assert _said(
         spark, {},
@@ -292,7 +291,6 @@ def _check(changed: Changed, values: list[tuple[str, str | None]], counts: dict[
     assert counts["dead"] == dead
 
 
-@pytest.mark.slice
 def test_the_table_follows(spark: SparkSession, changed: Changed) -> None:
     values = list(changes(1_200))
     changed.send(values[:700])
@@ -351,7 +349,6 @@ pipeline = Dying(**dict(read_job(Path(__file__).with_name("customers.toml"))))
 """
 
 
-@pytest.mark.slice
 @pytest.mark.timeout(900)
 def test_killed_between_merging_and_committing(changed: Changed, tmp_path: Path) -> None:
     values = list(changes(800))

@@ -245,7 +245,6 @@ def _check(spark: SparkSession, logs: Logs, pipeline: Pipeline, count: int) -> N
     assert counts == {"good": len(good), "dead": len(bad)}, "what is done again counts once"
 
 
-@pytest.mark.slice
 def test_killed_between_writing_and_committing(spark: SparkSession, logs: Logs, tmp_path: Path) -> None:
     logs.send(*lines(400))
     logs.declare('format = "nginx"', per_batch=100)

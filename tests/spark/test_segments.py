@@ -315,7 +315,6 @@ def test_options_that_cannot_be_are_explained(
     assert expected in message(failure)
 
 
-@pytest.mark.slice
 def test_a_damaged_segment_is_named(
     orders: str, data: Path, tmp_path: Path, segments: Callable[..., DataFrame]
 ) -> None:

@@ -260,7 +260,6 @@ def test_a_stream_goes_on_where_it_was(
     assert values(spark, options, target) == values(spark, options, topic)
 
 
-@pytest.mark.slice
 def test_a_batch_that_comes_again_has_the_same_ids(
     spark: SparkSession,
     options: dict[str, str],

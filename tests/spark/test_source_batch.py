@@ -123,7 +123,6 @@ def test_the_time_of_the_broker_is_told_apart(
 # --- what to read
 
 
-@pytest.mark.slice
 def test_topics_are_named_found_by_a_pattern_or_assigned(
     table: Table, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -222,7 +221,6 @@ def test_a_schema_cannot_be_given(spark: SparkSession, topics: Topics, filled: s
 # --- data loss
 
 
-@pytest.mark.slice
 def test_records_that_are_gone_are_an_error_unless_that_is_allowed(
     table: Table, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -260,7 +258,6 @@ def test_partitions_are_cut_into_as_many_tasks_as_wanted(table: Table, filled: s
     assert tasks(maxRecordsPerPartition=4, minPartitions=8) == 8
 
 
-@pytest.mark.slice
 def test_a_task_reads_more_than_one_batch(table: Table, topics: Topics, fresh: Callable[[str], str]) -> None:
     from pyspark.sql import functions as of
 
@@ -319,7 +316,6 @@ def test_a_filter_leaves_the_same_rows_whether_it_is_pushed_or_not(
         spark.conf.set(PUSHDOWN, "true")
 
 
-@pytest.mark.slice
 def test_a_filter_on_the_time_begins_at_the_first_record_late_enough(table: Table, timed: str) -> None:
     found = table({"subscribe": timed}).where("timestamp >= timestamp_seconds(5)")
 

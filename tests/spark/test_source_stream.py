@@ -109,7 +109,6 @@ def test_what_cannot_be_read_is_said_in_words(
 # --- how much at once
 
 
-@pytest.mark.slice
 def test_a_trigger_takes_no_more_than_allowed_shared_by_what_partitions_have(
     stream: Streams, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -122,7 +121,6 @@ def test_a_trigger_takes_no_more_than_allowed_shared_by_what_partitions_have(
     assert Counter(row.partition for row in query.batches[0]) == {0: 15, 1: 5}
 
 
-@pytest.mark.slice
 def test_available_now_stops_where_topics_ended_at_its_start(
     stream: Streams, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -190,7 +188,6 @@ def test_a_batch_is_cut_into_tasks(stream: Streams, topics: Topics, fresh: Calla
     assert tasks == [4, 2]
 
 
-@pytest.mark.slice
 def test_progress_shows_how_far_behind_a_query_is(
     stream: Streams, topics: Topics, fresh: Callable[[str], str]
 ) -> None:

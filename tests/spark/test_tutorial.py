@@ -19,7 +19,6 @@ MARK = "needs spark"
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.slice
 def test_the_page_does_what_it_shows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -36,7 +35,6 @@ def test_the_page_does_what_it_shows(
         run_page(PAGE, broker.bootstrap_servers, tmp_path, MARK, timeout_s=200)
 
 
-@pytest.mark.slice
 def test_the_readme_does_what_it_shows(spark: SparkSession, tmp_path: Path) -> None:
     page = ROOT / "packages/pipeline/README.md"
     assert blocks(page, "needs Spark")
