@@ -53,7 +53,9 @@ async def make_copy(source: Admin, target: Admin, name: str, original: Topic, kn
         configs = await _settings(source, target, original.name, known_by)
         with suppress(TopicAlreadyExists):
             await target.topics.create(name, partitions=partitions, configs=configs)
-        return
+            return
+        # Somebody was faster: brokers make a topic for whoever waits for it, with partitions as they please.
+        there = await target.topics.describe(name)
     if len(there.partitions) < partitions:
         await target.topics.add_partitions(name, partitions)
     await _refuse_other_times(target, name)
