@@ -152,10 +152,10 @@ def test_new_topics_of_a_pattern_join_while_it_runs(
     topics.create(f"{stem}x", retention_ms="-1")
     topics.send(f"{stem}-a", varied(10))
     with mirrored.process() as running:
-        _until(lambda: len(mirrored.copies()) == 10)
+        _until(lambda: len(mirrored.copies()) == 10, running)
         topics.create(f"{stem}-b", 2, retention_ms="-1")
         topics.send(f"{stem}-b", varied(20))
-        _until(lambda: len(read(mirrored.target, f"{stem}-b")) == 20)
+        _until(lambda: len(read(mirrored.target, f"{stem}-b")) == 20, running)
         running.terminate()
         assert running.wait(30) == 0
     assert what(read(mirrored.target, f"{stem}-b")) == what(read(mirrored.source, f"{stem}-b"))
@@ -372,9 +372,10 @@ def test_what_was_planned_before_a_crash_is_told_from_what_was_written(
     assert [mirrored.mapping()[partition].translate(each) for each in (0, 11, 12, 17)] == [0, 11, 12, 17]
 
 
-def _until(is_so: Callable[[], bool], timeout_s: float = 90) -> None:
+def _until(is_so: Callable[[], bool], running: subprocess.Popen[bytes], timeout_s: float = 90) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
+        assert running.poll() is None, "the mirror ended"
         assert time.monotonic() < deadline, "it did not become so in time"
         time.sleep(0.02)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,8 @@ _OWN = (
 )  # fmt: skip
 """Settings that the copy does not take over: times stay as they are, and the others are of one cluster."""
 _LARGEST = "max.message.bytes"
+_LOOKS = 100
+_LOOK_EVERY_S = 0.1
 
 
 async def wanted_topics(source: Admin, names: Iterable[str], wants: Callable[[str], bool]) -> list[Topic]:
@@ -47,18 +50,21 @@ async def make_copy(source: Admin, target: Admin, name: str, original: Topic, kn
     has there. Raises PipelineError for one that would not keep the times of records.
     """
     partitions = len(original.partitions)
-    try:
-        there = await target.topics.describe(name)
-    except NoSuchTopic:
-        configs = await _settings(source, target, original.name, known_by)
+    for _ in range(_LOOKS):
+        try:
+            there = await target.topics.describe(name)
+            if len(there.partitions) < partitions:
+                await target.topics.add_partitions(name, partitions)
+            return await _refuse_other_times(target, name)
+        except NoSuchTopic:
+            configs = await _settings(source, target, original.name, known_by)
         with suppress(TopicAlreadyExists):
             await target.topics.create(name, partitions=partitions, configs=configs)
-            return
+            return None
         # Somebody was faster: brokers make a topic for whoever waits for it, with partitions as they please.
-        there = await target.topics.describe(name)
-    if len(there.partitions) < partitions:
-        await target.topics.add_partitions(name, partitions)
-    await _refuse_other_times(target, name)
+        # They may say that it exists a moment before they say what it is.
+        await asyncio.sleep(_LOOK_EVERY_S)
+    raise NoSuchTopic(name)
 
 
 async def _settings(source: Admin, target: Admin, topic: str, known_by: str) -> dict[str, str]:
