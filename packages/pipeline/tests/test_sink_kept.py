@@ -23,7 +23,7 @@ class Thing:
 
 
 def test_a_thing_is_made_once() -> None:
-    kept: Kept[Thing] = Kept(2)
+    kept: Kept[Thing] = Kept("a thing", 2)
 
     first = kept.get("a", Thing)
 
@@ -31,7 +31,7 @@ def test_a_thing_is_made_once() -> None:
 
 
 def test_the_one_longest_unused_makes_room() -> None:
-    kept: Kept[Thing] = Kept(2)
+    kept: Kept[Thing] = Kept("a thing", 2)
     first, second = kept.get("a", Thing), kept.get("b", Thing)
     kept.get("a", Thing)
 
@@ -41,7 +41,7 @@ def test_the_one_longest_unused_makes_room() -> None:
 
 
 def test_what_is_forgotten_is_made_anew_though_closing_it_failed(caplog: pytest.LogCaptureFixture) -> None:
-    kept: Kept[Thing] = Kept(2)
+    kept: Kept[Thing] = Kept("a thing", 2)
     first = kept.get("a", lambda: Thing(fails=True))
 
     with caplog.at_level(logging.WARNING):
@@ -53,8 +53,18 @@ def test_what_is_forgotten_is_made_anew_though_closing_it_failed(caplog: pytest.
     assert "too long" in caplog.text
 
 
+def test_a_key_has_passwords_and_so_it_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    kept: Kept[Thing] = Kept("a thing", 1)
+    kept.get((("kafka.sasl.password", "beer-with-lemonade"),), lambda: Thing(fails=True))
+
+    with caplog.at_level(logging.DEBUG):
+        kept.get("another", Thing)
+
+    assert caplog.messages == ["closing a thing failed: TimeoutError: too long"]
+
+
 def test_all_are_closed_in_the_end() -> None:
-    kept: Kept[Thing] = Kept(2)
+    kept: Kept[Thing] = Kept("a thing", 2)
     things = [kept.get(name, Thing) for name in "ab"]
 
     kept.clear()

@@ -25,9 +25,14 @@ T = TypeVar("T", bound=Closable)
 
 
 class Kept(Generic[T]):
-    """Things by what they were made for; the one longest unused makes room."""
+    """Things by what they were made for; the one longest unused makes room.
 
-    def __init__(self, most: int) -> None:
+    `name` is what the log calls one of them ("a producer"). Keys are never told: settings are in them, and in
+    those passwords.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
         self._most = most
         self._things: dict[Hashable, T] = {}
         atexit.register(self.clear)
@@ -37,20 +42,20 @@ class Kept(Generic[T]):
         found = self._things.pop(key, None)
         if found is None:
             while len(self._things) >= self._most:
-                self.forget(next(iter(self._things)), None)
+                self.forget(next(iter(self._things)))
             found = make()
         self._things[key] = found
         return found
 
-    def forget(self, key: Hashable, timeout_s: float | None = CLOSE_TIMEOUT_S) -> None:
-        """Close what there is for a key; the next one begins anew."""
+    def forget(self, key: Hashable, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Close what there is for a key, whether that goes well or not; the next one begins anew."""
         found = self._things.pop(key, None)
         if found is None:
             return
         try:
             found.close(timeout_s)
         except Exception as error:  # it is given up: that it failed is known, and why it was closed
-            log.warning("closing %r failed: %s", key, error)
+            log.warning("closing %s failed: %s: %s", self._name, type(error).__name__, error)
 
     def clear(self) -> None:
         """Close everything."""

@@ -25,7 +25,7 @@ from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import NoTransactions, ReplayChanged, TakenOver
 from ottla.pipeline.sink.identity import Place
-from ottla.pipeline.sink.kept import CLOSE_TIMEOUT_S, Kept
+from ottla.pipeline.sink.kept import Kept
 from ottla.pipeline.sink.marker_topic import PARTITION, MarkerTopic
 from ottla.pipeline.sink.markers import Marker, is_written
 from ottla.pipeline.sink.outbox import Outbox
@@ -172,7 +172,7 @@ async def _begun(config: ProducerConfig) -> Producer:
     return producer
 
 
-_desks: Kept[Desk] = Kept(4)
+_desks: Kept[Desk] = Kept("what exactly-once tasks share", 4)
 
 
 @contextmanager
@@ -182,5 +182,5 @@ def _desk(config: SinkConfig) -> Iterator[Desk]:
     try:
         yield _desks.get(key, lambda: Desk(config))
     except BaseException:
-        _desks.forget(key, CLOSE_TIMEOUT_S)
+        _desks.forget(key)
         raise

@@ -20,7 +20,7 @@ from ottla.producer import Producer
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_producers: Kept[LoopThread[Producer]] = Kept(4)
+_producers: Kept[LoopThread[Producer]] = Kept("a producer of the sink", 4)
 
 
 def write_rows(
