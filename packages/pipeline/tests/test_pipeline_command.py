@@ -67,6 +67,33 @@ def test_declarations_of_a_folder_are_listed(logs: Path) -> None:
     ]
 
 
+def test_a_file_that_is_not_utf8_is_wrong_and_the_others_are_looked_at(logs: Path) -> None:
+    latin = logs.with_name("latin.toml")
+    latin.write_bytes('kind = "logs"\nname = "Führung"\n'.encode("latin-1"))
+    logs.with_name("notes.py").write_bytes("# Führung\n".encode("latin-1"))
+    done = _call("check", str(latin), str(logs))
+    assert done.exit_code == 2, done.output
+    said = done.output.splitlines()
+    assert said[0].startswith(f"{latin} cannot be read: 'utf-8' codec")
+    assert said[1:] == [f"{logs}: access-logs (logs) is well declared", "1 mistake"]
+    done = _call("list", str(logs.parent), "--json")
+    assert done.exit_code == 0, done.output
+    listed = {each["name"]: each["state"] for each in json.loads(done.output)}
+    assert listed.keys() == {"latin", "access-logs"}, "what declares nothing may be written in any way"
+    assert listed["latin"].startswith(f"wrong: {latin} cannot be read")
+
+
+def test_a_damaged_status_is_said_in_a_line(logs: Path) -> None:
+    file = logs.parent / "state/access-logs/status.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
+    done = _call("status", str(logs))
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: {file} is damaged")
+    listed = json.loads(_call("list", str(logs), "--json").output)
+    assert listed[0]["state"].startswith(f"wrong: {file} is damaged")
+
+
 def test_status(logs: Path) -> None:
     assert _call("status", str(logs)).output.startswith("access-logs (logs) never run\n")
     file = StateFile(logs.parent / "state/access-logs/status.json")

@@ -59,6 +59,7 @@ def run(file: Path, once: bool, quiet: bool) -> None:
 @click.argument("files", nargs=-1, required=True, type=FILE)
 def check(files: tuple[Path, ...]) -> None:
     """Say all that is wrong with declarations, with lines. Asks no broker and starts no Spark."""
+    from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.mistakes import DeclarationError
     from ottla.pipeline.jobs.reading import read_job
 
@@ -66,8 +67,8 @@ def check(files: tuple[Path, ...]) -> None:
     for file in files:
         try:
             job = read_job(file)
-        except DeclarationError as error:
-            wrong += len(error.located)
+        except PipelineError as error:
+            wrong += len(error.located) if isinstance(error, DeclarationError) else 1
             click.echo(str(error))
         else:
             click.echo(f"{file}: {job.name} ({job.kind}) is well declared")
@@ -102,11 +103,15 @@ def list_(places: tuple[Path, ...], as_json: bool) -> None:
 @click.option("--watch", is_flag=True, help="Go on showing it, until Ctrl+C.")
 def status(file: Path, as_json: bool, watch: bool) -> None:
     """Show how a pipeline is doing: rows/s, lag, late rows, times of batches."""
+    from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.showing import status_rows
 
     job = _read(file)
     while True:
-        found = _status(job)
+        try:
+            found = _status(job)
+        except PipelineError as error:
+            raise click.ClickException(str(error)) from None
         if as_json:
             show_json(found)
         else:
@@ -192,12 +197,12 @@ def _row(file: Path) -> tuple[object, ...] | None:
     from ottla.pipeline.jobs.mistakes import DeclarationError
     from ottla.pipeline.jobs.reading import declares, read_job
 
-    if not declares(file):
-        return None
     try:
+        if not declares(file):
+            return None
         job = read_job(file)
+        return job.name, job.kind, _status(job)["state"], str(file)
     except DeclarationError as error:
         return file.stem, None, f"wrong: line {error.located[0].line}", str(file)
     except PipelineError as error:
         return file.stem, None, f"wrong: {error}", str(file)
-    return job.name, job.kind, _status(job)["state"], str(file)

@@ -31,15 +31,19 @@ def read_job(file: Path) -> Job:
 
 
 def declares(file: Path) -> bool:
-    """Whether a file looks like a declaration: other TOML and Python files may lie beside them."""
+    """Whether a file looks like a declaration: other TOML and Python files may lie beside them.
+
+    These may be written in whatever way. Raises PipelineError for a file that cannot be read at all.
+    """
+    lines = _text(file, errors="replace").splitlines()
     if file.suffix == ".toml":
-        return any(line.replace(" ", "").startswith("kind=") for line in _text(file).splitlines())
-    return any(line.startswith((f"{VARIABLE} =", f"{VARIABLE}:")) for line in _text(file).splitlines())
+        return any(line.replace(" ", "").startswith("kind=") for line in lines)
+    return any(line.startswith((f"{VARIABLE} =", f"{VARIABLE}:")) for line in lines)
 
 
-def _text(file: Path) -> str:
+def _text(file: Path, errors: str = "strict") -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8", errors=errors)
     except (OSError, UnicodeDecodeError) as error:
         raise PipelineError(f"{file} cannot be read: {error}") from None
 
