@@ -156,6 +156,26 @@ def test_a_database_that_is_locked_fails_a_single_run_and_not_a_lasting_one(
         assert running.wait(30) == 0
 
 
+def test_following_by_other_columns_is_refused_and_loses_nothing(
+    shop: sqlite3.Connection, declare: Declare, bootstrap_servers: str, topic: str
+) -> None:
+    with shop:
+        shop.execute("ALTER TABLE orders ADD COLUMN number INTEGER")
+        add_orders(shop, 30)
+        shop.execute("UPDATE orders SET number = id % 7")
+    once(declare())
+    file = declare()
+    declared = file.read_text()
+    file.write_text(declared.replace('follow = ["id"]', 'follow = ["number", "id"]'))
+    with pytest.raises(PipelineError, match=r"place in the checkpoint is one in \['id'\]"):
+        once(file)
+    with shop:
+        add_orders(shop, 3)
+    file.write_text(declared)
+    once(file)
+    assert ids(read(bootstrap_servers, topic)) == Counter(f"shop/orders/{number}" for number in range(1, 34))
+
+
 def _process(file: Path) -> subprocess.Popen[bytes]:
     command = Path(sys.executable).with_name("ottla")
     return subprocess.Popen([command, "pipeline", "run", str(file), "--quiet"])

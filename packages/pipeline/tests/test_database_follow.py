@@ -162,6 +162,28 @@ def test_rows_without_a_place_are_refused(engine: sa.Engine) -> None:
         Reader(engine, Followed(table="people", follow=["changed", "id"])).next()
 
 
+def test_a_place_is_one_in_the_columns_that_were_followed(engine: sa.Engine) -> None:
+    do(engine, "CREATE TABLE people (id INTEGER PRIMARY KEY, number INTEGER, changed DATETIME)")
+    do(engine, "INSERT INTO people VALUES (900, 7, '2024-05-01 09:00:00.0')")
+    reader = Reader(engine, Followed(table="people", follow=["id"]))
+    reader.next()
+    for follow in (["number"], ["changed", "id"]):
+        reader.declared = Followed(table="people", follow=follow)
+        with pytest.raises(DatabaseFailed, match=r"is one in \['id'\]: write follow as it was"):
+            reader.next()
+    reader.declared = Followed(table="people", follow=["id"])
+    do(engine, "INSERT INTO people VALUES (901, 1, '2024-05-01 09:00:00.0')")
+    assert [each.key for each in reader.next()] == [b"901"], "and what was refused changed nothing"
+
+
+def test_a_place_without_names_has_at_least_as_many_values(engine: sa.Engine) -> None:
+    do(engine, "CREATE TABLE people (id INTEGER PRIMARY KEY, number INTEGER)")
+    reader = Reader(engine, Followed(table="people", follow=["number", "id"]))
+    reader.state = {"place": [900]}
+    with pytest.raises(DatabaseFailed, match="one in other columns"):
+        reader.next()
+
+
 def test_what_is_missing_is_said_with_what_there_is(engine: sa.Engine, by_number: Reader) -> None:
     with pytest.raises(DatabaseFailed, match="no table 'order'; there are orders"):
         reflected(engine, "order")

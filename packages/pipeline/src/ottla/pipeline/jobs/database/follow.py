@@ -78,6 +78,7 @@ class Follower:
         self._chosen = [column_of(table, name).name for name in chosen]
         self._keys = [column_of(table, name).name for name in declared.key or declared.follow[-1:]]
         self._overlap = declared.overlap if self._is_numbered() else 0
+        self._refuse_other_columns(saved)
         self._place: Place | None = place_from(saved["place"]) if "place" in saved else None
         self._holes: tuple[int, ...] = tuple(saved.get("holes", ()))
         if declared.timestamp:
@@ -87,7 +88,9 @@ class Follower:
 
     def state(self) -> dict[str, Any]:
         """Return how far it is, as JSON."""
-        place = {} if self._place is None else {"place": place_json(self._place)}
+        if self._place is None:
+            return {}
+        place = {"follow": list(self._declared.follow), "place": place_json(self._place)}
         return place | ({"holes": list(self._holes)} if self._holes else {})
 
     def statement(self, now: datetime) -> sa.Select[Any]:
@@ -140,6 +143,18 @@ class Follower:
                 "followed, is no time: leave delay out; for numbers there is overlap"
             )
         return None
+
+    def _refuse_other_columns(self, saved: Mapping[str, Any]) -> None:
+        """Refuse a place that is one in other columns: rows would be compared with what they do not have."""
+        now = self._declared.follow
+        before = saved.get("follow", now)
+        if before != now or len(saved.get("place", now)) != len(now):
+            were = before if before != now else "other columns"
+            raise DatabaseFailed(
+                f"table {self._table.fullname!r} is followed by {now}, and its place in the checkpoint is "
+                f"one in {were}: write follow as it was, or give the pipeline another checkpoint, with which it "
+                "sends all rows once more"
+            )
 
     def _refuse_time_alone(self) -> None:
         last = self._follow[-1]
