@@ -152,8 +152,8 @@ class Follower:
             were = before if before != now else "other columns"
             raise DatabaseFailed(
                 f"table {self._table.fullname!r} is followed by {now}, and its place in the checkpoint is "
-                f"one in {were}: write follow as it was, or give the pipeline another checkpoint, with which it "
-                "sends all rows once more"
+                f"one in {were}: write follow as it was, or give the pipeline another checkpoint, with which "
+                "it sends all rows once more"
             )
 
     def _refuse_time_alone(self) -> None:
