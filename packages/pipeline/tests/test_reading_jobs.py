@@ -14,6 +14,7 @@ from ottla.pipeline.jobs import kinds
 from ottla.pipeline.jobs.declaration import Job, Mistake, Place, Seconds, Table, Topics
 from ottla.pipeline.jobs.mistakes import DeclarationError
 from ottla.pipeline.jobs.reading import declares, read_job
+from ottla.pipeline.source.config import SourceConfig
 
 
 class Rule(Table):
@@ -110,6 +111,12 @@ def test_a_declaration(tmp_path: Path) -> None:
             "line 17: rules[0].limt: there is no such setting; did you mean",
         ),
         ("\n[source]", "source = 3\n[other]", "line 8: source: must be a table, not 3"),
+        (
+            'topics = "a, b"',
+            'pattern = "a)|(b"',
+            "line 11: source.pattern: is no regular expression: unbalanced",
+        ),
+        ('topics = "a, b"', 'pattern = ""', "line 11: source.pattern: must not be empty"),
         ('"a, b"', '""', 'line 11: source.topics: needs topics = ["orders"], or a pattern, and not both'),
         ("kafka.security.protocol", "failOnDatLoss", "did you mean 'failOnDataLoss'?"),
         ("limit = 2", "limit = = 2", "line 16: this is no TOML"),
@@ -195,3 +202,19 @@ def test_which_files_declare(tmp_path: Path) -> None:
     assert not declared("b.toml", "[project]\nname = 1\n")
     assert declared("c.py", OWN)
     assert not declared("d.py", "import sys\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        ("logs-.*", {"logs-a"}),
+        ("logs-a|old", {"logs-a", "old"}),
+        ("(?i)LOGS-.|OLD", {"logs-a", "old"}),
+        ("logs", set()),
+    ],
+)
+def test_a_pattern_has_to_match_whole_names(pattern: str, topics: set[str]) -> None:
+    found = Topics.model_validate({"bootstrap_servers": "there:1", "pattern": pattern})
+    assert list(found.inspect()) == []
+    wanted = SourceConfig.of(found.stream_options(), streaming=True).wanted
+    assert {name for name in ("logs-a", "my-logs-a", "old", "older") if wanted.matches(name)} == topics

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.mistakes import Mistake
+from ottla.pipeline.jobs.patterns import whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +94,7 @@ class Topics(Table):
 
     bootstrap_servers: str = Field(examples=["127.0.0.1:9092"], min_length=1)
     topics: Names = Field(default_factory=list, examples=[["orders"]])
-    pattern: str | None = None
+    pattern: str | None = Field(None, min_length=1)
     """Instead of names: a regular expression that whole names have to match."""
     starting_offsets: str = "earliest"
     """Where a pipeline begins that has no checkpoint yet: earliest, latest, or JSON as Spark has it."""
@@ -109,6 +110,11 @@ class Topics(Table):
             yield Mistake(("topics",), 'needs topics = ["orders"], or a pattern, and not both')
             return
         try:
+            re.compile(self.pattern or "")
+        except re.error as error:
+            yield Mistake(("pattern",), f"is no regular expression: {error}")
+            return
+        try:
             SourceConfig.of(self.stream_options(), streaming=True)
         except OptionError as error:
             yield Mistake(("options",), str(error))
@@ -120,9 +126,9 @@ class Topics(Table):
 
     def batch_options(self) -> dict[str, str]:
         """Return the options for `read`."""
-        what = (
-            {"subscribe": ",".join(self.topics)} if self.topics else {"subscribePattern": self.pattern or ""}
-        )
+        named = {"subscribe": ",".join(self.topics)}
+        # The data source looks for its pattern anywhere in a name, as Spark's does.
+        what = named if self.topics else {"subscribePattern": whole(self.pattern or "")}
         own = {"kafka.bootstrap.servers": self.bootstrap_servers, "startingOffsets": self.starting_offsets}
         return own | what | {name: _option(value) for name, value in self.options.items()}
 

@@ -13,6 +13,7 @@ from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table,
 from ottla.pipeline.jobs.inspecting import within
 from ottla.pipeline.jobs.mirroring.mapping import MAPPING_TOPIC
 from ottla.pipeline.jobs.mirroring.sides import Sides
+from ottla.pipeline.jobs.patterns import whole
 from ottla.pipeline.jobs.target import Target, cluster_errors
 from ottla.protocol.topics import INTERNAL_TOPICS
 
@@ -124,10 +125,9 @@ class Mirror(Job):
         return topic in self.source.topics if pattern is None else bool(re.fullmatch(pattern, topic))
 
     def pattern_without(self, names: Iterable[str]) -> str:
-        """Return the pattern of what is wanted but some names, as one regular expression."""
+        """Return the pattern of what is wanted but some names, as the data source takes it."""
         others = sorted(map(re.escape, {*INTERNAL_TOPICS, self.mapping_topic, *names}))
-        refused = "|".join(f"(?:{each})" for each in (*self.exclude, *others))
-        return f"(?!(?:{refused})$)(?:{self.source.pattern})"
+        return whole(self.source.pattern or "", (*self.exclude, *others))
 
     def sides(self) -> Sides:
         """Return how to reach both clusters."""
