@@ -55,6 +55,15 @@ def test_each_kind_says_what_it_does(kind: str) -> None:
         ),
         ('["access-logs"]', '["a"]\nstarting_offsets = "soon"', "source.options: "),
         ('"lake/access-logs"', '""', "lake.path: must not be empty"),
+        ('"nginx"', '"json"\nfields.batch = "INT"', "parse.fields.batch: 'batch' is taken: in Parquet"),
+        ('"nginx"', '"json"\nfields._Offset = "INT"', "parse.fields._Offset: '_Offset' is taken: the pipe"),
+        ('"nginx"', '"json"\nfields.Day = "INT"', "parse.fields.Day: 'Day' is taken: the pipeline writes"),
+        (
+            '"nginx"',
+            '"json"\nfields.a = "INT"\nfields.A = "INT"',
+            "parse.fields.A: 'A' is taken: there is 'a'",
+        ),
+        ('"nginx"', "\"regex\"\npattern = '(?<Batch>.*)'", "parse: 'Batch' is taken: in Parquet it says"),
     ],
 )
 def test_logs(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -68,6 +77,18 @@ def test_logs(tmp_path: Path, old: str, new: str, said: str) -> None:
         ('user = "user"', 'user = "usr"', "events.user: there is no column 'usr'; there are id, user"),
         ('time = "time"', 'time = "action"', "events.time: 'action' must be a TIMESTAMP"),
         ('by = ["action"]', 'by = ["page"]', "windows.by: there is no column 'page'"),
+        ('by = ["action"]', 'by = ["Users"]', "windows.by: 'Users' is taken: the pipeline writes"),
+        ('by = ["action"]', 'by = ["_id"]', "windows.by: '_id' is taken: the pipeline writes"),
+        (
+            'lake.path = "lake/sessions"',
+            'lake.path = "x"\nlake.partition_by = ["day"]',
+            "sessions.lake.partition_by: there is no column 'day'; there are user, began, ended, seconds",
+        ),
+        (
+            'lake.path = "lake/actions"',
+            'lake.path = "x"\nlake.partition_by = ["user"]',
+            "windows.lake.partition_by: there is no column 'user'; there are began, ended, events, users, ac",
+        ),
         ('length = "5m"', 'length = "5m"\nslide = "10m"', "windows.slide: must not be above length"),
         ('late_after = "10m"', "late_after = -1", "events.late_after: must be above 0, not -1"),
     ],

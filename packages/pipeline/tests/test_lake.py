@@ -72,8 +72,18 @@ def test_an_empty_batch_makes_the_table_and_no_commit_after(tmp_path: Path) -> N
 
 def test_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake, "_has_delta", lambda: False)
+    table = Lake(path=str(tmp_path), partition_by=["Batch"])
+    assert [(each.where, each.message.split(":")[0]) for each in table.inspect()] == [
+        ("partition_by", "'batch' is taken")
+    ]
     table = Lake(path=str(tmp_path), format="delta", partition_by=["batch"])
     assert [(each.where, each.message.split(":")[0]) for each in table.inspect()] == [
-        ("partition_by", "'batch' is taken"),
-        ("format", "delta needs a library"),
+        ("format", "delta needs a library")
     ]
+
+
+def test_columns_that_cannot_be_beside_others(tmp_path: Path) -> None:
+    files, table = Lake(path=str(tmp_path)), Lake(path=str(tmp_path), format="delta")
+    given = ("level", "BATCH", "Ended", "Level")
+    assert [name for name, _ in files.clashes(given, ["ended"])] == ["BATCH", "Ended", "Level"]
+    assert [name for name, _ in table.clashes(given, ["ended"])] == ["Ended", "Level"]

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from ottla.pipeline.jobs.run import EachBatch, Run
 
-_USER, _TIME, _ID = "_user", "_time", "_id"
+_USER, _TIME, _ID, _WINDOW = "_user", "_time", "_id", "_window"
+_SESSIONS = ("user", "began", "ended", "seconds", "events")
+_WINDOWS = ("began", "ended", "events", "users")
+"""The columns of the tables, but for those that windows are counted by."""
 
 
 class Events(Table):
@@ -41,6 +44,10 @@ class Sessions(Table):
     gap: Seconds = 1_800.0
     lake: Lake
 
+    def inspect_columns(self) -> Iterator[Mistake]:
+        """Yield columns that cannot be; paths are within this table."""
+        yield from within("lake", self.lake.inspect_partitions(_SESSIONS))
+
 
 class Windows(Table):
     """How much was done, by time."""
@@ -50,6 +57,12 @@ class Windows(Table):
     """How often a window begins; default: when the one before ends."""
     by: Names = Field(default_factory=list, examples=[["action"]])
     lake: Lake
+
+    def inspect_columns(self) -> Iterator[Mistake]:
+        """Yield columns that cannot be; paths are within this table."""
+        yield from within("lake", self.lake.inspect_partitions((*_WINDOWS, *self.by)))
+        for _, why in self.lake.clashes(self.by, (*_WINDOWS, _USER, _TIME, _ID, _WINDOW)):
+            yield Mistake(("by",), why)
 
 
 class Activity(Job):
@@ -72,6 +85,7 @@ class Activity(Job):
         for name, table in (("sessions", self.sessions), ("windows", self.windows)):
             if table is not None:
                 yield from within(name, within("lake", table.lake.inspect()))
+                yield from within(name, table.inspect_columns())
         if self.sessions is None and self.windows is None:
             yield Mistake((), "needs [sessions], [windows] or both: nothing is made of the events")
         if self.windows is not None and (self.windows.slide or 0) > self.windows.length:
@@ -143,12 +157,12 @@ class Activity(Job):
         from pyspark.sql import functions
 
         gap = f"{int(wanted.gap * 1_000)} milliseconds"
-        found = events.groupBy(functions.session_window(_TIME, gap).alias("_window"), _USER).agg(
+        found = events.groupBy(functions.session_window(_TIME, gap).alias(_WINDOW), _USER).agg(
             functions.max(_TIME).alias("ended"), functions.count("*").alias("events")
         )
-        seconds = functions.col("ended").cast("double") - functions.col("_window.start").cast("double")
+        seconds = functions.col("ended").cast("double") - functions.col(f"{_WINDOW}.start").cast("double")
         return found.select(
-            functions.col(_USER).alias("user"), functions.col("_window.start").alias("began"), "ended",
+            functions.col(_USER).alias("user"), functions.col(f"{_WINDOW}.start").alias("began"), "ended",
             seconds.alias("seconds"), "events",
         )  # fmt: skip
 
@@ -158,12 +172,12 @@ class Activity(Job):
         length, slide = (
             f"{int(each * 1_000)} milliseconds" for each in (wanted.length, wanted.slide or wanted.length)
         )
-        window = functions.window(_TIME, length, slide).alias("_window")
+        window = functions.window(_TIME, length, slide).alias(_WINDOW)
         found = events.groupBy(window, *wanted.by).agg(
             functions.count("*").alias("events"), functions.approx_count_distinct(_USER).alias("users")
         )
         return found.select(
-            functions.col("_window.start").alias("began"), functions.col("_window.end").alias("ended"),
+            functions.col(f"{_WINDOW}.start").alias("began"), functions.col(f"{_WINDOW}.end").alias("ended"),
             *wanted.by, "events", "users",
         )  # fmt: skip
 

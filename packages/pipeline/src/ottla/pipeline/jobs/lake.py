@@ -13,7 +13,7 @@ from ottla.pipeline.jobs.declaration import Mistake, Names, Place, Table
 from ottla.pipeline.jobs.state import BatchKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from deltalake import CommitProperties, DeltaTable
     from pyspark.sql import DataFrame
@@ -31,10 +31,27 @@ class Lake(Table):
 
     def inspect(self) -> Iterator[Mistake]:
         """Yield what cannot be; paths are within this table."""
-        if BATCH in self.partition_by:
+        if self.format == "parquet" and BATCH in (name.lower() for name in self.partition_by):
             yield Mistake(("partition_by",), f"{BATCH!r} is taken: it says which batch wrote a row")
         if self.format == "delta" and not _has_delta():
             yield Mistake(("format",), "delta needs a library: pip install 'ottla-pipeline[delta]'")
+
+    def clashes(self, given: Iterable[str], own: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield columns that cannot be beside the pipeline's own, and why: their case tells none apart."""
+        taken = {name.lower(): "the pipeline writes that column itself" for name in own}
+        if self.format == "parquet":
+            taken[BATCH] = "in Parquet it says which batch wrote a row; Delta needs no such column"
+        for name in given:
+            if name.lower() in taken:
+                yield name, f"{name!r} is taken: {taken[name.lower()]}"
+            taken.setdefault(name.lower(), f"there is {name!r} already, and case tells no columns apart")
+
+    def inspect_partitions(self, columns: Collection[str]) -> Iterator[Mistake]:
+        """Yield what it is partitioned by and does not have."""
+        for name in self.partition_by:
+            if name not in columns:
+                there = ", ".join(columns)
+                yield Mistake(("partition_by",), f"there is no column {name!r}; there are {there}")
 
     def append(self, batch: DataFrame, key: BatchKey) -> None:
         """Write the rows of a batch; doing it again with the same key and rows changes nothing."""

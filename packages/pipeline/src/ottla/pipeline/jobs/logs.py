@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from ottla.pipeline.errors import OptionError
@@ -48,10 +48,14 @@ class Logs(Job):
             columns = self.parse.names()
         except OptionError:
             return  # said already: without a pattern it is not known which columns there are
-        for name in self.lake.partition_by:
-            if name not in (*columns, *_DERIVED, *PLACE):
-                there = ", ".join((*columns, *_DERIVED))
-                yield Mistake(("lake", "partition_by"), f"there is no column {name!r}; there are {there}")
+        there = dict.fromkeys((*columns, *_DERIVED, *PLACE))
+        yield from within("lake", self.lake.inspect_partitions(there))
+        for name, why in self.lake.clashes(columns, (*PLACE, *self._derived(columns))):
+            yield Mistake(("parse", "fields", name) if name in self.parse.fields else ("parse",), why)
+
+    def _derived(self, columns: Collection[str]) -> list[str]:
+        """Return the columns that are made of the time: those that are partitioned by, and no line has."""
+        return [name for name in _DERIVED if name in self.lake.partition_by and name not in columns]
 
     def run(self, run: Run) -> None:
         """Read lines, and write rows and dead letters, batch by batch."""
@@ -85,9 +89,8 @@ class Logs(Job):
 
         time = self._time()
         derived = [
-            functions.date_format(time, pattern).alias(name)
-            for name, pattern in _DERIVED.items()
-            if name in self.lake.partition_by and name not in self.parse.names()
+            functions.date_format(time, _DERIVED[name]).alias(name)
+            for name in self._derived(self.parse.names())
         ]
         place = [functions.col(name.removeprefix("_")).alias(name) for name in PLACE]
         return good.select(f"{ROW}.*", *derived, *place)
