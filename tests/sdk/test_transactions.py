@@ -15,12 +15,14 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from ottla.client.admin import Admin
+from ottla.client.cluster import Cluster as Client
 from ottla.consumer import Consumer
 from ottla.producer import (
     Producer,
     ProducerLost,
     TransactionError,
     TransactionFailed,
+    end_prepared,
 )
 from ottla.protocol.errors import InvalidProducerEpoch, ProducerFenced, TransactionalIdAuthorizationFailed
 from ottla.protocol.topics import TopicPartition
@@ -69,6 +71,41 @@ async def test_a_cluster_without_transactions_refuses_at_the_start(
     with pytest.raises(TransactionalIdAuthorizationFailed):
         async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")):
             pytest.fail("it was let in")
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_prepared_transaction_is_ended_by_whoever_has_it(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str], *, is_committed: bool
+) -> None:
+    name = fresh("id")
+    async with Producer(transactional.bootstrap_servers, transactional_id=name) as producer:
+        await producer.begin_transaction()
+        await producer.send(topic, b"prepared", partition=0)
+        prepared = await producer.prepare_transaction()
+    assert await committed(transactional, topic, 0) == []
+
+    async with Client(transactional.bootstrap_servers) as cluster:
+        for _ in range(2):
+            await end_prepared(cluster, prepared, committed=is_committed)
+    assert await committed(transactional, topic, is_committed) == [b"prepared"] * is_committed
+
+
+async def test_a_prepared_transaction_is_aborted_by_the_next_of_its_name(
+    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+) -> None:
+    name = fresh("id")
+    async with Producer(transactional.bootstrap_servers, transactional_id=name) as producer:
+        await producer.begin_transaction()
+        await producer.send(topic, b"prepared", partition=0)
+        prepared = await producer.prepare_transaction()
+    async with Producer(transactional.bootstrap_servers, transactional_id=name) as producer:
+        async with producer.transaction():
+            await producer.send(topic, b"next", partition=0)
+
+    async with Client(transactional.bootstrap_servers) as cluster:
+        with pytest.raises(ProducerFenced):
+            await end_prepared(cluster, prepared, committed=True)
+    assert await committed(transactional, topic, 1) == [b"next"]
 
 
 async def test_what_is_committed_is_seen_and_what_is_aborted_is_not(

@@ -65,6 +65,17 @@ def test_a_transaction_may_be_aborted_until_the_coordinator_may_have_committed_i
         state.to(Phase.ABORTING, "abort")
 
 
+def test_a_transaction_that_was_handed_over_is_not_ended_here() -> None:
+    state = opened()
+    state.to(Phase.FLUSHING, "prepare")
+    state.to(Phase.PREPARED, "prepare")
+
+    assert (state.takes_records, state.may_be_aborted) == (False, False)
+    for phase in (Phase.COMMITTING, Phase.ABORTING, Phase.OPEN, Phase.IDLE):
+        with pytest.raises(TransactionError, match="done with a transaction that somebody else ends"):
+            state.to(phase, "go on")
+
+
 def test_a_fenced_producer_can_do_nothing_more() -> None:
     state = opened()
     state.failed(ProducerFenced())

@@ -6,10 +6,18 @@ import asyncio
 
 import pytest
 
+from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
 from ottla.client.testing import NODE_ID, ScriptedBroker
-from ottla.producer import DeliveryTimeout, Producer, ProducerConfig, ProducerLost
-from ottla.producer.transaction_state import TransactionFailed
+from ottla.producer import (
+    DeliveryTimeout,
+    PreparedTransaction,
+    Producer,
+    ProducerConfig,
+    ProducerLost,
+    end_prepared,
+)
+from ottla.producer.transaction_state import TransactionError, TransactionFailed
 from ottla.protocol.errors import ErrorCode, InvalidProducerEpoch, ProducerFenced
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -111,6 +119,56 @@ async def test_an_epoch_that_a_coordinator_refuses_is_another_producers() -> Non
                 await producer.commit_transaction()
             with pytest.raises(ProducerLost):
                 await producer.begin_transaction()
+
+
+async def test_a_prepared_transaction_is_written_and_its_end_is_left_to_others() -> None:
+    moved = [ErrorCode.NOT_COORDINATOR]
+
+    def ended(_: EndTxnRequest) -> EndTxnResponse:
+        return EndTxnResponse(error_code=moved.pop() if moved else 0)
+
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(EndTxnRequest, ended)
+        broker.on(InitProducerIdRequest, lambda _: InitProducerIdResponse(producer_id=9, producer_epoch=4))
+        async with Producer(broker.bootstrap_servers, transactional_id="once", linger_ms=60_000) as producer:
+            await producer.begin_transaction()
+            sent = await producer.send("t", b"x")
+            prepared = await producer.prepare_transaction()
+            assert sent.exception() is None
+            with pytest.raises(TransactionError):
+                await producer.commit_transaction()
+        assert prepared == PreparedTransaction("once", 9, 4)
+        assert broker.seen(EndTxnRequest) == []
+
+        async with Cluster(broker.bootstrap_servers) as cluster:
+            await end_prepared(cluster, prepared, committed=True)
+
+    asked = EndTxnRequest(transactional_id="once", producer_id=9, producer_epoch=4, committed=True)
+    assert broker.seen(EndTxnRequest) == [asked, asked]
+
+
+async def test_a_prepared_transaction_without_records_needs_no_end() -> None:
+    async with coordinating(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
+            await producer.begin_transaction()
+            prepared = await producer.prepare_transaction()
+        async with Cluster(broker.bootstrap_servers) as cluster:
+            await end_prepared(cluster, prepared, committed=True)
+
+    assert prepared.is_empty
+    assert broker.seen(EndTxnRequest) == []
+
+
+async def test_a_transaction_with_a_lost_record_is_not_prepared() -> None:
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(ProduceRequest, lambda request: acknowledged(request, ErrorCode.MESSAGE_TOO_LARGE))
+        async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
+            await producer.begin_transaction()
+            await producer.send("t", b"x")
+            with pytest.raises(TransactionFailed):
+                await producer.prepare_transaction()
+
+    assert [request.committed for request in broker.seen(EndTxnRequest)] == [False]
 
 
 async def test_records_wait_for_a_coordinator_as_long_as_they_may_take() -> None:

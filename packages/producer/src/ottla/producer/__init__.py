@@ -7,6 +7,7 @@ from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed, R
 from ottla.producer.interceptors import ProducerInterceptor
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import Partitioner
+from ottla.producer.prepared import PreparedTransaction, end_prepared
 from ottla.producer.producer import Producer
 from ottla.producer.record import ProducerRecord, RecordMetadata
 from ottla.producer.sending import Acknowledgement, Acknowledgements, BatchBuilder
@@ -23,6 +24,7 @@ __all__ = [
     "GroupMetadata",
     "OffsetAndMetadata",
     "Partitioner",
+    "PreparedTransaction",
     "Producer",
     "ProducerClosed",
     "ProducerConfig",
@@ -38,6 +40,7 @@ __all__ = [
     "TopicPartition",
     "TransactionError",
     "TransactionFailed",
+    "end_prepared",
 ]
 
 __version__ = "0.1.0"

@@ -21,6 +21,7 @@ from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.errors import BufferFull, ProducerClosed, RecordTooLarge
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import partitioner
+from ottla.producer.prepared import PreparedTransaction
 from ottla.producer.record import ProducerRecord, RecordMetadata
 from ottla.producer.room import Room
 from ottla.producer.sender import Sender
@@ -387,6 +388,19 @@ class Producer(RowSending):
             transactions.state.to(Phase.FLUSHING, "commit")  # from here on no record is taken
             await self.flush()
         await transactions.commit()
+
+    async def prepare_transaction(self) -> PreparedTransaction:
+        """Write everything that was sent, and leave the transaction open for others to end.
+
+        What is returned goes to `end_prepared`, in this process or another; all that is left here is to close
+        the producer. Raises TransactionFailed when something could not be written. It is the first of two
+        phases, as in KIP-939, but brokers do not hold such a transaction longer than others.
+        """
+        transactions = self._transactional
+        self.quick = False
+        transactions.state.to(Phase.FLUSHING, "prepare")
+        await self.flush()
+        return transactions.prepare()
 
     async def abort_transaction(self) -> None:
         """Give up everything that was sent since the transaction began."""

@@ -13,6 +13,7 @@ from ottla.client.settings import chosen
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.handover import Handover, SyncAcknowledgement
 from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.prepared import PreparedTransaction
 from ottla.producer.producer import Producer
 from ottla.producer.record import RecordMetadata
 from ottla.producer.sending import Acknowledgements, BatchBuilder, Headers
@@ -208,6 +209,10 @@ class SyncProducer:
     def commit_transaction(self) -> None:
         """Write what was sent since the transaction began, all together."""
         self._ordered(lambda producer: producer.commit_transaction())
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        """Write what was sent since the transaction began, and leave its end to `end_prepared`."""
+        return self._ordered(lambda producer: producer.prepare_transaction())
 
     def abort_transaction(self) -> None:
         """Give up what was sent since the transaction began."""

@@ -3,6 +3,7 @@
     IDLE -> OPEN -> FLUSHING -> COMMITTING -> IDLE
     OPEN, FLUSHING -> ABORTING -> IDLE
     OPEN, FLUSHING -> FAILED -> ABORTING
+    FLUSHING -> PREPARED, where somebody else ends it, and this producer can only be closed
     and from everywhere to LOST, where there is nothing to do but close the producer.
 
 A transaction that FAILED can only be aborted: a record or an offset of it is not written. A producer is LOST
@@ -37,6 +38,7 @@ class Phase(Enum):
     OPEN = "in a transaction"
     FLUSHING = "about to commit"
     FAILED = "in a transaction that can only be aborted"
+    PREPARED = "done with a transaction that somebody else ends"
     COMMITTING = "committing"
     ABORTING = "aborting"
     LOST = "of no use any more"
@@ -46,7 +48,10 @@ _ALLOWED: dict[Phase, frozenset[Phase]] = {
     Phase.CLOSED: frozenset({Phase.IDLE}),
     Phase.IDLE: frozenset({Phase.OPEN}),
     Phase.OPEN: frozenset({Phase.FAILED, Phase.FLUSHING, Phase.ABORTING}),
-    Phase.FLUSHING: frozenset({Phase.FAILED, Phase.FLUSHING, Phase.COMMITTING, Phase.ABORTING}),
+    Phase.FLUSHING: frozenset(
+        {Phase.FAILED, Phase.FLUSHING, Phase.PREPARED, Phase.COMMITTING, Phase.ABORTING}
+    ),
+    Phase.PREPARED: frozenset(),
     Phase.FAILED: frozenset({Phase.ABORTING}),
     Phase.COMMITTING: frozenset({Phase.IDLE, Phase.COMMITTING, Phase.FAILED}),
     Phase.ABORTING: frozenset({Phase.IDLE, Phase.ABORTING}),

@@ -16,6 +16,7 @@ from ottla.client.errors import ClientError
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.retry import Backoff, retrying
 from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.prepared import PreparedTransaction, end_prepared, raise_of_coordinator
 from ottla.producer.transaction_state import (
     Phase,
     TransactionError,
@@ -23,12 +24,9 @@ from ottla.producer.transaction_state import (
     is_fatal,
 )
 from ottla.protocol.errors import (
-    CoordinatorNotAvailable,
     ErrorCode,
     KafkaError,
-    NotCoordinator,
     TransactionAbortable,
-    error_for,
 )
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.protocol.messages.add_partitions_to_txn import (
@@ -36,7 +34,6 @@ from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -124,6 +121,11 @@ class Transactions:
             raise
         self.state.to(Phase.IDLE, "commit")
         self._metrics.txn_commit_total += 1
+
+    def prepare(self) -> PreparedTransaction:
+        """Leave the transaction to whoever has what is returned; everything was flushed before."""
+        self.state.to(Phase.PREPARED, "prepare")
+        return PreparedTransaction(self._id, self.producer_id, self.producer_epoch, self.state.is_empty)
 
     async def abort(self) -> None:
         """Have the coordinator abort; nothing is on its way any more. May be called again after a failure."""
@@ -246,19 +248,8 @@ class Transactions:
         await self._retrying(f"sending offsets of {group.group_id!r}", ask)
 
     async def _end(self, *, committed: bool) -> None:
-        if self.state.is_empty:
-            return
-
-        async def ask() -> None:
-            request = EndTxnRequest(
-                transactional_id=self._id,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                committed=committed,
-            )
-            self._raise((await self._ask(request, EndTxnResponse)).error_code)
-
-        await self._retrying("committing the transaction" if committed else "aborting the transaction", ask)
+        known = PreparedTransaction(self._id, self.producer_id, self.producer_epoch, self.state.is_empty)
+        await end_prepared(self._cluster, known, committed=committed, backoff=self._backoff)
 
     async def _ask(self, request: Message, response: type[R], *, max_version: int | None = None) -> R:
         node_id = await self._cluster.coordinator(self._id, TRANSACTION)
@@ -269,14 +260,7 @@ class Transactions:
             raise
 
     def _raise(self, code: int, key: str | None = None, kind: int = TRANSACTION) -> None:
-        if code == ErrorCode.NONE:
-            return
-        # As Java's client: of a coordinator this means that another producer uses the id. What a leader of a
-        # partition means by it is milder, and is not raised here.
-        error = error_for(ErrorCode.PRODUCER_FENCED if code == ErrorCode.INVALID_PRODUCER_EPOCH else code)
-        if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
-            self._cluster.forget_coordinator(self._id if key is None else key, kind)
-        raise error
+        raise_of_coordinator(self._cluster, self._id if key is None else key, code, kind)
 
     async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]], bound_ms: int | None = None) -> T:
         timeout_ms = self._cluster.config.default_api_timeout_ms if bound_ms is None else bound_ms

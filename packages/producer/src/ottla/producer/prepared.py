@@ -1,0 +1,78 @@
+"""Transactions that one process writes and another one ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.client.cluster import TRANSACTION, Cluster
+from ottla.client.errors import ClientError
+from ottla.client.retry import Backoff, retrying
+from ottla.protocol.errors import (
+    CoordinatorNotAvailable,
+    ErrorCode,
+    NotCoordinator,
+    error_for,
+)
+from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """A transaction whose records are all written: `end_prepared` commits or aborts it, from anywhere.
+
+    The coordinator still aborts it once `transaction_timeout_ms` is over, and when a producer with the same
+    transactional id starts. It can be pickled.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_empty: bool = False
+    """Nothing was sent, and so there is nothing to end."""
+
+
+async def end_prepared(
+    cluster: Cluster, prepared: PreparedTransaction, *, committed: bool, backoff: Backoff | None = None
+) -> None:
+    """Commit or abort a prepared transaction; may be called again with the same decision.
+
+    Raises ProducerFenced where the transaction was ended by others, and what keeps the coordinator from
+    answering until `default_api_timeout_ms` is over.
+    """
+    if prepared.is_empty:
+        return
+    await retrying(
+        f"{'committing' if committed else 'aborting'} the transaction",
+        lambda: _end(cluster, prepared, committed),
+        timeout_s=cluster.config.default_api_timeout_ms / 1_000,
+        backoff=backoff or cluster.backoff,
+    )
+
+
+async def _end(cluster: Cluster, prepared: PreparedTransaction, committed: bool) -> None:
+    key = prepared.transactional_id
+    request = EndTxnRequest(
+        transactional_id=key,
+        producer_id=prepared.producer_id,
+        producer_epoch=prepared.producer_epoch,
+        committed=committed,
+    )
+    node_id = await cluster.coordinator(key, TRANSACTION)
+    try:
+        answer = await cluster.send(node_id, request, EndTxnResponse)
+    except ClientError:
+        cluster.forget_coordinator(key, TRANSACTION)
+        raise
+    raise_of_coordinator(cluster, key, answer.error_code)
+
+
+def raise_of_coordinator(cluster: Cluster, key: str, code: int, kind: int = TRANSACTION) -> None:
+    """Raise the error of a coordinator's answer, if it is one; a coordinator that moved is forgotten."""
+    if code == ErrorCode.NONE:
+        return
+    # As Java's client: of a coordinator this means that another producer uses the id. What a leader of a
+    # partition means by it is milder, and is not raised here.
+    error = error_for(ErrorCode.PRODUCER_FENCED if code == ErrorCode.INVALID_PRODUCER_EPOCH else code)
+    if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
+        cluster.forget_coordinator(key, kind)
+    raise error
