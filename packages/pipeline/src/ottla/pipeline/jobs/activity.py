@@ -80,7 +80,7 @@ class Activity(Job):
         """Yield what is wrong beyond the types of single values."""
         yield from within("source", self.source.inspect())
         yield from within("parse", self.parse.inspect())
-        yield from within("dead_letters", self.dead_letters.inspect())
+        yield from within("dead_letters", self.dead_letters.inspect(self.source))
         yield from self._inspect_columns()
         for name, table in (("sessions", self.sessions), ("windows", self.windows)):
             if table is not None:
@@ -194,7 +194,7 @@ class Activity(Job):
         def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
             seen = Observation()
             letters = dead_letters(batch.observe(seen, functions.count("*").alias("dead")), self.name)
-            self.dead_letters.write(letters, self.source.bootstrap_servers, "dead-letters")
+            self.dead_letters.write(letters, self.source, "dead-letters")
             return {"dead": int(seen.get["dead"])}
 
         return each

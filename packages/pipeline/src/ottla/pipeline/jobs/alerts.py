@@ -39,8 +39,8 @@ class Alerts(Job):
         """Yield what is wrong beyond the types of single values."""
         yield from within("source", self.source.inspect())
         yield from within("metrics", self.metrics.inspect())
-        yield from within("alerts", self.alerts.inspect())
-        yield from within("dead_letters", self.dead_letters.inspect())
+        yield from within("alerts", self.alerts.inspect(self.source))
+        yield from within("dead_letters", self.dead_letters.inspect(self.source))
         names = [rule.name for rule in self.rules]
         for at, rule in enumerate(self.rules):
             yield from within("rules", within(at, rule.inspect()))
@@ -67,9 +67,7 @@ class Alerts(Job):
         def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
             seen = Observation()
             counted = [functions.count_if(functions.col("state") == each).alias(each) for each in _STATES]
-            self.alerts.write(
-                _records(batch.observe(seen, *counted)), self.source.bootstrap_servers, "alerts"
-            )
+            self.alerts.write(_records(batch.observe(seen, *counted)), self.source, "alerts")
             counts = {name: int(count) for name, count in seen.get.items()}
             return counts | {"late": dropped_by_watermark(run.spark, run.query_name("main"))}
 
@@ -81,7 +79,7 @@ class Alerts(Job):
         def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
             seen = Observation()
             letters = dead_letters(batch.observe(seen, functions.count("*").alias("dead")), self.name)
-            self.dead_letters.write(letters, self.source.bootstrap_servers, "dead-letters")
+            self.dead_letters.write(letters, self.source, "dead-letters")
             return {"dead": int(seen.get["dead"])}
 
         return each

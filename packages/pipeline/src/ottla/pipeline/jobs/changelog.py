@@ -47,7 +47,7 @@ class Changelog(Job):
         yield from within("changes", self.changes.inspect())
         yield from within("table", self.table.inspect())
         if self.dead_letters is not None:
-            yield from within("dead_letters", self.dead_letters.inspect())
+            yield from within("dead_letters", self.dead_letters.inspect(self.source))
         for name in self.table.partition_by:
             if name not in self.changes.names():
                 there = ", ".join(self.changes.names())
@@ -86,9 +86,7 @@ class Changelog(Job):
 
     def _put_away(self, dead: DataFrame) -> None:
         if self.dead_letters is not None:
-            self.dead_letters.write(
-                dead_letters(dead, self.name), self.source.bootstrap_servers, "dead-letters"
-            )
+            self.dead_letters.write(dead_letters(dead, self.name), self.source, "dead-letters")
             return
         first = dead.select("topic", "partition", "offset", REASON).first()
         assert first is not None, "there is one"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.mistakes import Mistake
 from ottla.pipeline.jobs.patterns import whole
 
@@ -20,7 +19,18 @@ if TYPE_CHECKING:
 
     from ottla.pipeline.jobs.run import Run
 
-__all__ = ["Job", "Mistake", "Names", "Place", "Seconds", "Settings", "Table", "Topics", "relative_to"]
+__all__ = [
+    "Job",
+    "Mistake",
+    "Names",
+    "Place",
+    "Seconds",
+    "Settings",
+    "Table",
+    "Topics",
+    "option_text",
+    "relative_to",
+]
 
 _base: ContextVar[Path | None] = ContextVar("base", default=None)
 
@@ -115,8 +125,8 @@ class Topics(Table):
             yield Mistake(("pattern",), f"is no regular expression: {error}")
             return
         try:
-            SourceConfig.of(self.stream_options(), streaming=True)
-        except OptionError as error:
+            SourceConfig.of(self.stream_options(), streaming=True).consumer_config()
+        except ValueError as error:
             yield Mistake(("options",), str(error))
 
     def stream_options(self) -> dict[str, str]:
@@ -130,7 +140,7 @@ class Topics(Table):
         # The data source looks for its pattern anywhere in a name, as Spark's does.
         what = named if self.topics else {"subscribePattern": whole(self.pattern or "")}
         own = {"kafka.bootstrap.servers": self.bootstrap_servers, "startingOffsets": self.starting_offsets}
-        return own | what | {name: _option(value) for name, value in self.options.items()}
+        return own | what | {name: option_text(value) for name, value in self.options.items()}
 
     def properties(self) -> dict[str, str]:
         """Return Kafka's settings for a client of our own, `bootstrap.servers` among them."""
@@ -148,7 +158,8 @@ class Topics(Table):
         return spark.read.format("ottla").options(**{**self.batch_options(), **(more or {})}).load()
 
 
-def _option(value: Any) -> str:
+def option_text(value: Any) -> str:
+    """Return a value as options of Spark, and settings of Kafka, have it: text."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

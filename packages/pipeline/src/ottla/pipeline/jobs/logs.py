@@ -38,7 +38,7 @@ class Logs(Job):
     def inspect(self) -> Iterator[Mistake]:
         """Yield what is wrong beyond the types of single values."""
         yield from within("source", self.source.inspect())
-        yield from within("dead_letters", self.dead_letters.inspect())
+        yield from within("dead_letters", self.dead_letters.inspect(self.source))
         yield from within("lake", self.lake.inspect())
         yield from within("parse", self.parse.inspect())
         yield from self._inspect_columns()
@@ -81,7 +81,7 @@ class Logs(Job):
         counts = {name: int(count) for name, count in seen.get.items()}
         if counts["dead"]:
             letters = dead_letters(parsed.where(~is_good), self.name)
-            self.dead_letters.write(letters, self.source.bootstrap_servers, "dead-letters")
+            self.dead_letters.write(letters, self.source, "dead-letters")
         return counts | {"rows": sum(counts.values())}
 
     def _rows(self, good: DataFrame) -> DataFrame:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from ottla.client.settings import SettingError
 from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table, Topics
 from ottla.pipeline.jobs.inspecting import within
 from ottla.pipeline.jobs.mirroring.mapping import MAPPING_TOPIC
@@ -99,10 +98,6 @@ class Mirror(Job):
             said = self._refusal(name.lower())
             if said is not None:
                 yield Mistake(("source", "options", name), said)
-        try:
-            self.sides().source_config()
-        except SettingError as error:
-            yield Mistake(("source", "options"), str(error))
 
     def _refusal(self, option: str) -> str | None:
         if option.startswith("kafka.") or option in _KNOWN:

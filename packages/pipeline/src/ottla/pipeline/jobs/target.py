@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pydantic import Field
 
 from ottla.client.errors import ClientError
-from ottla.client.settings import SettingError
 from ottla.pipeline.errors import OptionError, PipelineError
 from ottla.pipeline.jobs.declaration import Mistake, Settings, Table
 from ottla.pipeline.jobs.failures import one_line
@@ -32,7 +31,7 @@ class Target(Table):
         """Return the settings of a producer. Raises OptionError."""
         try:
             return ProducerConfig.from_properties(self.properties())
-        except SettingError as error:
+        except ValueError as error:
             raise OptionError(str(error)) from None
 
     def inspect(self) -> Iterator[Mistake]:

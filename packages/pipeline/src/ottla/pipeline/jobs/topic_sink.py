@@ -7,40 +7,56 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from ottla.pipeline.errors import OptionError
-from ottla.pipeline.jobs.declaration import Mistake, Settings, Table
+from ottla.pipeline.jobs.declaration import Mistake, Settings, Table, Topics, option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_CONNECTION = ("security.", "sasl.", "ssl.")
+"""What settings begin with that say how brokers are reached, whoever connects."""
 
 
 class TopicSink(Table):
     """Where records go, and what is promised about them."""
 
     bootstrap_servers: str | None = Field(None, examples=["127.0.0.1:9092"])
-    """Without it, the brokers that the pipeline reads from."""
+    """Without it, the brokers that the pipeline reads from, with the same security."""
     topic: str = Field(examples=["alerts"], min_length=1)
     delivery: Literal["at-least-once", "dedupe", "exactly-once"] = "dedupe"
     """After a crash records may come twice, with headers to know them by; exactly-once needs transactions."""
     options: Settings = Field(default_factory=dict)
     """Any other option of the sink `ottla`, `kafka.*` for the producer among them."""
 
-    def inspect(self) -> Iterator[Mistake]:
+    def inspect(self, source: Topics) -> Iterator[Mistake]:
         """Yield what the sink would refuse; paths are within this table."""
         from ottla.pipeline.sink.config import SinkConfig
 
         try:
-            SinkConfig.of(self.sink_options("127.0.0.1:9092"))
-        except OptionError as error:
-            yield Mistake(("options",), str(error))
+            SinkConfig.of(self.sink_options(source))
+        except ValueError as error:
+            # What is inherited, and wrong, is said of the source.
+            if str(error) not in {each.message for each in source.inspect()}:
+                yield Mistake(("options",), str(error))
 
-    def sink_options(self, source_servers: str) -> dict[str, str]:
-        """Return the options for `write` and `writeStream`."""
-        own = {"kafka.bootstrap.servers": self.bootstrap_servers or source_servers}
+    def sink_options(self, source: Topics) -> dict[str, str]:
+        """Return the options for `write` and `writeStream`, beside a source."""
         said = {"topic": self.topic, "delivery": self.delivery}
-        return own | said | {name: str(value) for name, value in self.options.items()}
+        if self.bootstrap_servers is not None:
+            said["kafka.bootstrap.servers"] = self.bootstrap_servers
+        given = {name.lower(): option_text(value) for name, value in self.options.items()}
+        own = said | given
+        return own if "kafka.bootstrap.servers" in own else _connection(source) | own
 
-    def write(self, batch: DataFrame, source_servers: str, write_id: str) -> None:
+    def write(self, batch: DataFrame, source: Topics, write_id: str) -> None:
         """Write the rows of a batch of a stream; `write_id` tells it from other writes of the same batch."""
-        options = self.sink_options(source_servers) | {"write.id": write_id}
+        options = self.sink_options(source) | {"write.id": write_id}
         batch.write.format("ottla").mode("append").options(**options).save()
+
+
+def _connection(source: Topics) -> dict[str, str]:
+    """Return the options that say how the brokers of a source are reached."""
+    return {
+        f"kafka.{name}": value
+        for name, value in source.properties().items()
+        if name == "bootstrap.servers" or name.startswith(_CONNECTION)
+    }

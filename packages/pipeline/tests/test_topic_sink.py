@@ -1,0 +1,77 @@
+"""How topics that a pipeline writes to are reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.client.config import ClientConfig
+from ottla.pipeline.jobs.declaration import Topics
+from ottla.pipeline.jobs.mistakes import DeclarationError
+from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.samples import sample_declaration
+from ottla.pipeline.jobs.topic_sink import TopicSink
+from ottla.pipeline.sink.config import SinkConfig
+
+LOGIN = {
+    "kafka.Security.Protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "SCRAM-SHA-256",
+    "kafka.sasl.username": "josef",
+    "kafka.sasl.password": "secret",
+    "kafka.fetch.min.bytes": 9,
+    "failOnDataLoss": False,
+}
+
+
+def _source(options: dict[str, Any]) -> Topics:
+    return Topics.model_validate({"bootstrap_servers": "there:1", "topics": ["orders"], "options": options})
+
+
+def _reached(**given: Any) -> ClientConfig:
+    """Return how a sink reaches its brokers, beside a source that logs in."""
+    declared, source = TopicSink.model_validate({"topic": "dead", **given}), _source(LOGIN)
+    assert list(declared.inspect(source)) == []
+    return SinkConfig.of(declared.sink_options(source)).producer_config().client
+
+
+def test_the_brokers_of_the_source_are_reached_as_the_source_reaches_them() -> None:
+    found = _reached()
+    assert found.bootstrap_servers == "there:1"
+    assert (found.security.security_protocol, found.security.sasl_mechanism) == (
+        "SASL_PLAINTEXT",
+        "SCRAM-SHA-256",
+    )
+    assert (found.security.sasl_username, found.security.sasl_password) == ("josef", "secret")
+
+
+def test_options_of_the_sink_win() -> None:
+    found = _reached(options={"kafka.SASL.username": "clerk", "kafka.enable.idempotence": True})
+    assert (found.security.sasl_username, found.security.sasl_password) == ("clerk", "secret")
+
+
+@pytest.mark.parametrize(
+    "given", [{"bootstrap_servers": "other:1"}, {"options": {"kafka.bootstrap.servers": "other:1"}}]
+)
+def test_other_brokers_get_no_passwords_of_the_source(given: dict[str, Any]) -> None:
+    found = _reached(**given)
+    assert (found.bootstrap_servers, found.security.security_protocol) == ("other:1", "PLAINTEXT")
+    assert found.security.sasl_password is None
+
+
+def test_what_is_wrong_with_the_source_is_said_of_the_source(tmp_path: Path) -> None:
+    text = sample_declaration("logs").replace("[parse]", "options.kafka.sasl.password = 'x'\n\n[parse]", 1)
+    (tmp_path / "logs.toml").write_text(text)
+    with pytest.raises(DeclarationError) as raised:
+        read_job(tmp_path / "logs.toml")
+    (mistake,) = [each.mistake for each in raised.value.located]
+    assert mistake.path == ("source", "options")
+    assert "security_protocol" in mistake.message or "security.protocol" in mistake.message
+
+
+def test_what_is_wrong_with_the_sink_is_said_of_the_sink() -> None:
+    sink = TopicSink.model_validate({"topic": "dead", "options": {"kafka.sasl.mechanism": "NONE"}})
+    (mistake,) = sink.inspect(_source(LOGIN))
+    assert mistake.path == ("options",)
+    assert "must be PLAIN, SCRAM-SHA-256" in mistake.message
