@@ -22,6 +22,7 @@ from ottla.pipeline.jobs.mirroring.spans import Span, Spans
 from ottla.pipeline.jobs.reading import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.state import StateFile
+from ottla.pipeline.jobs.status import SILENT_S, state_now
 from ottla.producer import SyncProducer
 from ottla.protocol.topics import TopicPartition
 from peers.copies import check_translations, names, read, varied, what
@@ -160,6 +161,27 @@ def test_new_topics_of_a_pattern_join_while_it_runs(
         assert running.wait(30) == 0
     assert what(read(mirrored.target, f"{stem}-b")) == what(read(mirrored.source, f"{stem}-b"))
     assert StateFile(mirrored.checkpoint / "status.json").read()["state"] == "stopped"
+
+
+def test_a_mirror_that_waits_says_that_it_lives_until_it_is_killed(
+    mirrored: Mirrored, topics: Topics
+) -> None:
+    topics.create(mirrored.topic, retention_ms="-1")
+    topics.send(mirrored.topic, varied(10))
+    status, said = StateFile(mirrored.checkpoint / "status.json"), set()
+
+    def is_idle_and_says_so() -> bool:
+        found = status.read()
+        if found and sum(each["rows"] for each in found["queries"].values()) == 10:
+            said.add(found["updated_s"])
+        return len(said) == 3
+
+    with mirrored.process() as running:
+        _until(is_idle_and_says_so, running)
+        running.kill()
+    left = status.read()
+    assert state_now(left, left["updated_s"]) == "running"
+    assert state_now(left, left["updated_s"] + SILENT_S + 1) == "killed"
 
 
 def test_a_group_moves_over_and_misses_nothing(mirrored: Mirrored, topics: Topics) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +71,26 @@ def test_a_failure_is_in_the_status(tmp_path: Path) -> None:
 def test_stopping_is_no_failure(tmp_path: Path) -> None:
     Run(_job(tmp_path, lambda run: run.stopping.set()))()
     assert _status(tmp_path)["state"] == "stopped"
+
+
+def test_a_job_that_waits_says_that_it_lives_and_what_it_did(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def work(run: Run) -> None:
+        run.report(0, rows=10, batch_ms=5, counts={"copied": 10})
+        said, deadline = [_status(tmp_path)], time.monotonic() + 60
+        while len(said) < 3:
+            assert time.monotonic() < deadline, "it said nothing more"
+            time.sleep(0.02)
+            now = _status(tmp_path)
+            if now["updated_s"] > said[-1]["updated_s"]:
+                said.append(now)
+        seen.extend(said)
+
+    Run(_job(tmp_path, work))()
+    assert [each["state"] for each in seen] == ["running"] * 3
+    assert [each["rows"] for each in seen[-1]["queries"].values()] == [10]
+    assert _status(tmp_path)["state"] == "done", "nothing is said behind the end"
 
 
 def test_a_checkpoint_belongs_to_one_run(tmp_path: Path) -> None:

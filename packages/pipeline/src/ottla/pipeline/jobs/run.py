@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.failures import cause, one_line
+from ottla.pipeline.jobs.heartbeat import heartbeat
 from ottla.pipeline.jobs.state import BatchKey, Ledger, StateFile
 from ottla.pipeline.jobs.status import Batch, QueryStatus, batch_of
 
@@ -56,15 +57,18 @@ class Run:
         self._ledgers: dict[str, Ledger] = {}
         self._rows: dict[tuple[str, int], int] = {}
         self._begun = time.time()
-        self._said = 0.0
+        self._state = "running"
+        self._said = -_SAY_S
         self._guard = threading.RLock()
+        """Of all that is said: another thread says it, too, where the job has nothing to say."""
 
     def __call__(self) -> None:
         """Run the job to its end. Raises PipelineError, also where another run has the checkpoint."""
         with self._alone():
             self._say("running")
             try:
-                self.job.run(self)
+                with heartbeat(self._beat, _SAY_S):
+                    self.job.run(self)
             except BaseException as error:
                 self._say("failed", one_line(error))
                 raise
@@ -150,7 +154,7 @@ class Run:
         """Say that a batch is done: for jobs that do without Spark."""
         if counts:
             self._ledger(query).keep(batch_id, counts)
-        self._status(query).add(Batch(batch_id, rows, batch_ms, lag))
+        self._add(query, Batch(batch_id, rows, batch_ms, lag))
         self._say_sometimes()
 
     def state(self, query: str) -> StateFile:
@@ -169,12 +173,18 @@ class Run:
         return self._running[query]
 
     def _status(self, query: str) -> QueryStatus:
-        return self._statuses.setdefault(query, QueryStatus())
+        with self._guard:
+            return self._statuses.setdefault(query, QueryStatus())
+
+    def _add(self, query: str, batch: Batch) -> None:
+        with self._guard:
+            self._status(query).add(batch)
 
     def _ledger(self, query: str) -> Ledger:
-        if query not in self._ledgers:
-            self._ledgers[query] = Ledger(StateFile(self.checkpoint / "counts" / f"{query}.json"))
-        return self._ledgers[query]
+        with self._guard:
+            if query not in self._ledgers:
+                self._ledgers[query] = Ledger(StateFile(self.checkpoint / "counts" / f"{query}.json"))
+            return self._ledgers[query]
 
     def _look(self) -> None:
         for name, query in self._running.items():
@@ -182,7 +192,7 @@ class Run:
                 batch = batch_of(_json(progress))
                 if batch is not None:
                     rows = self._rows.pop((name, batch.id), batch.rows)
-                    self._status(name).add(replace(batch, rows=rows))
+                    self._add(name, replace(batch, rows=rows))
         self._say_sometimes()
 
     def _check_failed(self) -> None:
@@ -201,27 +211,44 @@ class Run:
                 query.stop()
 
     def _say_sometimes(self) -> None:
-        if time.monotonic() - self._said >= _SAY_S or self._watch is not None:
+        if self._is_due or self._watch is not None:
             self._say("running")
 
     def _say(self, state: str, error: str | None = None) -> None:
         with self._guard:
-            for name, ledger in self._ledgers.items():
-                self._status(name).counts = ledger.totals
-            status = {
-                "name": self.job.name,
-                "kind": self.job.kind,
-                "state": state,
-                "error": error,
-                "begun_s": self._begun,
-                "updated_s": time.time(),
-                "queries": {name: each.summary() for name, each in self._statuses.items()},
-            }
-            if state != "running" or time.monotonic() - self._said >= _SAY_S:
-                StateFile(self.checkpoint / STATUS).write(status, durable=False)
-                self._said = time.monotonic()
+            self._state = state
+            status = self._summary(error)
+            if state != "running" or self._is_due:
+                self._keep(status)
         if self._watch is not None:
             self._watch(status)
+
+    def _beat(self) -> None:
+        """Say that the job runs, where it says nothing itself: it may wait for records, or for Spark."""
+        with self._guard:
+            if self._state == "running" and self._is_due:
+                self._keep(self._summary())
+
+    @property
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._said >= _SAY_S
+
+    def _keep(self, status: Mapping[str, Any]) -> None:
+        StateFile(self.checkpoint / STATUS).write(status, durable=False)
+        self._said = time.monotonic()
+
+    def _summary(self, error: str | None = None) -> dict[str, Any]:
+        for name, ledger in self._ledgers.items():
+            self._status(name).counts = ledger.totals
+        return {
+            "name": self.job.name,
+            "kind": self.job.kind,
+            "state": self._state,
+            "error": error,
+            "begun_s": self._begun,
+            "updated_s": time.time(),
+            "queries": {name: each.summary() for name, each in self._statuses.items()},
+        }
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

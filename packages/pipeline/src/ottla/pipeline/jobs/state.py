@@ -64,7 +64,8 @@ class Ledger:
     @property
     def totals(self) -> dict[str, int]:
         """What was counted up to now."""
-        return added(self._seen["before"], self._seen["batch_counts"])
+        seen = self._seen  # once: another thread may keep a batch meanwhile
+        return added(seen["before"], seen["batch_counts"])
 
     def keep(self, batch_id: int, counts: Mapping[str, int]) -> None:
         """Take the counts of a batch, durably."""
