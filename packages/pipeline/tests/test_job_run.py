@@ -11,8 +11,9 @@ from typing import Any, Literal
 import pytest
 
 from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.account import STATUS
 from ottla.pipeline.jobs.declaration import Job
-from ottla.pipeline.jobs.run import STATUS, Run
+from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.state import StateFile
 
 Work = Callable[[Run], None]

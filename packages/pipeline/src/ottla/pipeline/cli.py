@@ -169,7 +169,7 @@ def _read(file: Path) -> Job:
 
 
 def _status(job: Job) -> dict[str, object]:
-    from ottla.pipeline.jobs.run import STATUS
+    from ottla.pipeline.jobs.account import STATUS
     from ottla.pipeline.jobs.state import StateFile
     from ottla.pipeline.jobs.status import state_now
 

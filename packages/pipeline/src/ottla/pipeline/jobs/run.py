@@ -1,4 +1,4 @@
-"""A run of a pipeline: its session, its queries, its place, and what it says of itself."""
+"""A run of a pipeline: its session, its queries, and its place."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.account import SAY_S, Account, Watch
 from ottla.pipeline.jobs.failures import cause, one_line
 from ottla.pipeline.jobs.heartbeat import heartbeat
-from ottla.pipeline.jobs.state import BatchKey, Ledger, StateFile
-from ottla.pipeline.jobs.status import Batch, QueryStatus, batch_of
+from ottla.pipeline.jobs.state import BatchKey, StateFile
+from ottla.pipeline.jobs.status import Batch, batch_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,9 +33,7 @@ EachBatch = Callable[["DataFrame", int], Mapping[str, int] | None]
 A count called `rows` says how many records the batch had, where Spark would count some twice.
 """
 
-STATUS = "status.json"
 _LOOK_S = 0.5
-_SAY_S = 2.0
 _FINISH_S = 30.0
 """How long a batch may go on when the pipeline is asked to stop; what is cut off is done again next time."""
 
@@ -42,38 +41,29 @@ _FINISH_S = 30.0
 class Run:
     """What a job runs in. A checkpoint belongs to one run at a time."""
 
-    def __init__(
-        self, job: Job, *, once: bool = False, watch: Callable[[Mapping[str, Any]], None] | None = None
-    ) -> None:
+    def __init__(self, job: Job, *, once: bool = False, watch: Watch | None = None) -> None:
         self.job = job
         self.once = once
         self.stopping = threading.Event()
         self.checkpoint = Path(job.checkpoint)
-        self._watch = watch
+        self._account = Account(job, watch)
         self._session: SparkSession | None = None
         self._is_shared = False
         self._running: dict[str, StreamingQuery] = {}
-        self._statuses: dict[str, QueryStatus] = {}
-        self._ledgers: dict[str, Ledger] = {}
         self._rows: dict[tuple[str, int], int] = {}
-        self._begun = time.time()
-        self._state = "running"
-        self._said = -_SAY_S
-        self._guard = threading.RLock()
-        """Of all that is said: another thread says it, too, where the job has nothing to say."""
 
     def __call__(self) -> None:
         """Run the job to its end. Raises PipelineError, also where another run has the checkpoint."""
         with self._alone():
-            self._say("running")
+            self._account.say("running")
             try:
-                with heartbeat(self._beat, _SAY_S):
+                with heartbeat(self._account.beat, SAY_S):
                     self.job.run(self)
             except BaseException as error:
-                self._say("failed", one_line(error))
+                self._account.say("failed", one_line(error))
                 raise
             else:
-                self._say("stopped" if self.stopping.is_set() and not self.once else "done")
+                self._account.say("stopped" if self.stopping.is_set() and not self.once else "done")
             finally:
                 self._end()
 
@@ -93,7 +83,7 @@ class Run:
         self, frame: DataFrame, each_batch: EachBatch, query: str = "main", output_mode: str = "append"
     ) -> StreamingQuery:
         """Begin to give the batches of a stream to a function; what it counts is kept once per batch."""
-        ledger = self._ledger(query)
+        ledger = self._account.ledger(query)
 
         def do(batch: DataFrame, batch_id: int) -> None:
             counts = dict(each_batch(batch, batch_id) or {})
@@ -128,12 +118,21 @@ class Run:
         """Return what tells a batch from all others that are written to the same table."""
         return BatchKey(f"{self.app_id}.{query}", batch_id)
 
-    def wait(self) -> None:
-        """Wait for the queries, and say how they are doing. Raises PipelineError for one that failed."""
-        while any(each.isActive for each in self._running.values()) and not self.stopping.is_set():
-            self._look()
-            self._check_failed()
-            self.stopping.wait(_LOOK_S)
+    def wait(self, meanwhile: Callable[[], object] | None = None) -> None:
+        """Wait for the queries, and say how they are doing; call `meanwhile` again and again.
+
+        Raises PipelineError for a query that failed, and what `meanwhile` raises; no query goes on then.
+        """
+        try:
+            while any(each.isActive for each in self._running.values()) and not self.stopping.is_set():
+                self._look()
+                self._check_failed()
+                if meanwhile is not None:
+                    meanwhile()
+                self.stopping.wait(_LOOK_S)
+        except Exception:
+            self._stop_queries()
+            raise
         if self.stopping.is_set():
             self._stop_queries()
         self._look()
@@ -153,9 +152,9 @@ class Run:
     ) -> None:
         """Say that a batch is done: for jobs that do without Spark."""
         if counts:
-            self._ledger(query).keep(batch_id, counts)
-        self._add(query, Batch(batch_id, rows, batch_ms, lag))
-        self._say_sometimes()
+            self._account.ledger(query).keep(batch_id, counts)
+        self._account.add(query, Batch(batch_id, rows, batch_ms, lag))
+        self._account.say_sometimes()
 
     def state(self, query: str) -> StateFile:
         """Return a file under the checkpoint for places of one's own."""
@@ -168,23 +167,9 @@ class Run:
         writer = writer.queryName(self.query_name(query)).option("checkpointLocation", str(place))
         every = f"{int(self.job.trigger * 1_000)} milliseconds"
         writer = writer.trigger(availableNow=True) if self.once else writer.trigger(processingTime=every)
-        self._status(query)
+        self._account.begin(query)
         self._running[query] = writer.start()
         return self._running[query]
-
-    def _status(self, query: str) -> QueryStatus:
-        with self._guard:
-            return self._statuses.setdefault(query, QueryStatus())
-
-    def _add(self, query: str, batch: Batch) -> None:
-        with self._guard:
-            self._status(query).add(batch)
-
-    def _ledger(self, query: str) -> Ledger:
-        with self._guard:
-            if query not in self._ledgers:
-                self._ledgers[query] = Ledger(StateFile(self.checkpoint / "counts" / f"{query}.json"))
-            return self._ledgers[query]
 
     def _look(self) -> None:
         for name, query in self._running.items():
@@ -192,14 +177,13 @@ class Run:
                 batch = batch_of(_json(progress))
                 if batch is not None:
                     rows = self._rows.pop((name, batch.id), batch.rows)
-                    self._add(name, replace(batch, rows=rows))
-        self._say_sometimes()
+                    self._account.add(name, replace(batch, rows=rows))
+        self._account.say_sometimes()
 
     def _check_failed(self) -> None:
         for name, query in self._running.items():
             error = query.exception() if not query.isActive else None
             if error is not None:
-                self._stop_queries()
                 raise PipelineError(f"query {name} failed: {cause(str(error))}") from error
 
     def _stop_queries(self) -> None:
@@ -209,46 +193,6 @@ class Run:
                 time.sleep(0.1)
             if query.isActive:
                 query.stop()
-
-    def _say_sometimes(self) -> None:
-        if self._is_due or self._watch is not None:
-            self._say("running")
-
-    def _say(self, state: str, error: str | None = None) -> None:
-        with self._guard:
-            self._state = state
-            status = self._summary(error)
-            if state != "running" or self._is_due:
-                self._keep(status)
-        if self._watch is not None:
-            self._watch(status)
-
-    def _beat(self) -> None:
-        """Say that the job runs, where it says nothing itself: it may wait for records, or for Spark."""
-        with self._guard:
-            if self._state == "running" and self._is_due:
-                self._keep(self._summary())
-
-    @property
-    def _is_due(self) -> bool:
-        return time.monotonic() - self._said >= _SAY_S
-
-    def _keep(self, status: Mapping[str, Any]) -> None:
-        StateFile(self.checkpoint / STATUS).write(status, durable=False)
-        self._said = time.monotonic()
-
-    def _summary(self, error: str | None = None) -> dict[str, Any]:
-        for name, ledger in self._ledgers.items():
-            self._status(name).counts = ledger.totals
-        return {
-            "name": self.job.name,
-            "kind": self.job.kind,
-            "state": self._state,
-            "error": error,
-            "begun_s": self._begun,
-            "updated_s": time.time(),
-            "queries": {name: each.summary() for name, each in self._statuses.items()},
-        }
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
