@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,6 +144,44 @@ def test_available_now_stops_where_topics_ended_at_its_start(
     assert len(query.run()) == 6 + 3 * (3 + 1)
 
 
+@contextmanager
+def written(topics: Topics, name: str) -> Iterator[list[str]]:
+    """Within, somebody writes to a topic without a pause; gives what was written."""
+    sent: list[str] = []
+    enough, begun = threading.Event(), threading.Event()
+
+    def write() -> None:
+        while not enough.is_set():
+            topics.send(name, [Sent(value=b"%d" % len(sent))])
+            sent.append(str(len(sent)))
+            begun.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(write)
+        try:
+            assert begun.wait(30)
+            yield sent
+        finally:
+            enough.set()
+            writing.result(30)
+
+
+def test_available_now_from_the_end_of_a_topic_that_is_written_to(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    name = topics.create(fresh("live"))
+    query = stream({"subscribe": name}, availableNow=True)
+
+    with written(topics, name) as sent:
+        for _ in range(3):
+            query.run()
+    query.run()
+
+    found = sorted(int(bytes(row.value)) for row in query.all_rows)
+    assert found
+    assert found == list(range(found[0], len(sent)))
+
+
 def test_a_trigger_waits_until_there_is_enough_but_the_first_does_not(
     stream: Streams, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
@@ -199,8 +240,9 @@ def test_progress_shows_how_far_behind_a_query_is(
     assert query.query is not None
     progress = [json.loads(each.json)["sources"][0] for each in query.query.recentProgress]
     first, second = (each for each in progress if each["numInputRows"])
-    assert (first["startOffset"], first["endOffset"]) == (None, {name: {"0": 4}})
-    assert (second["startOffset"], second["endOffset"]) == ({name: {"0": 4}}, {name: {"0": 6}})
+    beginning = {f"{name}/from": {"0": 0}}
+    assert (first["startOffset"], first["endOffset"]) == (None, {name: {"0": 4}} | beginning)
+    assert (second["startOffset"], second["endOffset"]) == (first["endOffset"], {name: {"0": 6}})
     assert first["latestOffset"] == second["latestOffset"] == {name: {"0": 6}}
 
 
@@ -223,6 +265,82 @@ def test_a_query_goes_on_where_it_stopped(
     query.read()
 
     assert values(query.all_rows) == sorted([*names(3), "0-3", "0-4", "1-3", "1-4"])
+
+
+def add_partition(topics: Topics, name: str, records: int) -> None:
+    """Give a topic of one partition another, with records."""
+    topics.add_partitions(name, 2)
+    with Topics(topics.bootstrap_servers) as afresh:  # a producer that knows the topic learns of it later
+        afresh.fill(name, {1: records})
+
+
+def break_off(batch: DataFrame, batch_id: int) -> None:
+    """Read a batch, and fail before it is done."""
+    batch.collect()
+    raise RuntimeError("broken off")
+
+
+def broken_off(query: Stream) -> None:
+    """Let a query fail in its next batch."""
+    keep, query.collect = query.collect, break_off
+    query.start()
+    assert "broken off" in failure(query)
+    query.collect = keep
+
+
+@pytest.mark.slice
+@pytest.mark.parametrize(("start", "first"), [("latest", []), ("earliest", names(3))])
+def test_a_first_batch_that_was_broken_off_comes_again_as_it_was(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str], start: str, first: list[str]
+) -> None:
+    name = topics.create(fresh("first"))
+    topics.fill(name, {0: 3})
+    query = stream({"subscribe": name, "startingOffsets": start})
+    broken_off(query)
+    topics.fill(name, {0: 2}, start=3)
+    broken_off(query)
+    add_partition(topics, name, 2)
+
+    query.start()
+    while len(query.read()) < len(first) + 4:
+        pass
+
+    assert values(query.batches[0]) == first
+    assert values(query.all_rows) == sorted([*first, "0-3", "0-4", "1-0", "1-1"])
+
+
+def forget(query: Stream, *, commit: bool) -> None:
+    """Take from a checkpoint where its first batch began, and maybe that this is done."""
+    file = query.checkpoint / "offsets" / "0"
+    *head, offsets = file.read_text().splitlines()
+    ends = {topic: found for topic, found in json.loads(offsets).items() if "/" not in topic}
+    assert len(ends) < len(json.loads(offsets))
+    file.write_text("\n".join([*head, json.dumps(ends)]))
+    file.with_name(".0.crc").unlink()
+    if commit:
+        for kept in ("0", ".0.crc"):
+            (query.checkpoint / "commits" / kept).unlink()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_checkpoint_that_does_not_say_where_the_first_batch_began(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str], commit: bool
+) -> None:
+    name = topics.create(fresh("before"))
+    topics.fill(name, {0: 3})
+    query = stream({"subscribe": name} | FROM_FIRST)
+    query.start()
+    query.read()
+    query.stop()
+    forget(query, commit=commit)
+    add_partition(topics, name, 2)
+
+    query.start()
+    while len(query.read()) < 5:
+        pass
+
+    assert values(query.all_rows) == names(3, 2)
+    assert values(query.batches[0]) == names(3)
 
 
 def test_new_partitions_and_topics_are_read_from_their_first_record(

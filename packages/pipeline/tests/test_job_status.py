@@ -46,6 +46,14 @@ def test_records_that_a_batch_looks_at_twice_count_once() -> None:
     assert _rows({"numInputRows": 22, "sources": [source, {}]}) == 22
 
 
+def test_where_the_first_batch_began_is_no_place_of_its_own() -> None:
+    first = {"t": {"0": 10}, "t/from": {"0": 4}}
+    assert lag({"sources": [{"endOffset": first, "latestOffset": {"t": {"0": 12}}}]}) == 2
+    assert _rows({"numInputRows": 9, "sources": [{"startOffset": {"t": {"0": 7}}, "endOffset": first}]}) == 3
+    later = {"startOffset": json.dumps(first), "endOffset": '{"t": {"0": 15}}'}
+    assert _rows({"numInputRows": 9, "sources": [later]}) == 5
+
+
 def test_lag_is_unknown_where_no_source_says() -> None:
     assert lag({"sources": [{"endOffset": None, "latestOffset": None}]}) is None
     assert lag({"sources": [{"endOffset": "text", "latestOffset": "text"}]}) is None

@@ -9,11 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.source.offsets import flat, nested, parse_offsets, parse_partitions, written
+from ottla.pipeline.source.offsets import (
+    INITIAL,
+    beginnings,
+    first_end,
+    flat,
+    nested,
+    of_topics,
+    parse_offsets,
+    parse_partitions,
+    written,
+)
 from ottla.protocol.topics import TopicPartition
 
 PLACES = st.dictionaries(
-    st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 2_000)),
+    st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9._-]{1,5}", fullmatch=True), st.integers(0, 2_000)),
     st.integers(-2, 2**62),
 )
 
@@ -27,6 +37,22 @@ def test_nested_offsets_come_back_flat(offsets: dict[TopicPartition, int]) -> No
 @given(PLACES)
 def test_a_checkpoint_s_offsets_can_be_given_as_an_option(offsets: dict[TopicPartition, int]) -> None:
     assert parse_offsets("startingOffsets", json.dumps(nested(offsets))) == offsets
+
+
+@given(PLACES, PLACES)
+def test_the_end_of_a_first_batch_says_where_it_began_and_is_an_end_like_others(
+    begun: dict[TopicPartition, int], end: dict[TopicPartition, int]
+) -> None:
+    found = json.loads(json.dumps(first_end(begun, end)))
+
+    assert beginnings(found) == begun
+    assert flat(found) == end == parse_offsets("startingOffsets", json.dumps(found))
+    assert of_topics(found) == nested(end)
+
+
+def test_other_offsets_say_nothing_of_beginnings() -> None:
+    assert beginnings({"orders": {"0": 4}}) == {}
+    assert beginnings(INITIAL) == flat(INITIAL) == {}
 
 
 def test_partitions_stand_in_the_order_of_their_numbers() -> None:

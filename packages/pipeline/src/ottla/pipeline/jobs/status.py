@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ottla.pipeline.source.offsets import of_topics
+
 RECENT = 60
 """Batches that rates and times are taken over."""
 SILENT_S = 15.0
@@ -79,13 +81,16 @@ def _lag_of(source: Mapping[str, Any]) -> int | None:
 
 
 def _offsets(given: Any) -> dict[str, dict[str, int]] | None:
-    """Read offsets by topic and partition; Spark gives them as JSON, or as text that holds JSON."""
+    """Read offsets by topic and partition; Spark gives them as JSON, or as text that holds JSON.
+
+    Where the first batch began is not among them.
+    """
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except ValueError:
             return None
-    return given if isinstance(given, dict) else None
+    return of_topics(given) if isinstance(given, dict) else None
 
 
 @dataclass(slots=True)

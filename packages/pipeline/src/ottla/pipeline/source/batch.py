@@ -18,7 +18,7 @@ from ottla.pipeline.source.pushdown import Narrowed, push
 from ottla.pipeline.source.ranges import OffsetRange, ranges_between, split
 from ottla.pipeline.source.reading import NothingCame, forget, reader_for
 from ottla.pipeline.source.rows import Rows, arrow_schema, checked
-from ottla.pipeline.source.survey import Survey
+from ottla.pipeline.source.survey import Places, Survey
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
@@ -97,7 +97,7 @@ def read_piece(
         raise
 
 
-def plan(survey: Survey, config: SourceConfig, narrowed: Narrowed) -> list[OffsetRange]:
+def plan(survey: Places, config: SourceConfig, narrowed: Narrowed) -> list[OffsetRange]:
     """Return what is to be read of each partition."""
     every = survey.partitions()
     # Offsets are asked of all partitions and not of those alone that filters keep: options have to name all.
@@ -109,7 +109,7 @@ def plan(survey: Survey, config: SourceConfig, narrowed: Narrowed) -> list[Offse
     return _since(survey, narrowed.since_ms, [each for each in ranges if len(each)])
 
 
-def first_offsets(survey: Survey, config: SourceConfig, partitions: Iterable[TopicPartition]) -> Offsets:
+def first_offsets(survey: Places, config: SourceConfig, partitions: Iterable[TopicPartition]) -> Offsets:
     """Return where reading begins. Raises OptionError for a timestamp after all records."""
     found = survey.resolve(config.starting, partitions)
     without = [each for each, offset in found.items() if offset is None]
@@ -121,13 +121,13 @@ def first_offsets(survey: Survey, config: SourceConfig, partitions: Iterable[Top
     return _or_end(survey, found, without)
 
 
-def last_offsets(survey: Survey, ending: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
+def last_offsets(survey: Places, ending: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
     """Return up to where to read; a time after all records means all of them."""
     found = survey.resolve(ending, partitions)
     return _or_end(survey, found, [each for each, offset in found.items() if offset is None])
 
 
-def within(survey: Survey, config: SourceConfig, end: Offsets) -> Offsets:
+def within(survey: Places, config: SourceConfig, end: Offsets) -> Offsets:
     """Return ends that are there. Raises DataLoss for an offset that no record has yet, or any more."""
     asked = {each: end[each] for each in config.ending.known()}
     there = survey.offsets(Edge.LATEST, asked)
@@ -154,13 +154,13 @@ def _refuse_backwards(config: SourceConfig, start: Offsets, end: Offsets) -> Non
 
 
 def _or_end(
-    survey: Survey, found: Mapping[TopicPartition, int | None], without: Iterable[TopicPartition]
+    survey: Places, found: Mapping[TopicPartition, int | None], without: Iterable[TopicPartition]
 ) -> Offsets:
     ends = survey.offsets(Edge.LATEST, without)
     return {each: ends[each] if offset is None else offset for each, offset in found.items()}
 
 
-def _since(survey: Survey, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
+def _since(survey: Places, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
     """Leave out what comes before the first record that is late enough."""
     if since_ms is None or not ranges:
         return ranges

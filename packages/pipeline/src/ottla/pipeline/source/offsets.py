@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.pipeline.errors import OptionError
 from ottla.protocol.topics import TopicPartition
+
+T = TypeVar("T")
 
 EARLIEST = -2
 """In JSON: from the first record there is."""
@@ -17,6 +19,12 @@ LATEST = -1
 
 Offsets = dict[TopicPartition, int]
 Nested = dict[str, dict[str, int]]
+
+FROM = "/from"
+"""Behind the name of a topic: where its partitions began. No topic has a slash in its name."""
+
+INITIAL: Nested = {"/initial": {}}
+"""What stands for the beginning of a query while nobody has asked for its offsets."""
 
 
 def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
@@ -28,12 +36,31 @@ def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
 
 
 def flat(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Undo `nested`."""
+    """Undo `nested`; where partitions began is left out."""
     return {
         TopicPartition(topic, int(partition)): offset
-        for topic, partitions in offsets.items()
+        for topic, partitions in of_topics(offsets).items()
         for partition, offset in partitions.items()
     }
+
+
+def of_topics(offsets: Mapping[str, T]) -> dict[str, T]:
+    """Return offsets without what is said besides of where partitions began."""
+    return {topic: found for topic, found in offsets.items() if "/" not in topic}
+
+
+def first_end(begun: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> Nested:
+    """Return the end of a query's first batch, as a checkpoint keeps it: with where the batch began.
+
+    Spark keeps the ends of batches only. Asked again after a restart, options such as `latest` could mean
+    another beginning, and the same batch would be another one.
+    """
+    return nested(end) | {f"{topic}{FROM}": found for topic, found in nested(begun).items()}
+
+
+def beginnings(end: Nested) -> Offsets:
+    """Return where the batch with this end began, if it is a first one; otherwise nothing."""
+    return flat({topic.removesuffix(FROM): found for topic, found in end.items() if topic.endswith(FROM)})
 
 
 def parse_offsets(option: str, text: str) -> Offsets:
@@ -43,7 +70,7 @@ def parse_offsets(option: str, text: str) -> Offsets:
     try:
         return {
             TopicPartition(topic, int(partition)): _whole(number)
-            for topic, partitions in parsed.items()
+            for topic, partitions in of_topics(parsed).items()
             for partition, number in partitions.items()
         }
     except (AttributeError, TypeError, ValueError):

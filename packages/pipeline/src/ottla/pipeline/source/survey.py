@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -46,7 +47,40 @@ async def asking(config: ConsumerConfig) -> AsyncIterator[Asking]:
         yield Asking(cluster, Lookups(cluster, read_committed=config.reads_committed))
 
 
-class Survey:
+class Places(ABC):
+    """Which partitions there are, and where they begin and end."""
+
+    @abstractmethod
+    def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
+        """Return the partitions to read that there are. Raises the broker's error for a topic.
+
+        Topics that are named have to be there, unless `all_there` is false. A partition that is assigned, and
+        is not there, is left out, as Spark does.
+        """
+
+    @abstractmethod
+    def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return where partitions begin, or end: as far as `isolation.level` lets one read."""
+
+    @abstractmethod
+    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first offsets at or after times in ms; None where no record is so late."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections; a question opens them again."""
+
+    def resolve(self, bound: Bound, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Return the offsets that a bound stands for; None where no record is late enough."""
+        needed = bound.needs(partitions)
+        found: dict[TopicPartition, int | None] = dict(bound.known())
+        for edge in Edge:
+            found |= self.offsets(edge, [each for each, wanted in needed.items() if wanted is edge])
+        times = {each: wanted for each, wanted in needed.items() if not isinstance(wanted, Edge)}
+        return found | self.by_time(times)
+
+
+class Survey(Places):
     """Asks a cluster, from a thread of its own; `close` ends it.
 
     The client asks again by itself while an error may pass. Where it gives up, a question is put afresh, over
@@ -65,11 +99,7 @@ class Survey:
             thread.close(CLOSE_TIMEOUT_S)
 
     def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
-        """Return the partitions to read that there are. Raises the broker's error for a topic.
-
-        Topics that are named have to be there, unless `all_there` is false. A partition that is assigned, and
-        is not there, is left out, as Spark does.
-        """
+        """Return the partitions to read that there are. Raises the broker's error for a topic."""
         wanted = self._config.wanted
 
         async def ask(asking: Asking) -> frozenset[TopicPartition]:
@@ -93,15 +123,6 @@ class Survey:
             return {}
         found = self._ask(lambda asking: asking.lookups.by_time(times))
         return {each: None if at.offset == NOT_FOUND else at.offset for each, at in found.items()}
-
-    def resolve(self, bound: Bound, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the offsets that a bound stands for; None where no record is late enough."""
-        needed = bound.needs(partitions)
-        found: dict[TopicPartition, int | None] = dict(bound.known())
-        for edge in Edge:
-            found |= self.offsets(edge, [each for each, wanted in needed.items() if wanted is edge])
-        times = {each: wanted for each, wanted in needed.items() if not isinstance(wanted, Edge)}
-        return found | self.by_time(times)
 
     def _ask(self, question: Callable[[Asking], Coroutine[Any, Any, T]]) -> T:
         for _ in range(self._config.fetch_retries):
