@@ -6,13 +6,16 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ottla.broker.testing import BrokerProcess
+from ottla.consumer import SyncConsumer
+from ottla.pipeline.jobs.mirroring.mapping import MAPPING_TOPIC, Mapped
 from ottla.pipeline.jobs.mirroring.mapping_topic import read_mapping
-from ottla.pipeline.jobs.mirroring.spans import Spans
+from ottla.pipeline.jobs.mirroring.spans import Span, Spans
 from ottla.pipeline.jobs.reading import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.protocol.topics import TopicPartition
@@ -39,6 +42,13 @@ pattern = "{topic}.*"
 max_records_per_batch = 1500
 [target]
 bootstrap_servers = "{target}"
+"""
+
+
+GROUPS = """
+[groups]
+pattern = "billing"
+every = "100ms"
 """
 
 
@@ -137,6 +147,62 @@ def test_the_engine_may_change_on_the_way(mirrored: Mirrored, topics: Topics) ->
         topics.send(mirrored.topic, varied(200, number * 200))
         mirrored.once()
     mirrored.check(800)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_group_moves_over_while_there_is_nothing_to_copy(mirrored: Mirrored, topics: Topics) -> None:
+    topics.create(mirrored.topic, retention_ms="-1")
+    topics.send(mirrored.topic, varied(50))
+    mirrored.file.write_text(mirrored.file.read_text() + GROUPS)
+    run = Run(read_job(mirrored.file))
+    partition = TopicPartition(mirrored.topic, 0)
+
+    def commit_and_look() -> int | None:
+        try:
+            _until(lambda: run.state("mirror.copied").read() == {"copied": 50}, run)
+            with SyncConsumer(bootstrap_servers=mirrored.source, group_id="billing") as reader:
+                reader.assign([partition])
+                reader.commit({partition: 20})
+            with SyncConsumer(bootstrap_servers=mirrored.target, group_id="billing") as moved:
+                _until(lambda: moved.committed(partition) == 20, run)
+                return moved.committed(partition)
+        finally:
+            run.stopping.set()
+
+    with ThreadPoolExecutor(1) as beside:
+        found = beside.submit(commit_and_look)
+        try:
+            run()
+        finally:
+            run.stopping.set()
+        assert found.result(60) == 20
+
+
+def _until(is_so: Callable[[], bool], run: Run) -> None:
+    deadline = time.monotonic() + 200
+    while not is_so():
+        assert not run.stopping.is_set(), "the mirror ended"
+        assert time.monotonic() < deadline, "it did not become so in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_is_written_behind_a_plan_of_before_a_crash_is_counted(
+    mirrored: Mirrored, topics: Topics
+) -> None:
+    """The mapping has a plan for 12 records, and the copy 7 of them: 5 are copied."""
+    mirrored.file.write_text('delivery = "dedupe"' + mirrored.file.read_text())
+    topics.create(mirrored.topic, retention_ms="-1")
+    more = varied(12, 5)
+    topics.send(mirrored.topic, varied(5))
+    assert mirrored.once()["queries"]["main"]["counts"] == {"copied": 5}  # type: ignore[index]
+    topics.send(mirrored.topic, more)
+    plan = Mapped(mirrored.name, TopicPartition(mirrored.topic, 0), Span(0, 0, 17), sure=5)
+    with Topics(mirrored.target) as there:
+        there.send(MAPPING_TOPIC, [Sent(key=plan.key(), value=plan.value(mirrored.topic), partition=0)])
+        there.send(mirrored.topic, more[:7])
+    assert mirrored.once()["queries"]["main"]["counts"] == {"copied": 10}  # type: ignore[index]
+    mirrored.check(17)
 
 
 def _kill_and_finish(mirrored: Mirrored, topics: Topics, rounds: int) -> None:

@@ -26,9 +26,10 @@ def mirror_on_spark(mirror: Mirror, run: Run) -> None:
     desk = LoopThread(lambda: session(mirror), name=f"mirror {mirror.name}")
     opened = desk.start()
     try:
-        driver = Driver(mirror, opened, desk)
-        run.stream(driver.frame(run), driver.copy)
-        run.wait()
+        driver = Driver(mirror, run, opened, desk)
+        run.stream(driver.frame(), driver.copy)
+        # Groups go on in the source while there is nothing to copy.
+        run.wait(lambda: desk.call(opened.move_groups))
         desk.call(lambda: opened.move_groups(now=True))
     finally:
         desk.close()
@@ -37,13 +38,14 @@ def mirror_on_spark(mirror: Mirror, run: Run) -> None:
 class Driver:
     """What the driver does between batches."""
 
-    def __init__(self, mirror: Mirror, opened: Session, desk: LoopThread[Session]) -> None:
+    def __init__(self, mirror: Mirror, run: Run, opened: Session, desk: LoopThread[Session]) -> None:
         self._mirror = mirror
+        self._run = run
         self._session = opened
         self._desk = desk
         self._partitions: list[TopicPartition] = []
 
-    def frame(self, run: Run) -> DataFrame:
+    def frame(self) -> DataFrame:
         """Return the stream of records: of a new checkpoint from where the mapping is."""
         self._desk.call(self._refresh)
         if self._session.sides.transactional:
@@ -58,19 +60,14 @@ class Driver:
             options["subscribePattern"] = self._mirror.pattern_without(ignored)
         if self._partitions:
             options["startingOffsets"] = self._starting()
-        return self._mirror.source.stream(run.spark, options)
+        return self._mirror.source.stream(self._run.spark, options)
 
     def copy(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Copy a batch; return how many records were not there yet."""
         self._desk.call(self._refresh)
-        before = self._copied()
-        write_as(self._task(), batch)
-        self._desk.call(self._after)
-        return {"copied": self._copied() - before}
-
-    def _copied(self) -> int:
-        """Return how many records the mapping knows to be copied."""
-        return sum(span.count for spans in self._session.mapping.spans.values() for span in spans)
+        copied = write_as(self._task(), batch, self._run.state("mirror.copied"))
+        self._desk.call(self._session.catch_up)
+        return {"copied": copied}
 
     def _task(self) -> Task:
         opened = self._session
@@ -89,10 +86,6 @@ class Driver:
         # For each batch: it may have partitions that were not there before it was planned.
         self._partitions = await self._session.partitions()
         await self._session.reader.read_into(self._session.mapping)
-
-    async def _after(self) -> None:
-        await self._session.catch_up()
-        await self._session.move_groups()
 
     async def _fence(self) -> None:
         """End the transactions of tasks that were killed: readers of the mapping wait for them."""

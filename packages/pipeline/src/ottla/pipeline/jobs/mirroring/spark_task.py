@@ -8,16 +8,19 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.client.admin import Admin
+from ottla.pipeline.jobs.mirroring.arriving import arriving
 from ottla.pipeline.jobs.mirroring.copier import Copier, copier
 from ottla.pipeline.jobs.mirroring.copying import by_partition
 from ottla.pipeline.jobs.mirroring.mapping import OffsetMapping
 from ottla.pipeline.jobs.mirroring.mapping_topic import mapping_reader
 from ottla.pipeline.jobs.mirroring.sides import Sides
+from ottla.pipeline.jobs.state import StateFile
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,19 +38,21 @@ class Task:
     """What the mapping had of these partitions up to `next_offset`."""
     next_offset: int
 
-    async def copy(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Copy rows. Raises what `Copier.open` and `Copier.copy` do."""
+    async def copy(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Copy rows; return how many were not there yet. Raises what `Copier.open` and `Copier.copy` do."""
+        copied = 0
         async with AsyncExitStack() as stack:
             client = self.sides.target_client()
             target = await stack.enter_async_context(Admin(client.bootstrap_servers, client))
             copiers: dict[TopicPartition, Copier] = {}
-            for rows in batches:
+            async for rows in arriving(batches):
                 for partition, some in by_partition(rows).items():
                     if partition.topic in self.sides.ignored:
                         continue
                     if partition not in copiers:
                         copiers[partition] = await self._open(stack, target, partition)
-                    await copiers[partition].copy(some)
+                    copied += await copiers[partition].copy(some)
+        return copied
 
     async def _open(self, stack: AsyncExitStack, target: Admin, partition: TopicPartition) -> Copier:
         """Go on with a partition, where another attempt of this task may have left it.
@@ -78,20 +83,34 @@ class Copies(DataSource):
         return CopyWriter(self.options)
 
 
+@dataclass(frozen=True)
+class Copied(WriterCommitMessage):
+    """What a task did."""
+
+    count: int
+
+
 class CopyWriter(DataSourceArrowWriter):
-    """Does a task with the rows of each partition."""
+    """Does a task with the rows of each partition, and keeps in a file how many all tasks copied."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._task: Task = pickle.loads(base64.b64decode(options["task"]))
+        self._counts = StateFile(Path(options["counts"]))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Copied:
         """Copy the rows of a partition of Spark."""
-        asyncio.run(self._task.copy(iterator))
-        return WriterCommitMessage()
+        return Copied(asyncio.run(self._task.copy(iterator)))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Keep what the tasks did: Spark calls this in a process of its own, beside the driver."""
+        copied = sum(each.count for each in messages if isinstance(each, Copied))
+        self._counts.write({"copied": copied}, durable=False)
 
 
-def write_as(task: Task, batch: DataFrame) -> None:
-    """Copy a batch of a stream, and return once it is copied."""
+def write_as(task: Task, batch: DataFrame, counts: StateFile) -> int:
+    """Copy a batch of a stream; return how many records were not there yet. It passes through the file."""
     batch.sparkSession.dataSource.register(Copies)
     text = base64.b64encode(pickle.dumps(task)).decode()
-    batch.write.format(Copies.name()).option("task", text).mode("append").save()
+    writer = batch.write.format(Copies.name()).option("task", text).option("counts", str(counts.path))
+    writer.mode("append").save()
+    return int(counts.read()["copied"])
