@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +20,7 @@ from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import MarkersUnreadable, ReplayChanged, SetBack, TakenOver
 from ottla.pipeline.sink.identity import Place
-from ottla.pipeline.sink.transactions import forget_places, write_once
+from ottla.pipeline.sink.transactions import Done, abort_all, commit_all, forget_places, write_once
 from ottla.producer import Producer
 from ottla.protocol.errors import TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
@@ -41,11 +44,29 @@ class Sink:
             }
         )
 
-    def write(self, place: Place, batches: Iterator[pa.RecordBatch]) -> int:
-        return write_once(batches, Columns(("value",), self.topic), self.config, place)
+    def write(self, place: Place, batches: Iterator[pa.RecordBatch], run: str = "run") -> Done:
+        return write_once(batches, Columns(("value",), self.topic), self.config, place, run)
 
     async def task(self, place: Place, *values: str) -> int:
-        return await asyncio.to_thread(self.write, place, rows(*values))
+        """Do a task of a run in which no other fails."""
+        return (await asyncio.to_thread(self.write, place, rows(*values))).rows
+
+    async def batch(self, tasks: Mapping[int, str], number: int = 0, dies: bool = False) -> None:
+        """Do a run of a batch as Spark does it: tasks in the given order, and when all are done the driver.
+
+        Tasks write a row for each letter. With `dies` the driver is gone before it could say anything.
+        """
+        done: list[Done] = []
+        run = secrets.token_hex(4)
+        try:
+            for task, letters in tasks.items():
+                place = Place("q", number, task)
+                done.append(await asyncio.to_thread(self.write, place, rows(*letters), run))
+            if not dies:
+                await asyncio.to_thread(commit_all, done, self.config)
+        except Exception:
+            await asyncio.to_thread(abort_all, done, self.config)
+            raise
 
     async def committed(self) -> list[str]:
         """Return all values that readers of committed records see, sorted."""
@@ -66,6 +87,11 @@ def rows(*values: str) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch({"value": pa.array([], pa.string())})
     for value in values:
         yield pa.record_batch({"value": [value]})
+
+
+def careless(sink: Sink) -> Sink:
+    """Give the same sink, to which it is no mistake when a batch comes again with other rows."""
+    return Sink(sink.servers, sink.topic, sink.markers, failOnChangedReplay="false")
 
 
 @pytest.fixture
@@ -94,6 +120,72 @@ async def test_rows_that_come_again_are_written_once(make: Any) -> None:
     assert await sink.committed() == ["a", "b", "c", "d"]
 
 
+async def test_a_batch_that_was_written_in_part_is_completed(make: Any) -> None:
+    sink = await make()
+    await sink.batch({1: "ab", 3: "c"}, dies=True)
+
+    await sink.batch({0: "d", 1: "ab", 2: "", 3: "c"})
+    assert await sink.committed() == ["a", "b", "c", "d"]
+    await sink.batch({0: "d", 1: "ab", 2: "", 3: "c"})
+    await sink.batch({0: "e", 1: "", 2: "f", 3: ""}, number=1)
+
+    assert await sink.committed() == ["a", "b", "c", "d", "e", "f"]
+
+
+async def test_a_batch_that_was_written_in_part_is_completed_though_drivers_die_while_they_do_so(
+    make: Any,
+) -> None:
+    sink = await make()
+    await sink.batch({1: "b"}, dies=True)
+    for _ in range(2):
+        await sink.batch({0: "a", 1: "b", 2: "c"}, dies=True)
+    # Of the next one the driver comes as far as one of the two transactions.
+    done = [
+        await asyncio.to_thread(sink.write, Place("q", 0, task), rows(value), "last")
+        for task, value in enumerate("abc")
+    ]
+    await asyncio.to_thread(commit_all, [done[0], done[1]], careless(sink).config)
+    assert await sink.committed() == ["a", "b"]
+
+    await sink.batch({0: "a", 1: "b", 2: "c"})
+
+    assert await sink.committed() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        pytest.param({0: "ab", 1: "cd"}, {3: "d", 2: "c", 1: "b", 0: "a"}, id="more tasks"),
+        pytest.param({0: "ab"}, {3: "d", 2: "c", 1: "b", 0: "a"}, id="more tasks, where one had written"),
+        pytest.param({0: "a", 3: "b"}, {0: "a", 1: "bc"}, id="fewer tasks"),
+        pytest.param({1: "ab"}, {0: "abc", 1: ""}, id="an empty task"),
+    ],
+)
+async def test_a_batch_that_comes_again_cut_into_other_tasks_is_refused_and_nothing_written(
+    make: Any, before: Mapping[int, str], now: Mapping[int, str]
+) -> None:
+    sink = await make()
+    await sink.batch(before, dies=True)
+    written = await sink.committed()
+
+    with pytest.raises(ReplayChanged, match="rows went to other tasks than before"):
+        await sink.batch(now)
+    assert await sink.committed() == written == sorted("".join(before.values()))
+
+    # As it was, it goes on.
+    await sink.batch({**before, 4: "x"})
+    assert await sink.committed() == [*written, "x"]
+
+
+async def test_rows_that_are_drawn_by_chance_may_come_again_in_other_numbers(make: Any) -> None:
+    sink = careless(await make())
+    await sink.batch({0: "ab", 3: "c"}, dies=True)
+
+    await sink.batch({0: "", 1: "d", 2: "e"})
+
+    assert await sink.committed() == ["a", "b", "c", "d", "e"]
+
+
 async def test_markers_are_in_a_topic_that_is_compacted(make: Any, admin: Admin) -> None:
     sink = await make()
     await sink.task(Place("q", 0, 0), "a")
@@ -109,8 +201,7 @@ async def test_other_rows_than_before_are_refused_or_let_go_as_one_likes(make: A
 
     with pytest.raises(ReplayChanged, match="with 2 rows, and came again with 3"):
         await sink.task(Place("q", 0, 0), "a", "b", "c")
-    careless = Sink(sink.servers, sink.topic, sink.markers, failOnChangedReplay="false")
-    assert await careless.task(Place("q", 0, 0), "a", "b", "c") == 2
+    assert await careless(sink).task(Place("q", 0, 0), "a", "b", "c") == 2
 
     assert await sink.committed() == ["a", "b"]
 
@@ -120,10 +211,14 @@ async def test_a_batch_from_before_is_refused(make: Any) -> None:
     await sink.task(Place("q", 0, 0), "a")
     await sink.task(Place("q", 1, 0), "b")
 
-    with pytest.raises(SetBack):
-        await sink.task(Place("q", 0, 0), "a")
-
+    for task in (0, 1):
+        with pytest.raises(SetBack, match=r"or another markers\.topic"):
+            await sink.task(Place("q", 0, task), "a")
     assert await sink.committed() == ["a", "b"]
+
+    another = Sink(sink.servers, sink.topic, f"{sink.markers}-2")
+    await another.task(Place("q", 0, 0), "a")
+    assert await sink.committed() == ["a", "a", "b"]
 
 
 async def test_what_a_task_wrote_that_failed_is_not_seen(make: Any) -> None:
@@ -184,7 +279,7 @@ async def test_a_transaction_that_stays_open_hides_no_marker(make: Any, fresh: C
     await sink.task(Place("q", 0, 1), "a")
     async with Producer(sink.servers, transactional_id=fresh("killed")) as killed:
         await killed.begin_transaction()
-        await killed.send_and_wait(sink.markers, b'{"batch": 0, "rows": 1}', b"q/9", 0)
+        await killed.send_and_wait(sink.markers, b'{"batch": 0, "rows": 1, "run": "x"}', b"q/9", 0)
         await sink.task(Place("q", 0, 0), "b")
 
         # In a worker that has read nothing yet.
@@ -202,7 +297,9 @@ async def test_markers_are_deleted_when_nobody_will_ask(make: Any) -> None:
     place = Place("write-1", 0, 0)
     await sink.task(place, "a")
 
-    await asyncio.to_thread(forget_places, [place], sink.config)
+    # In a process that has not asked for any, as Spark's when it says that all tasks are done.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        await asyncio.wrap_future(process.submit(forget_places, [place], sink.config))
 
     assert await sink.task(place, "a") == 1  # it is forgotten, and so it is written again
     assert await sink.committed() == ["a", "a"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.functions import udf
+from pyspark.sql.functions import lit, udf
 
 from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 FEW_ROUNDS, ALL_ROUNDS = 3, 50
+EARLY = 10
+"""Of so many rounds one is of the first batch, and one more in any case."""
 ROWS_OF_A_ROUND = 600
 """More than a driver copies before it is killed, but not so many that the last one copies for an hour."""
 
@@ -63,10 +65,10 @@ class Copy:
             [Sent(value=name.encode(), partition=number % PARTITIONS) for number, name in enumerate(names)],
         )
 
-    def rows(self, at_once: int = 1_000) -> DataFrame:
+    def rows(self, at_once: int = 1_000, **more: str) -> DataFrame:
         return (
             self.spark.readStream.format("ottla")
-            .options(**self.options, subscribe=self.source, startingOffsets="earliest")
+            .options(**self.options, subscribe=self.source, startingOffsets="earliest", **more)
             .option("maxOffsetsPerTrigger", at_once)
             .load()
             .select("value")
@@ -136,7 +138,7 @@ def test_tasks_that_were_done_are_left_alone_when_another_of_the_batch_failed(
     copy: Copy, how: str, tmp_path: Path
 ) -> None:
     copy.fill(200)
-    passing = udf(failing_once(tmp_path / "flag", how), "binary")
+    passing = udf(failing_once(tmp_path / "flag", how), "binary", useArrow=False)
     rows = copy.rows().select(passing("value").alias("value"))
 
     with pytest.raises(PySparkException):
@@ -161,6 +163,32 @@ def test_rows_that_went_to_other_tasks_are_noticed(copy: Copy) -> None:
     assert copy.arrived() == copy.expected
 
 
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(lambda copy: copy.rows(minPartitions="8"), id="more tasks"),
+        pytest.param(lambda copy: copy.rows().coalesce(2), id="fewer tasks"),
+        pytest.param(lambda copy: copy.rows().repartition(4, lit(0)), id="empty tasks"),
+    ],
+)
+def test_a_batch_that_was_written_in_part_is_not_completed_by_other_tasks(
+    copy: Copy, tmp_path: Path, cut: Callable[[Copy], DataFrame]
+) -> None:
+    copy.fill(200)
+    passing = udf(failing_once(tmp_path / "flag", "raised"), "binary", useArrow=False)
+    with pytest.raises(PySparkException):
+        copy.run(copy.rows().select(passing("value").alias("value")))
+    before = copy.arrived()
+    assert 0 < sum(before.values()) < 200
+
+    with pytest.raises(PySparkException, match="rows went to other tasks than before"):
+        copy.run(cut(copy))
+    assert copy.arrived() == before
+    copy.run(copy.rows())
+
+    assert copy.arrived() == copy.expected
+
+
 def test_a_batch_write_is_done_once_when_it_has_a_name(copy: Copy) -> None:
     rows = copy.spark.range(100).selectExpr("CAST(id AS STRING) AS value").repartition(2)
     writer = rows.write.format("ottla").mode("append").options(**copy.options, topic=copy.target)
@@ -174,6 +202,20 @@ def test_a_batch_write_is_done_once_when_it_has_a_name(copy: Copy) -> None:
         **copy.options, topic=copy.target, delivery="exactly-once"
     ).save()
     assert copy.arrived() == dict.fromkeys(once, 2)
+
+
+def test_a_batch_write_without_a_name_leaves_no_marker(copy: Copy) -> None:
+    markers = f"{copy.target}-markers"
+    options = {**copy.options, "topic": copy.target, "delivery": "exactly-once", "markers.topic": markers}
+    rows = copy.spark.range(10).selectExpr("CAST(id AS STRING) AS value").repartition(2)
+
+    rows.write.format("ottla").mode("append").options(**options).save()
+
+    found = copy.spark.read.format("ottla").options(**copy.options, subscribe=markers).load()
+    by_key: dict[bytes, list[bool]] = {}
+    for row in found.orderBy("offset").collect():
+        by_key.setdefault(bytes(row.key), []).append(row.value is None)
+    assert list(by_key.values()) == [[False, True]] * 2
 
 
 def test_writes_of_a_streams_batch_are_done_once_each(copy: Copy) -> None:
@@ -201,8 +243,18 @@ def test_writes_of_a_streams_batch_are_done_once_each(copy: Copy) -> None:
 # --- drivers of their own
 
 
+def send_round(kafka: KraftKafka, topic: str, start: int, partitions: int) -> int:
+    """Send the rows of a round, by a producer that knows of all partitions; return how many they are."""
+    rows = range(start, start + ROWS_OF_A_ROUND)
+    with Topics(kafka.bootstrap_servers) as afresh:
+        return afresh.send(topic, [Sent(value=b"%d" % row, partition=row % partitions) for row in rows])
+
+
 def kill_drivers(rounds: int, kafka: KraftKafka, topics: Topics, name: str, folder: Path) -> None:
-    """Kill the driver once a round, some moment in the middle of its batches; then count."""
+    """Kill the driver once a round, some moment in the middle of its batches; then count.
+
+    In the first rounds that is the first batch, and the source has a partition more when this comes again.
+    """
     seed = int(os.environ.get("OTTLA_SEED", random.randrange(2**32)))
     print("OTTLA_SEED =", seed)
     chance = random.Random(seed)
@@ -211,13 +263,15 @@ def kill_drivers(rounds: int, kafka: KraftKafka, topics: Topics, name: str, fold
     topics.create(copying.target, partitions=2)
     sent = 0
     for round_ in range(rounds):
-        batch = [
-            Sent(value=b"%d" % (sent + number), partition=number % PARTITIONS)
-            for number in range(ROWS_OF_A_ROUND)
-        ]
-        sent += topics.send(copying.source, batch)
-        done = copying.run_and_kill(chance, workers_too=bool(round_ % 2))
-        print(f"round {round_ + 1}: killed after batches {done}", flush=True)
+        sent += send_round(kafka, copying.source, sent, PARTITIONS if round_ == 0 else PARTITIONS + 1)
+        if round_ <= rounds // EARLY and not copying.has_begun:
+            copying.run_and_kill_early(chance, workers_too=bool(round_ % 2))
+            print(f"round {round_ + 1}: killed in the first batch: {not copying.has_begun}", flush=True)
+        else:
+            done = copying.run_and_kill(chance, workers_too=bool(round_ % 2))
+            print(f"round {round_ + 1}: killed after batches {done}", flush=True)
+        if round_ == 0:
+            topics.add_partitions(copying.source, PARTITIONS + 1)
     copying.run()
 
     found = arrived(kafka.bootstrap_servers, copying.target, 2)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ottla.pipeline.sink.errors import MarkersUnreadable, SetBack
 from ottla.pipeline.sink.identity import Place
-from ottla.pipeline.sink.markers import Ledger, Marker, decoded, is_written
+from ottla.pipeline.sink.markers import Ledger, Marker, decoded, is_begun, is_written, missing_task
 from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker
 
 KEY = b"q/0"
@@ -59,51 +59,51 @@ def taken(log: Log) -> Ledger:
 
 def test_a_marker_counts_once_its_transaction_is_committed() -> None:
     log = Log()
-    log.write(1, KEY, Marker(7, 100))
-    assert taken(log).latest == {}
+    log.write(1, KEY, Marker(7, 100, "run"))
+    assert taken(log).of("q") == {}
 
     log.finish(1, ControlType.COMMIT)
 
-    assert taken(log).latest == {KEY: Marker(7, 100)}
+    assert taken(log).of("q") == {0: Marker(7, 100, "run")}
 
 
 def test_a_marker_of_a_transaction_that_was_aborted_does_not_count() -> None:
     log = Log()
-    log.write(1, KEY, Marker(7, 100))
+    log.write(1, KEY, Marker(7, 100, "run"))
     log.finish(1, ControlType.ABORT)
 
-    assert taken(log).latest == {}
+    assert taken(log).of("q") == {}
 
 
 def test_a_transaction_of_another_that_is_open_hides_nothing() -> None:
     log = Log()
-    log.write(2, b"q/1", Marker(7, 1))  # of a task that was killed: it stays open for minutes
-    log.write(1, KEY, Marker(7, 100))
+    log.write(2, b"q/1", Marker(7, 1, "run"))  # of a task that was killed: it stays open for minutes
+    log.write(1, KEY, Marker(7, 100, "run"))
     log.finish(1, ControlType.COMMIT)
 
-    assert taken(log).latest == {KEY: Marker(7, 100)}
+    assert taken(log).of("q") == {0: Marker(7, 100, "run")}
 
 
 def test_a_record_without_a_value_deletes_a_marker() -> None:
     log = Log()
-    log.write(1, KEY, Marker(0, 100))
+    log.write(1, KEY, Marker(0, 100, "run"))
     log.finish(1, ControlType.COMMIT)
     log.write(-1, KEY, None)
 
-    assert taken(log).latest == {}
+    assert taken(log).of("q") == {}
 
 
 def test_what_is_cut_off_at_the_end_comes_again() -> None:
     log = Log()
-    log.write(1, KEY, Marker(7, 100))
+    log.write(1, KEY, Marker(7, 100, "run"))
     log.finish(1, ControlType.COMMIT)
     ledger = Ledger()
 
     ledger.take(log.data[:-10])
-    assert (ledger.next_offset, ledger.latest) == (1, {})
+    assert (ledger.next_offset, ledger.of("q")) == (1, {})
     ledger.take(log.data)
 
-    assert (ledger.next_offset, ledger.latest) == (2, {KEY: Marker(7, 100)})
+    assert (ledger.next_offset, ledger.of("q")) == (2, {0: Marker(7, 100, "run")})
 
 
 def test_what_is_no_marker_is_not_passed_over() -> None:
@@ -111,17 +111,53 @@ def test_what_is_no_marker_is_not_passed_over() -> None:
         decoded(b"one coffee")
     with pytest.raises(MarkersUnreadable):
         decoded(b'{"batch": 1}')
-    assert decoded(Marker(1, 2).encoded(Place("q", 1, 0))) == Marker(1, 2)
+    assert decoded(Marker(1, 2, "run").encoded(Place("q", 1, 0))) == Marker(1, 2, "run")
+
+
+def test_a_key_of_something_else_is_not_passed_over() -> None:
+    log = Log()
+    log.write(-1, b"josef", Marker(7, 100, "run"))
+
+    with pytest.raises(MarkersUnreadable, match=r"markers\.topic"):
+        taken(log)
+
+
+def test_markers_are_those_of_one_query() -> None:
+    log = Log()
+    log.write(-1, b"q/bills/0", Marker(7, 100, "run"))
+    log.write(-1, b"q/1", Marker(8, 200, "run"))
+
+    assert taken(log).of("q/bills") == {0: Marker(7, 100, "run")}
+    assert taken(log).of("q") == {1: Marker(8, 200, "run")}
+    assert taken(log).of("r") == {}
 
 
 def test_a_batch_is_written_when_its_marker_is_there() -> None:
     place = Place("q", 7, 0)
 
-    assert not is_written(None, place)
-    assert not is_written(Marker(6, 1), place)
-    assert is_written(Marker(7, 1), place)
+    assert not is_written({}, place)
+    assert not is_written({0: Marker(6, 1, "run"), 1: Marker(7, 1, "run")}, place)
+    assert is_written({0: Marker(7, 1, "run")}, place)
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_a_batch_before_one_that_any_task_has_begun_is_refused(task: int) -> None:
     with pytest.raises(SetBack, match="batch 7 of query q came after batch 8 was written"):
-        is_written(Marker(8, 1), place)
+        is_written({task: Marker(8, 1, "run")}, Place("q", 7, 0))
+
+
+def test_a_batch_is_begun_when_another_run_wrote_some_of_it() -> None:
+    known = {0: Marker(6, 1, "before"), 1: Marker(7, 1, "now")}
+    assert not is_begun(known, 7, "now")
+    known[2] = Marker(7, 1, "before")
+    assert is_begun(known, 7, "now")
+
+
+def test_a_task_is_missing_that_wrote_and_is_not_there_any_more() -> None:
+    known = {0: Marker(7, 1, "run"), 3: Marker(7, 1, "run"), 5: Marker(6, 1, "run")}
+
+    assert missing_task(known, 7, range(4)) is None
+    assert missing_task(known, 7, range(3)) == 3
 
 
 steps = st.lists(
@@ -135,20 +171,20 @@ steps = st.lists(
 def test_any_interleaving_of_transactions_taken_in_any_pieces_gives_what_was_committed_last(
     given_steps: list[tuple[int, str | ControlType]], data: st.DataObject
 ) -> None:
-    log, waiting, expected = Log(), {}, {}  # type: Log, dict[int, Marker], dict[bytes, Marker]
+    log, waiting, expected = Log(), {}, {}  # type: Log, dict[int, Marker], dict[int, Marker]
     for number, (producer, step) in enumerate(given_steps):
         if not isinstance(step, ControlType):
             # A place has one transaction at a time; what is written in one twice counts once, the last.
-            waiting[producer] = Marker(number, number)
+            waiting[producer] = Marker(number, number, "run")
             log.write(producer, b"q/%d" % producer, waiting[producer])
             continue
         log.finish(producer, step)
         marker = waiting.pop(producer, None)
         if marker is not None and step is ControlType.COMMIT:
-            expected[b"q/%d" % producer] = marker
+            expected[producer] = marker
 
     ledger, cut = Ledger(), data.draw(st.integers(0, len(log.data)))
     ledger.take(log.data[:cut])
     ledger.take(log.data)
 
-    assert (ledger.latest, ledger.next_offset) == (expected, log.end)
+    assert (ledger.of("q"), ledger.next_offset) == (expected, log.end)

@@ -128,5 +128,5 @@ async def test_a_broker_without_transactions_is_named_as_such(broker: BrokerThre
 
     with pytest.raises(NoTransactions, match="delivery=dedupe"):
         await asyncio.to_thread(
-            lambda: write_once(batches(["x"]), Columns(("value",), topic), settings, PLACE)
+            lambda: write_once(batches(["x"]), Columns(("value",), topic), settings, PLACE, "run")
         )

@@ -27,18 +27,19 @@ class TakenOver(PipelineError):
         super().__init__(
             f"the transaction of {transactional_id!r} was ended from outside. Either another attempt of the "
             f"same task took over, and all is well; or it took longer than the {timeout_ms} ms of "
-            "kafka.transaction.timeout.ms: give it more time, or tasks fewer rows"
+            "kafka.transaction.timeout.ms: give it more time, or tasks fewer rows. (A batch that was written "
+            "in part, and comes again, holds its transactions until all of its tasks are done.)"
         )
 
 
 class ReplayChanged(PipelineError):
     """A batch that was written in part came again, and its tasks have other rows than before."""
 
-    def __init__(self, where: str, rows_before: int, rows_now: int) -> None:
+    def __init__(self, where: str, rows_before: int, now: str) -> None:
         super().__init__(
-            f"{where} is written already, with {rows_before} rows, and came again with {rows_now}: rows went "
-            "to other tasks than before, so what is missing cannot be told. Start the query as it was "
-            "(cores, shuffle partitions, options of the source) until this batch is through. With "
+            f"{where} is written already, with {rows_before} rows, and came again {now}: rows went to other "
+            "tasks than before, so what is missing cannot be told, and nothing was written. Start the query "
+            "as it was (cores, shuffle partitions, options of the source) until this batch is through. With "
             'option("failOnChangedReplay", "false") it counts as written, as where rows are drawn by chance'
         )
 
@@ -50,7 +51,7 @@ class SetBack(PipelineError):
         super().__init__(
             f"{where} came after batch {later} was written: the checkpoint was set back, or an attempt of "
             "long ago woke up. Nothing was written. A query that should write everything again needs a new "
-            "checkpoint, or another transactional.id.prefix"
+            "checkpoint, or another markers.topic"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from typing import Final
@@ -12,7 +13,7 @@ from ottla.client.cluster import Cluster, NoSuchTopic, is_stale
 from ottla.client.errors import ClientError
 from ottla.consumer.lookups import EARLIEST, LATEST, Lookups
 from ottla.pipeline.sink.errors import MarkersUnreadable
-from ottla.pipeline.sink.markers import Ledger, Marker
+from ottla.pipeline.sink.markers import Ledger, Markers
 from ottla.protocol.errors import (
     ClusterAuthorizationFailed,
     ErrorCode,
@@ -50,7 +51,7 @@ _LAST_VERSION_WITH_NAMES = 12
 
 
 class MarkerTopic:
-    """Answers which batch a partition of a query wrote last; all methods run on the cluster's loop.
+    """Answers which batch each partition of a query wrote last; all methods run on the cluster's loop.
 
     What was read once is remembered: an answer costs what is new since the last one.
     """
@@ -63,17 +64,32 @@ class MarkerTopic:
         self._is_there = False
         self._ledger = Ledger()
 
-    async def latest(self, key: bytes) -> Marker | None:
-        """Return the last marker of a key that was committed before this call. Raises MarkersUnreadable."""
+    async def of(self, query: str) -> Markers:
+        """Return the last markers of a query that are committed by now. Raises MarkersUnreadable."""
         await self._ensure()
         end = (await self._lookups.offsets({self._place: LATEST}))[self._place]
         if end < self._ledger.next_offset:
             self._ledger = Ledger()  # the topic was deleted, and made again
         while self._ledger.next_offset < end:
-            await self._cluster.retry("reading markers", lambda: self._read(end))
-        return self._ledger.latest.get(key)
+            await self._advance(end)
+        return dict(self._ledger.of(query))
 
     # --- reading
+
+    async def _advance(self, end: int) -> None:
+        """Read until something was read. Raises MarkersUnreadable where nothing comes any more."""
+        before = self._ledger.next_offset
+        bound_ms = self._cluster.config.default_api_timeout_ms
+        try:
+            async with asyncio.timeout(bound_ms / 1_000):
+                while self._ledger.next_offset == before:
+                    await self._cluster.retry("reading markers", lambda: self._read(end))
+        except TimeoutError:
+            raise MarkersUnreadable(
+                f"topic {self._place.topic!r} had records up to offset {end}, and for {bound_ms} ms none "
+                f"came from {before} on: it lost some, as after an unclean election of a leader. Whether the "
+                "markers of this batch are among them cannot be told"
+            ) from None
 
     async def _read(self, end: int) -> None:
         try:

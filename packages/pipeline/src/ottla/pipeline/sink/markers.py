@@ -11,6 +11,7 @@ by itself: what a producer wrote counts when its next control batch says commit.
 from __future__ import annotations
 
 import json
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from ottla.pipeline.sink.errors import MarkersUnreadable, SetBack
@@ -31,30 +32,47 @@ class Marker:
 
     batch: int
     rows: int
+    run: str
+    """Which run of the batch did it; when the batch comes again, that is another one."""
 
     def encoded(self, place: Place) -> bytes:
         """Return what is written of it, for machines and for people who look."""
-        return json.dumps(
-            {"query": place.query, "partition": place.partition, "batch": self.batch, "rows": self.rows}
-        ).encode()
+        where = {"query": place.query, "partition": place.partition}
+        return json.dumps({**where, "batch": self.batch, "rows": self.rows, "run": self.run}).encode()
 
 
 def decoded(value: bytes) -> Marker:
     """Undo `Marker.encoded`. Raises MarkersUnreadable."""
     try:
         found = json.loads(value)
-        return Marker(int(found["batch"]), int(found["rows"]))
+        return Marker(int(found["batch"]), int(found["rows"]), str(found["run"]))
     except (ValueError, TypeError, KeyError):
         raise MarkersUnreadable(
             f"{value[:80]!r} is no marker of a batch: option markers.topic must name a topic of its own"
         ) from None
 
 
-def is_written(known: Marker | None, place: Place) -> bool:
-    """Whether the rows of a place are written. Raises SetBack where later ones are, too."""
-    if known is not None and known.batch > place.batch:
-        raise SetBack(str(place), known.batch)
-    return known is not None and known.batch == place.batch
+Markers = Mapping[int, Marker]
+"""The markers of a query, by the number of the task."""
+
+
+def is_written(known: Markers, place: Place) -> bool:
+    """Whether the rows of a place are written. Raises SetBack where a later batch of the query is begun."""
+    later = max((each.batch for each in known.values()), default=place.batch)
+    if later > place.batch:
+        raise SetBack(str(place), later)
+    own = known.get(place.partition)
+    return own is not None and own.batch == place.batch
+
+
+def is_begun(known: Markers, batch: int, run: str) -> bool:
+    """Whether an earlier run of a batch wrote some of it."""
+    return any(each.batch == batch and each.run != run for each in known.values())
+
+
+def missing_task(known: Markers, batch: int, tasks: Container[int]) -> int | None:
+    """Return a task that wrote rows of a batch, and that is not among those of the batch now."""
+    return next((task for task, each in known.items() if each.batch == batch and task not in tasks), None)
 
 
 class Ledger:
@@ -62,8 +80,12 @@ class Ledger:
 
     def __init__(self, next_offset: int = 0) -> None:
         self.next_offset = next_offset
-        self.latest: dict[bytes, Marker] = {}
+        self._latest: dict[str, dict[int, Marker]] = {}
         self._open: dict[int, list[tuple[bytes, Marker | None]]] = {}
+
+    def of(self, query: str) -> Markers:
+        """Return the last markers of a query."""
+        return self._latest.get(query, {})
 
     def take(self, records: Buffer) -> None:
         """Take what was fetched from `next_offset` on; a batch that is cut off at the end is left.
@@ -101,7 +123,22 @@ class Ledger:
 
     def _apply(self, found: list[tuple[bytes, Marker | None]]) -> None:
         for key, marker in found:
-            if marker is None:
-                self.latest.pop(key, None)
-            else:
-                self.latest[key] = marker
+            query, partition = _place_of(key)
+            if marker is not None:
+                self._latest.setdefault(query, {})[partition] = marker
+                continue
+            of_query = self._latest.get(query, {})
+            of_query.pop(partition, None)
+            if not of_query:
+                self._latest.pop(query, None)
+
+
+def _place_of(key: bytes) -> tuple[str, int]:
+    """Undo `Place.key`. Raises MarkersUnreadable."""
+    try:
+        query, _, partition = key.decode().rpartition("/")
+        return query, int(partition)
+    except ValueError:
+        raise MarkersUnreadable(
+            f"{key[:80]!r} is no key of a marker: option markers.topic must name a topic of its own"
+        ) from None

@@ -20,7 +20,7 @@ from ottla.pipeline.errors import NotSupported
 from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.identity import Place, place_in_stream, place_in_write
-from ottla.pipeline.sink.transactions import forget_places, write_once
+from ottla.pipeline.sink.transactions import Done, abort_all, commit_all, forget_places, write_once
 from ottla.pipeline.sink.writing import write_rows
 from ottla.protocol.errors import KafkaError
 
@@ -33,10 +33,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task wrote, or had written before: how many rows, and as which place."""
+    """What a task wrote, or had written before."""
 
-    rows: int
-    place: Place
+    done: Done
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -48,29 +47,33 @@ class BatchWriter(DataSourceArrowWriter):
         self._config = SinkConfig.of(options)
         self._columns = Columns.of(schema, self._config)
         # All attempts of this write have it; another write, of the same rows even, has another.
-        self._random_id = f"write-{uuid.uuid4().hex}"
+        self._run = f"write-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task."""
         place = self._place(_task())
-        return _write(iterator, self._columns, self._config, place)
+        return _write(iterator, self._columns, self._config, place, self._run)
 
     def _place(self, task: TaskContext) -> Place:
         if self._config.delivery == "at-least-once":
-            return Place(self._random_id, 0, task.partitionId())  # nobody asks
-        return place_in_write(
-            task.getLocalProperty, task.partitionId(), self._config.write_id, self._random_id
-        )
+            return Place(self._run, 0, task.partitionId())  # nobody asks
+        return place_in_write(task.getLocalProperty, task.partitionId(), self._config.write_id, self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Forget what only this write could have asked for again."""
+        """Commit what waits for all tasks; forget what only this write could have asked for again."""
         if self._config.delivery != "exactly-once":
             return
-        places = [each.place for each in messages if isinstance(each, Written) and each.rows]
+        done = _done(messages)
+        commit_all(done, self._config)
+        places = [each.place for each in done if each.rows and each.place.query == self._run]
         try:
-            forget_places([each for each in places if each.query == self._random_id], self._config)
+            forget_places(places, self._config)
         except (ClientError, KafkaError, TimeoutError) as error:
             log.warning("markers of a write that is done were left: %s", error)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give up what waits for all tasks."""
+        _abort(messages, self._config)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -79,19 +82,42 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._config = SinkConfig.of(options)
         self._columns = Columns.of(schema, self._config)
+        # Spark makes a writer for each run of a batch, and gives copies of it to all tasks of that run.
+        self._run = f"run-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task."""
         context = _task()
         place = place_in_stream(context.getLocalProperty, context.partitionId())
-        return _write(iterator, self._columns, self._config, place)
+        return _write(iterator, self._columns, self._config, place, self._run)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Commit what waits for all tasks."""
+        commit_all(_done(messages), self._config)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Give up what waits for all tasks."""
+        _abort(messages, self._config)
 
 
-def _write(batches: Iterator[pa.RecordBatch], columns: Columns, config: SinkConfig, place: Place) -> Written:
+def _write(
+    batches: Iterator[pa.RecordBatch], columns: Columns, config: SinkConfig, place: Place, run: str
+) -> Written:
     if config.delivery == "exactly-once":
-        return Written(write_once(batches, columns, config, place), place)
+        return Written(write_once(batches, columns, config, place, run))
     marked = place if config.delivery == "dedupe" else None
-    return Written(write_rows(batches, columns, config, marked), place)
+    return Written(Done(place, write_rows(batches, columns, config, marked)))
+
+
+def _done(messages: list[WriterCommitMessage | None]) -> list[Done]:
+    return [each.done for each in messages if isinstance(each, Written)]
+
+
+def _abort(messages: list[WriterCommitMessage | None], config: SinkConfig) -> None:
+    try:
+        abort_all(_done(messages), config)
+    except (ClientError, KafkaError, TimeoutError) as error:
+        log.warning("transactions were left open, until their time is over: %s", error)
 
 
 def _task() -> TaskContext:

@@ -1,0 +1,141 @@
+"""What the exactly-once tasks of a process share: a thread, its connections, and what is known of markers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ottla.client.blocking import LoopThread
+from ottla.client.cluster import Cluster
+from ottla.client.errors import UnsupportedByBroker
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.sink.config import SinkConfig
+from ottla.pipeline.sink.errors import NoTransactions, TakenOver
+from ottla.pipeline.sink.identity import Place
+from ottla.pipeline.sink.kept import Kept
+from ottla.pipeline.sink.marker_topic import PARTITION, MarkerTopic
+from ottla.pipeline.sink.markers import Markers
+from ottla.producer import PreparedTransaction, Producer, ProducerLost, end_prepared
+from ottla.producer.config import ProducerConfig
+from ottla.protocol.errors import (
+    InvalidProducerEpoch,
+    InvalidTransactionTimeout,
+    ProducerFenced,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedVersion,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STOP_TIMEOUT_S = 10.0
+"""How long the end of a transaction that failed may take, its abort included."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    cluster: Cluster
+    markers: MarkerTopic
+
+
+class Desk:
+    """A thread with a cluster and its markers, for one configuration."""
+
+    def __init__(self, config: SinkConfig) -> None:
+        self.config = config
+        self._client = config.producer_config().client
+        self.thread: LoopThread[_Open] = LoopThread(self._opened, name="an exactly-once sink of Spark")
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """End the thread."""
+        self.thread.close(timeout_s)
+
+    def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the thread, and wait for what it returns."""
+        self.thread.start()
+        return self.thread.call(make)
+
+    def markers(self, query: str) -> Markers:
+        """Return the last markers of a query. Raises MarkersUnreadable."""
+        markers = self.thread.start().markers
+        return self.thread.call(lambda: markers.of(query))
+
+    def end(self, prepared: PreparedTransaction, *, committed: bool) -> None:
+        """End a transaction that a task has written. Raises TakenOver."""
+        cluster = self.thread.start().cluster
+        try:
+            self.thread.call(lambda: end_prepared(cluster, prepared, committed=committed))
+        except ProducerFenced as error:
+            timeout_ms = self.config.producer_config().transaction_timeout_ms
+            raise TakenOver(prepared.transactional_id, timeout_ms) from error
+
+    @contextmanager
+    def producer(self, place: Place) -> Iterator[Producer]:
+        """Open a producer that fences off all earlier ones of a place; what is not committed is aborted.
+
+        Raises NoTransactions, OptionError for a timeout that brokers refuse; TakenOver from the block.
+        """
+        transactional_id = place.transactional_id(self.config.transactional_id_prefix)
+        settings = self.config.producer_config(transactional_id)
+        producer = self.call(lambda: _begun(settings))
+        try:
+            yield producer
+        except (ProducerFenced, InvalidProducerEpoch, ProducerLost) as error:
+            raise TakenOver(transactional_id, settings.transaction_timeout_ms) from error
+        finally:
+            self._stop(producer)
+
+    def _stop(self, producer: Producer) -> None:
+        # What was committed is committed; and the next epoch of this place aborts what this does not.
+        try:
+            self.thread.call(producer.stop, STOP_TIMEOUT_S)
+        except Exception as error:
+            log.warning("closing the producer of %r failed: %s", producer.config.transactional_id, error)
+
+    def delete(self, places: Iterable[Place]) -> None:
+        """Delete the markers of places."""
+        self.call(lambda: self._delete([place.key for place in places]))
+
+    async def _delete(self, keys: Iterable[bytes]) -> None:
+        # A record without a value deletes, where a topic is compacted.
+        async with Producer(config=self.config.producer_config()) as producer:
+            topic = self.config.markers_topic
+            for sent in [await producer.send(topic, None, key, PARTITION) for key in keys]:
+                await sent
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[_Open]:
+        async with Cluster(self._client.bootstrap_servers, self._client) as cluster:
+            yield _Open(cluster, MarkerTopic(cluster, self.config.markers_topic))
+
+
+async def _begun(config: ProducerConfig) -> Producer:
+    producer = Producer(config=config)
+    try:
+        await producer.start()
+    except (TransactionalIdAuthorizationFailed, UnsupportedByBroker, UnsupportedVersion) as error:
+        raise NoTransactions(error) from error
+    except InvalidTransactionTimeout as error:
+        raise OptionError(
+            f"option 'kafka.transaction.timeout.ms' is {config.transaction_timeout_ms} ms, more than the "
+            "brokers allow with transaction.max.timeout.ms"
+        ) from error
+    return producer
+
+
+_desks: Kept[Desk] = Kept("what exactly-once tasks share", 4)
+
+
+@contextmanager
+def desk_for(config: SinkConfig) -> Iterator[Desk]:
+    """Return the desk of this process for a configuration; after an error the next one begins anew."""
+    key = (*sorted(config.producer.items()), config.markers_topic, config.transactional_id_prefix)
+    try:
+        yield _desks.get(key, lambda: Desk(config))
+    except BaseException:
+        _desks.forget(key)
+        raise

@@ -1,0 +1,65 @@
+"""The topic of the markers, as a broker that lost some of it shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.client.cluster import Cluster
+from ottla.client.config import ClientConfig
+from ottla.client.testing import ScriptedBroker
+from ottla.pipeline.sink.errors import MarkersUnreadable
+from ottla.pipeline.sink.marker_topic import MarkerTopic
+from ottla.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from ottla.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.protocol.messages.metadata import MetadataRequest
+
+
+def serving(broker: ScriptedBroker, end: int, high_watermark: int) -> ScriptedBroker:
+    """Make a broker say that a topic ends somewhere, and give nothing of it."""
+    policy = DescribeConfigsResourceResult(name="cleanup.policy", value="compact")
+    configs = DescribeConfigsResult(resource_type=2, resource_name="m", configs=[policy])
+    listed = ListOffsetsPartitionResponse(partition_index=0, offset=end)
+    fetched = PartitionData(partition_index=0, high_watermark=high_watermark)
+    broker.on(MetadataRequest, lambda _: broker.metadata("m"))
+    broker.on(DescribeConfigsRequest, lambda _: DescribeConfigsResponse(results=[configs]))
+    broker.on(
+        ListOffsetsRequest,
+        lambda _: ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="m", partitions=[listed])]),
+    )
+    broker.on(
+        FetchRequest,
+        lambda _: FetchResponse(responses=[FetchableTopicResponse(topic="m", partitions=[fetched])]),
+    )
+    return broker
+
+
+async def test_markers_that_are_gone_are_not_waited_for_without_an_end() -> None:
+    config = ClientConfig(default_api_timeout_ms=300)
+    async with ScriptedBroker() as broker:
+        serving(broker, end=10, high_watermark=5)
+        async with Cluster(broker.bootstrap_servers, config) as cluster:
+            with pytest.raises(MarkersUnreadable, match="records up to offset 10, and for 300 ms none came"):
+                await MarkerTopic(cluster, "m").of("q")
+
+
+async def test_what_compaction_left_empty_is_read() -> None:
+    async with ScriptedBroker() as broker:
+        serving(broker, end=10, high_watermark=10)
+        async with Cluster(broker.bootstrap_servers) as cluster:
+            assert await MarkerTopic(cluster, "m").of("q") == {}
