@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,24 +77,29 @@ async def test_all_rows_of_a_task_are_written_before_it_ends(broker: BrokerThrea
     assert {row["partition"] for row in found} == {1}
 
 
-async def test_rows_of_several_topics_are_numbered_as_they_came(broker: BrokerThread, topic: str) -> None:
+async def test_rows_of_several_topics_have_ids_that_their_order_does_not_change(
+    broker: BrokerThread, topic: str
+) -> None:
     names = pa.array([topic, f"{topic}-b", topic], pa.string())
-    rows = batches(["0", "1", "2"], ["3", "4", "5"], topic=names)
+    turned = pa.array([f"{topic}-b", topic, topic], pa.string())
+    for rows in (
+        batches(["0", "1", "2"], ["0", "1", "2"], topic=names),
+        batches(["1", "2", "0"], ["1", "0", "2"], topic=turned),
+    ):
+        await asyncio.to_thread(write_rows, rows, Columns(("value",), None), config(broker), PLACE)
 
-    await asyncio.to_thread(lambda: write_rows(rows, Columns(("value",), None), config(broker), PLACE))
-
-    found = await read(broker, topic, 4) + await read(broker, f"{topic}-b", 2)
-    ids = {row["value"]: {each["key"]: each["value"] for each in row["headers"]} for row in found}
-    assert ids == {
-        b"%d" % number: {
-            "ottla-query": b"q",
-            "ottla-batch": b"7",
-            "ottla-partition": b"3",
-            "ottla-row": b"%d" % number,
-        }
-        for number in range(6)
+    found = await read(broker, topic, 8) + await read(broker, f"{topic}-b", 4)
+    ids = [{each["key"]: each["value"].decode() for each in row["headers"]} for row in found]
+    named = [own.pop("ottla-row") for own in ids]
+    of_row = Counter((row["topic"], row["value"], name) for row, name in zip(found, named, strict=True))
+    assert set(of_row.values()) == {2}  # each came twice, with the same id
+    assert len({name for _, _, name in of_row}) == 6
+    assert Counter((topic, value) for topic, value, _ in of_row) == {
+        (topic, b"0"): 2,
+        (topic, b"2"): 2,
+        (f"{topic}-b", b"1"): 2,
     }
-    assert {row["value"] for row in found if row["topic"] == topic} == {b"0", b"2", b"3", b"5"}
+    assert ids == [{"ottla-query": "q", "ottla-batch": "7", "ottla-partition": "3"}] * 12
 
 
 async def test_a_row_that_is_not_written_fails_its_task_and_not_the_next(

@@ -14,7 +14,7 @@ from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.identity import Place
 from ottla.pipeline.sink.kept import Kept
 from ottla.pipeline.sink.outbox import Outbox
-from ottla.pipeline.sink.row_ids import with_row_ids
+from ottla.pipeline.sink.row_ids import RowIds
 from ottla.producer import Producer
 
 if TYPE_CHECKING:
@@ -47,10 +47,11 @@ def put_all(
 ) -> int:
     """Put all rows of a task into the outbox; return how many."""
     count = 0
+    ids = None if place is None else RowIds(place)
     for rows in batches:
         records = columns.records(rows)
-        if place is not None:
-            records = with_row_ids(records, place, count)
+        if ids is not None:
+            records = ids.added(records, rows.column("topic") if columns.topic is None else None)
         for topic, some in columns.by_topic(records, rows):
             if some.num_rows:
                 outbox.put(topic, some)
