@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs import lake
 from ottla.pipeline.jobs.lake import Lake
 from ottla.pipeline.jobs.state import BatchKey
@@ -16,18 +18,32 @@ from ottla.pipeline.jobs.state import BatchKey
 pytest.importorskip("deltalake")
 
 
+SCHEMA = pa.schema([("day", pa.string()), ("n", pa.int64())])
+
+
 class Frame:
-    """What the lake wants of a batch."""
+    """What the lake wants of a batch, with a task for each row."""
+
+    columns = tuple(SCHEMA.names)
+    schema = SCHEMA
 
     def __init__(self, *rows: dict[str, Any]) -> None:
-        self._table = pa.Table.from_pylist(list(rows), pa.schema([("day", pa.string()), ("n", pa.int64())]))
+        self._tasks = [[pa.RecordBatch.from_pylist([row], SCHEMA)] for row in rows] or [[]]
         self.looked_at = 0
         done = SimpleNamespace(save=self._look)
         self.write = SimpleNamespace(format=lambda name: SimpleNamespace(mode=lambda mode: done))
+        empty = SimpleNamespace(toArrow=lambda: pa.Table.from_pylist([], SCHEMA))
+        self.sparkSession = SimpleNamespace(createDataFrame=lambda rows, schema: empty)
 
-    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+    def mapInArrow(self, function: Any, schema: str) -> Any:  # noqa: N802 - Spark's name
+        """Give each task to a function when what it returns is asked for."""
+        return SimpleNamespace(collect=lambda: [*self._collected(function)])
+
+    def _collected(self, function: Any) -> Iterator[SimpleNamespace]:
         self._look()
-        return self._table
+        for task in self._tasks:
+            for batch in function(iter(task)):
+                yield from (SimpleNamespace(**row) for row in batch.to_pylist())
 
     def _look(self) -> None:
         self.looked_at += 1
@@ -87,3 +103,20 @@ def test_columns_that_cannot_be_beside_others(tmp_path: Path) -> None:
     given = ("level", "BATCH", "Ended", "Level")
     assert [name for name, _ in files.clashes(given, ["ended"])] == ["BATCH", "Ended", "Level"]
     assert [name for name, _ in table.clashes(given, ["ended"])] == ["Ended", "Level"]
+
+
+def test_a_table_that_cannot_take_the_rows_says_why(tmp_path: Path) -> None:
+    table = Lake(path=str(tmp_path / "t"), format="delta", partition_by=["day"])
+    table.append(Frame({"day": "a", "n": 1}), BatchKey("a", 0))
+    made = table.delta()
+    assert made is not None
+    assert [*lake.unfit(made, ["day", "n"], ["day"]), *lake.unfit(made, ["n"], [])] == []
+    found = [*lake.unfit(made, ["day", "n", "Other"], ["n"])]
+    assert [each.split(";")[0] for each in found] == [
+        "has no column 'Other'",
+        "is partitioned by ['day'], and partition_by says ['n']: choose another path",
+    ]
+    made.alter.add_constraint({"positive": "n > 0"})
+    with pytest.raises(PipelineError, match=r"has delta\.constraints\.positive, which is not looked at here"):
+        table.append(Frame({"day": "a", "n": -1}), BatchKey("a", 1))
+    assert _rows(table) == [1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,13 +15,24 @@ from ottla.pipeline.jobs.declaration import Mistake, Names, Place, Table
 from ottla.pipeline.jobs.state import BatchKey
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from deltalake import CommitProperties, DeltaTable
-    from pyspark.sql import DataFrame
+    from deltalake.transaction import AddAction
+    from pyspark.sql import DataFrame, Row
 
 BATCH = "batch"
 """The column of Parquet tables that says which batch wrote a row; a folder, below all others."""
+
+
+_RULES = (
+    "delta.constraints.",
+    "delta.invariants",
+    "delta.generationExpression",
+    "delta.identity.",
+    "delta.columnMapping.",
+)
+"""Settings of Delta tables and columns by which rows would have to be checked, made or renamed."""
 
 
 class Lake(Table):
@@ -72,12 +85,30 @@ class Lake(Table):
         writer.option("partitionOverwriteMode", "dynamic").parquet(self.path)
 
     def _write_delta(self, batch: DataFrame, key: BatchKey) -> None:
-        rows = batch.toArrow()
-        if rows.num_rows or self.delta() is None:
-            need_delta().write_deltalake(
-                self.path, rows, mode="append", partition_by=self.partition_by or None,
+        """Let tasks write files, and name all of them in one commit: the driver never has the rows."""
+        from ottla.pipeline.jobs.delta_files import FILES, layout_of, writing
+
+        table = self._delta_for(batch)
+        files = batch.mapInArrow(writing(layout_of(table, self.path)), FILES).collect()
+        if files:
+            columns = table.metadata().partition_columns
+            table.create_write_transaction(
+                [_added(each) for each in files], "append", table.schema(), columns,
                 commit_properties=self.commit_properties(key),
             )  # fmt: skip
+
+    def _delta_for(self, batch: DataFrame) -> DeltaTable:
+        """Return the table, made if there is none. Raises PipelineError where it cannot have the rows."""
+        table = self.delta()
+        if table is None:
+            # Rows that are none have the same types in Arrow, and ask nothing of the batch.
+            schema = batch.sparkSession.createDataFrame([], batch.schema).toArrow().schema
+            table = need_delta().DeltaTable.create(
+                self.path, schema, mode="ignore", partition_by=self.partition_by or None
+            )
+        for said in unfit(table, batch.columns, self.partition_by):
+            raise PipelineError(f"the Delta table {self.path} {said}")
+        return table
 
     def delta(self) -> DeltaTable | None:
         """Return the Delta table; None before the first batch."""
@@ -94,6 +125,28 @@ class Lake(Table):
         """Return what makes a commit to the Delta table remember its batch."""
         library = need_delta()
         return library.CommitProperties(app_transactions=[library.Transaction(key.app, key.id)])
+
+
+def unfit(table: DeltaTable, columns: Sequence[str], partition_by: Sequence[str]) -> Iterator[str]:
+    """Yield why files with some columns cannot be added to a table as they are."""
+    fields = {field.name: field for field in table.schema().fields}
+    if missing := [name for name in columns if name not in fields]:
+        yield f"has no column {missing[0]!r}; there are {', '.join(fields)}. Add it, or choose another path"
+    there = list(table.metadata().partition_columns)
+    if partition_by and there != list(partition_by):
+        yield f"is partitioned by {there}, and partition_by says {list(partition_by)}: choose another path"
+    rules = {name for field in fields.values() for name in field.metadata}
+    for name in sorted((*rules, *table.metadata().configuration)):
+        if name.startswith(_RULES):
+            yield f"has {name}, which is not looked at here: choose a table without it"
+
+
+def _added(file: Row) -> AddAction:
+    """Return a file of a task as a commit names it."""
+    from deltalake.transaction import AddAction
+
+    now_ms = int(time.time() * 1_000)
+    return AddAction(file.path, file.size, json.loads(file.partitions), now_ms, True, file.stats)
 
 
 def _has_delta() -> bool:
