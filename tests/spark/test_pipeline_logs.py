@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from ottla.broker.testing import BrokerProcess
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.logs import Logs as LogsJob
 from ottla.pipeline.jobs.reading import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
@@ -21,10 +25,14 @@ from peers.pipelines import SPARK, Pipeline
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Fresh = Callable[[str], str]
 Place = tuple[str, int, int]
+
+
+LAKE = 'path = "lake"\npartition_by = "day, hour"'
+DELTA = f'{LAKE}\nformat = "delta"'
 
 
 class Logs:
@@ -36,7 +44,7 @@ class Logs:
         self.topic = topics.create(fresh("lines"), 2)
         self.dead = topics.create(fresh("dead"))
 
-    def declare(self, parse: str, more: str = "", per_batch: int = 1_000) -> Path:
+    def declare(self, parse: str, more: str = "", per_batch: int = 1_000, lake: str = LAKE) -> Path:
         """Write a declaration, and return its file."""
         file = self.folder / "logs.toml"
         file.write_text(
@@ -52,8 +60,7 @@ max_records_per_batch = {per_batch}
 [parse]
 {parse}
 [lake]
-path = "lake"
-partition_by = "day, hour"
+{lake}
 [dead_letters]
 topic = "{self.dead}"
 {SPARK}{more}
@@ -71,8 +78,7 @@ topic = "{self.dead}"
 
     def rows(self) -> list[dict[str, object]]:
         """Return what is in the lake."""
-        found: list[dict[str, object]] = pq.read_table(self.folder / "lake").to_pylist()
-        return found
+        return [row for folder in self.folder.glob("lake*") for row in _rows(folder)]
 
     def places(self) -> Counter[Place]:
         """Count the records that rows of the lake came from."""
@@ -86,6 +92,13 @@ topic = "{self.dead}"
         frame = spark.read.format("ottla").option("subscribe", self.dead).option("includeHeaders", "true")
         rows = frame.option("kafka.bootstrap.servers", self.topics.bootstrap_servers).load().collect()
         return [{each.key: each.value.decode() for each in row.headers} for row in rows]
+
+
+def _rows(folder: Path) -> list[dict[str, object]]:
+    is_delta = (folder / "_delta_log").exists()
+    table = DeltaTable(folder).to_pyarrow_table() if is_delta else pq.read_table(folder)
+    found: list[dict[str, object]] = table.to_pylist()
+    return found
 
 
 @pytest.fixture
@@ -245,9 +258,12 @@ def _check(spark: SparkSession, logs: Logs, pipeline: Pipeline, count: int) -> N
     assert counts == {"good": len(good), "dead": len(bad)}, "what is done again counts once"
 
 
-def test_killed_between_writing_and_committing(spark: SparkSession, logs: Logs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lake", [LAKE, DELTA], ids=["parquet", "delta"])
+def test_killed_between_writing_and_committing(
+    spark: SparkSession, logs: Logs, tmp_path: Path, lake: str
+) -> None:
     logs.send(*lines(400))
-    logs.declare('format = "nginx"', per_batch=100)
+    logs.declare('format = "nginx"', per_batch=100, lake=lake)
     file = tmp_path / "dying.py"
     file.write_text(DYING)
     pipeline = Pipeline(file, tmp_path / "state")
@@ -257,6 +273,71 @@ def test_killed_between_writing_and_committing(spark: SparkSession, logs: Logs, 
     assert len(logs.rows()) == 196, "batch 1 is written, and Spark does not know"
     pipeline.once()
     _check(spark, logs, pipeline, 400)
+
+
+MENDED = """
+format = "json"
+fields.made = "TIMESTAMP"
+fields.time = "TIMESTAMP"
+required = "time, made"
+"""
+
+
+def _event(at: int) -> str:
+    made = {} if at % 4 == 3 else {"made": "2024-07-02T12:00:00Z"}
+    return json.dumps({"time": "2024-05-01T06:30:00Z"} | made)
+
+
+class Failing(LogsJob):
+    """Fails after a batch was written, and before Spark knows."""
+
+    kind: Literal["logs"]
+
+    def _write(self, run: Run, parsed: DataFrame, batch_id: int) -> dict[str, int]:
+        counts = super()._write(run, parsed, batch_id)
+        if batch_id == 1:
+            raise OSError("the power is gone")
+        return counts
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_moved"),
+    [
+        (LAKE, LAKE, True),
+        (LAKE, 'path = "lake"\npartition_by = "hour"', True),
+        (LAKE, LAKE.replace('"lake"', '"lake [b], {c}*"'), True),
+        (LAKE.replace('"lake"', '"lake [b], {c}*"'), LAKE, True),
+        (LAKE, DELTA.replace('"lake"', '"lake2"'), True),
+        (DELTA, DELTA, False),
+        (DELTA, LAKE.replace('"lake"', '"lake2"'), False),
+    ],
+    ids=["parse", "partitions", "to-odd", "from-odd", "to-delta", "delta", "from-delta"],
+)
+def test_what_was_mended_before_a_batch_is_done_again_doubles_nothing(
+    spark: SparkSession, logs: Logs, before: str, after: str, is_moved: bool
+) -> None:
+    """With what is mended rows have other days, and some are bad. What Delta has by then, it keeps."""
+    logs.send(*(_event(at) for at in range(40)))
+    places = [(logs.topic, at % 2, at // 2) for at in range(40)]
+    with pytest.raises(PipelineError, match="the power is gone"):
+        Run(Failing(**dict(read_job(logs.declare(JSON, per_batch=20, lake=before)))), once=True)()
+    assert logs.places() == Counter(places), "both batches are written, and Spark knows of one"
+    _run(logs.declare(MENDED, per_batch=20, lake=after))
+    bad = {places[at] for at in range(20, 40) if at % 4 == 3} if is_moved else set()
+    assert logs.places() == Counter(set(places) - bad)
+    assert len(logs.letters(spark)) == len(bad)
+    assert sum(str(row["hour"]) == "12" for row in logs.rows()) == (15 if is_moved else 0)
+
+
+def test_delta_takes_a_batch_that_the_driver_could_not(logs: Logs, tmp_path: Path) -> None:
+    """Spark ends what sends a driver more than it said it takes."""
+    logs.send(*lines(30_000))
+    file = logs.declare('format = "nginx"', 'driver.maxResultSize = "1m"', per_batch=100_000, lake=DELTA)
+    status = Pipeline(file, tmp_path / "state").once()
+    assert status["queries"]["main"]["counts"] == {"good": 29_400, "dead": 600}
+    table = DeltaTable(tmp_path / "lake")
+    assert logs.places() == Counter(_expected(logs, 30_000)[0])
+    assert [each["operation"] for each in table.history()] == ["WRITE", "CREATE TABLE"], "in one commit"
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.slow)])

@@ -183,7 +183,7 @@ class Activity(Job):
 
     def _append(self, run: Run, lake: Lake, query: str) -> EachBatch:
         def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
-            lake.append(batch, run.batch_key(query, batch_id))
+            lake.append(batch, run.batch_key(query, batch_id), run.state(query))
             return {"late": dropped_by_watermark(run.spark, run.query_name(query))}
 
         return each

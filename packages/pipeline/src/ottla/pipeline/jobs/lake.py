@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,14 +13,15 @@ from pydantic import Field
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.declaration import Mistake, Names, Place, Table
-from ottla.pipeline.jobs.state import BatchKey
+from ottla.pipeline.jobs.state import BatchKey, StateFile
+from ottla.pipeline.spark import pandas_of_any_age
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from deltalake import CommitProperties, DeltaTable
     from deltalake.transaction import AddAction
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 BATCH = "batch"
 """The column of Parquet tables that says which batch wrote a row; a folder, below all others."""
@@ -66,15 +68,46 @@ class Lake(Table):
                 there = ", ".join(columns)
                 yield Mistake(("partition_by",), f"there is no column {name!r}; there are {there}")
 
-    def append(self, batch: DataFrame, key: BatchKey) -> None:
-        """Write the rows of a batch; doing it again with the same key and rows changes nothing."""
-        if self.format == "parquet":
-            self._write_parquet(batch, key)
-        elif not self.is_done(key):
-            self._write_delta(batch, key)
-        else:
+    def append(
+        self, batch: DataFrame, key: BatchKey, begun: StateFile, before: Callable[[], None] = lambda: None
+    ) -> None:
+        """Write the rows of a batch: once over all replays, whatever was declared otherwise in between.
+
+        `begun` keeps which batch was begun, and in which lake. `before` is called when the rows are written,
+        and before a Delta table has them; where it has them already nothing is done.
+        """
+        earlier = self.begun_in(key, begun)
+        if any(each.is_done(key) for each in (self, *earlier) if each.format == "delta"):
             # What is counted on the way is counted again, even where nothing is written.
             batch.write.format("noop").mode("append").save()
+            return
+        for each in earlier:
+            each._remove(batch.sparkSession, key)
+        begun.write({"batch": key.id, "lake": self.model_dump()})
+        self._write(batch, key, before)
+
+    def begun_in(self, key: BatchKey, begun: StateFile) -> tuple[Lake, ...]:
+        """Return where a batch may have been begun before: most often nowhere."""
+        found = begun.read()
+        if not found:
+            return (self,)  # as with a checkpoint of which this was not kept
+        return (Lake(**found["lake"]),) if found["batch"] >= key.id else ()
+
+    def _write(self, batch: DataFrame, key: BatchKey, before: Callable[[], None]) -> None:
+        if self.format == "delta":
+            self._write_delta(batch, key, before)
+        else:
+            self._write_parquet(batch, key)
+            before()
+
+    def _remove(self, spark: SparkSession, key: BatchKey) -> None:
+        """Remove what a batch wrote in Parquet: its rows may belong into other folders by now.
+
+        Without a commit nothing of Delta is seen. Raises PipelineError for what cannot be removed.
+        """
+        if self.format == "parquet":
+            folders = [_literal(self.path), *("*" for _ in self.partition_by), f"{BATCH}={key}"]
+            remove(spark, "/".join(folders))
 
     def _write_parquet(self, batch: DataFrame, key: BatchKey) -> None:
         from pyspark.sql import functions
@@ -84,12 +117,14 @@ class Lake(Table):
         writer = marked.write.partitionBy(*self.partition_by, BATCH).mode("overwrite")
         writer.option("partitionOverwriteMode", "dynamic").parquet(self.path)
 
-    def _write_delta(self, batch: DataFrame, key: BatchKey) -> None:
+    def _write_delta(self, batch: DataFrame, key: BatchKey, before: Callable[[], None]) -> None:
         """Let tasks write files, and name all of them in one commit: the driver never has the rows."""
         from ottla.pipeline.jobs.delta_files import FILES, layout_of, writing
 
         table = self._delta_for(batch)
-        files = batch.mapInArrow(writing(layout_of(table, self.path)), FILES).collect()
+        with pandas_of_any_age():
+            files = batch.mapInArrow(writing(layout_of(table, self.path)), FILES).collect()
+        before()
         if files:
             columns = table.metadata().partition_columns
             table.create_write_transaction(
@@ -127,6 +162,21 @@ class Lake(Table):
         return library.CommitProperties(app_transactions=[library.Transaction(key.app, key.id)])
 
 
+def remove(spark: SparkSession, pattern: str) -> None:
+    """Remove folders by a pattern of Hadoop's. Raises PipelineError for one that is still there after."""
+    # Only Hadoop knows all places that Spark writes to, and PySpark has no word for it.
+    path = spark._jvm.org.apache.hadoop.fs.Path(pattern)
+    store = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    for each in store.globStatus(path) or ():
+        if not store.delete(each.getPath(), True) and store.exists(each.getPath()):
+            raise PipelineError(f"{each.getPath()} was written by a batch that is done again: remove it")
+
+
+def _literal(path: str) -> str:
+    """Return a path as a pattern that matches nothing else."""
+    return re.sub(r"([\\*?\[\]{},^])", r"\\\1", path.rstrip("/"))
+
+
 def unfit(table: DeltaTable, columns: Sequence[str], partition_by: Sequence[str]) -> Iterator[str]:
     """Yield why files with some columns cannot be added to a table as they are."""
     fields = {field.name: field for field in table.schema().fields}
@@ -150,7 +200,8 @@ def _added(file: Row) -> AddAction:
 
 
 def _has_delta() -> bool:
-    return find_spec("deltalake") is not None
+    # Spark gives no rows to a function of ours without pandas.
+    return all(find_spec(name) for name in ("deltalake", "pandas"))
 
 
 def need_delta() -> Any:

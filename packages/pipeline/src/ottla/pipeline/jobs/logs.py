@@ -77,12 +77,19 @@ class Logs(Job):
         observed = parsed.observe(
             seen, functions.count_if(is_good).alias("good"), functions.count_if(~is_good).alias("dead")
         )
-        self.lake.append(self._rows(observed.where(is_good)), run.batch_key("main", batch_id))
-        counts = {name: int(count) for name, count in seen.get.items()}
-        if counts["dead"]:
-            letters = dead_letters(parsed.where(~is_good), self.name)
-            self.dead_letters.write(letters, self.source, "dead-letters")
-        return counts | {"rows": sum(counts.values())}
+
+        def counts() -> dict[str, int]:
+            return {name: int(count) for name, count in seen.get.items()}
+
+        def bury() -> None:
+            if counts()["dead"]:
+                letters = dead_letters(parsed.where(~is_good), self.name)
+                self.dead_letters.write(letters, self.source, "dead-letters")
+
+        # Bad lines go first: once Delta has the good ones, nothing of the batch is done again.
+        rows = self._rows(observed.where(is_good))
+        self.lake.append(rows, run.batch_key("main", batch_id), run.state("main"), before=bury)
+        return counts() | {"rows": sum(counts().values())}
 
     def _rows(self, good: DataFrame) -> DataFrame:
         from pyspark.sql import functions
