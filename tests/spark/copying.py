@@ -70,6 +70,39 @@ class Copying:
             kill(driver, workers_too=workers_too)
             return batches + [int(line) for line in driver.stdout or () if line.strip().isdigit()]
 
+    def run_and_kill_early(self, chance: random.Random, *, workers_too: bool) -> None:
+        """Kill a new query's driver some moment after it planned its first batch: `has_begun` says if before
+        that was done.
+        """
+        for _ in range(STARTS):
+            with self.start() as driver:
+                try:
+                    if self._planned(driver):
+                        # Drawn, too: a transaction of the batch may be open, or over, or not begun yet.
+                        time.sleep(chance.uniform(0, 0.6))
+                        kill(driver, workers_too=workers_too)
+                        return
+                finally:
+                    kill(driver, workers_too=True)
+        raise AssertionError(f"driver {self.life} ended before its first batch:\n{self.last_words()}")
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first batch is done."""
+        return self._logged("commits")
+
+    def _planned(self, driver: subprocess.Popen[str]) -> bool:
+        """Wait until the first batch is in the checkpoint; False when the driver ended before."""
+        until = time.monotonic() + LAST_RUN_TIMEOUT_S
+        while not self._logged("offsets"):
+            if driver.poll() is not None or time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _logged(self, what: str) -> bool:
+        return (self.folder / "checkpoint" / what / "0").exists()
+
     def run_through(self, harm: Callable[[subprocess.Popen[str]], None], times: int) -> int:
         """Do harm after each of the first batches, and let the driver go on; return how often it was done.
 
