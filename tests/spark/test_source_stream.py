@@ -7,22 +7,24 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ottla.broker.testing import BrokerProcess
+from ottla.pipeline.spark import DEFAULTS
 from ottla.protocol.topics import TopicPartition
 from peers.spark import Stream
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     Streams = Callable[..., Stream]
 
+TIMEOUT_S = 120
 FROM_FIRST = {"startingOffsets": "earliest"}
 
 
@@ -380,6 +382,36 @@ def test_a_query_goes_on_over_a_restart_of_the_broker(
 
         assert values(query.read()) == names(4)
         query.stop()
+
+
+# --- stopping
+
+
+def test_stopping_does_not_wait_for_ever_for_a_batch(
+    spark: SparkSession, stream: Streams, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    setting = "spark.sql.streaming.stopTimeout"
+    assert setting in DEFAULTS
+    begun, released = threading.Event(), threading.Event()
+    query = stream({"subscribe": topics.create(fresh("stuck"))})
+    spark.conf.set(setting, "1s")
+
+    def stick(batch: DataFrame, batch_id: int) -> None:
+        begun.set()
+        released.wait(TIMEOUT_S)
+
+    query.collect = stick
+    try:
+        started = query.start()
+        assert begun.wait(60)
+        with pytest.raises(Exception, match=r"failed to terminate|TimeoutException"):
+            query.stop()
+    finally:
+        released.set()
+        spark.conf.unset(setting)
+    with suppress(Exception):  # it was interrupted
+        started.awaitTermination(60)
+    assert not started.isActive
 
 
 # --- data loss

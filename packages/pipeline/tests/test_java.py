@@ -97,6 +97,12 @@ def test_settings_of_the_user_win() -> None:
     assert found["spark.driver.host"] == "127.0.0.1"
 
 
+def test_stopping_a_query_is_bounded_unless_the_user_says_otherwise() -> None:
+    assert settings_for({}, has_master=False)["spark.sql.streaming.stopTimeout"] == "60s"
+    found = settings_for({"sql.streaming.stopTimeout": "5m"}, has_master=False)
+    assert found["spark.sql.streaming.stopTimeout"] == "5m"
+
+
 def test_on_a_cluster_nothing_is_assumed_about_it() -> None:
     found = settings_for({"master": "spark://there:7077"}, has_master=False)
     assert "spark.driver.host" not in found

@@ -21,6 +21,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    # Without it, stopping a query waits for ever for a batch that does not end.
+    "spark.sql.streaming.stopTimeout": "60s",
     # Readers of ours take filters; without this Spark would refuse them.
     "spark.sql.python.filterPushdown.enabled": "true",
     # A replayed batch replaces its own folders, and leaves all others alone.
