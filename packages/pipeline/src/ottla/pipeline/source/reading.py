@@ -6,16 +6,17 @@ connections; while Spark takes one batch, the next is fetched and decoded.
 
 from __future__ import annotations
 
-import atexit
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from ottla.client.blocking import Call, LoopThread
+from ottla.client.blocking import Call, LoopThread, NotRunning
 from ottla.consumer import Consumer
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import OffsetOutOfRange
 from ottla.pipeline.errors import DataLoss, PipelineError
+from ottla.pipeline.sink.kept import Kept
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.ranges import OffsetRange
 from ottla.pipeline.source.rows import Rows
@@ -45,9 +46,9 @@ class Reader:
         """Return the consumer, once it is connected."""
         return self._thread.start()
 
-    def close(self) -> None:
-        """Close the consumer; bounded by its own timeouts."""
-        self._thread.close()
+    def close(self, timeout_s: float | None = None) -> None:
+        """Close the consumer. Raises what that raises, and TimeoutError when it takes longer."""
+        self._thread.close(timeout_s)
 
     def read(self, wanted: OffsetRange, rows: Rows, config: SourceConfig) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range."""
@@ -62,7 +63,8 @@ class Reader:
                     yield batch
         finally:
             following.cancel()
-            self._thread.call(task.end)
+            with suppress(NotRunning):  # the consumer is gone, and what it fetched with it
+                self._thread.call(task.end)
 
 
 class Task:
@@ -145,29 +147,18 @@ def _below(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
     return batch.slice(0, pc.sum(pc.less(offsets, end)).as_py())
 
 
-_readers: dict[Any, Reader] = {}
+_readers: Kept[Reader] = Kept("a consumer of the source", _MOST_READERS)
 
 
 def reader_for(config: SourceConfig) -> Reader:
     """Return this process's reader for a configuration; the one longest unused makes room."""
-    key = tuple(sorted(config.consumer.items()))
-    reader = _readers.pop(key, None)
-    if reader is None:
-        while len(_readers) >= _MOST_READERS:
-            _readers.pop(next(iter(_readers))).close()
-        reader = Reader(config.consumer_config())
-    _readers[key] = reader
-    return reader
+    return _readers.get(_key(config), lambda: Reader(config.consumer_config()))
 
 
 def forget(config: SourceConfig) -> None:
     """Close a reader that failed; the next task begins with new connections."""
-    reader = _readers.pop(tuple(sorted(config.consumer.items())), None)
-    if reader is not None:
-        reader.close()
+    _readers.forget(_key(config))
 
 
-@atexit.register
-def _close_all() -> None:
-    while _readers:
-        _readers.popitem()[1].close()
+def _key(config: SourceConfig) -> Hashable:
+    return tuple(sorted(config.consumer.items()))

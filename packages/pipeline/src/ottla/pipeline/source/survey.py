@@ -6,7 +6,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -45,6 +45,9 @@ async def asking(config: ConsumerConfig) -> AsyncIterator[Asking]:
     """Connect to the cluster."""
     async with Cluster(config.client.bootstrap_servers, config.client) as cluster:
         yield Asking(cluster, Lookups(cluster, read_committed=config.reads_committed))
+
+
+Connect = Callable[[], AbstractAsyncContextManager[Asking]]
 
 
 class Places(ABC):
@@ -87,16 +90,21 @@ class Survey(Places):
     new connections, `fetchOffset.numRetries` times.
     """
 
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: SourceConfig, connect: Connect | None = None) -> None:
         self._config = config
-        self._consumer = config.consumer_config()
+        consumer = config.consumer_config()
+        self._connect = connect or (lambda: asking(consumer))
         self._thread: LoopThread[Asking] | None = None
 
     def close(self) -> None:
-        """End the thread; a question begins a new one."""
+        """End the thread; a question begins a new one. That closing failed is only said in the log."""
         thread, self._thread = self._thread, None
-        if thread is not None:
+        if thread is None:
+            return
+        try:
             thread.close(CLOSE_TIMEOUT_S)
+        except Exception as error:  # what was asked is answered, or its own error is on its way
+            log.warning("closing connections failed: %s: %s", type(error).__name__, error)
 
     def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
         """Return the partitions to read that there are. Raises the broker's error for a topic."""
@@ -136,7 +144,7 @@ class Survey(Places):
 
     def _ask_once(self, question: Callable[[Asking], Coroutine[Any, Any, T]]) -> T:
         if self._thread is None:
-            self._thread = LoopThread(lambda: asking(self._consumer), name="offsets of topics")
+            self._thread = LoopThread(self._connect, name="offsets of topics")
         thread, opened = self._thread, self._thread.start()
         return thread.call(lambda: question(opened))  # for as long as the client's own timeouts allow
 

@@ -1,0 +1,85 @@
+"""Connections that close badly: what they were for matters more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ottla.client.cluster import Cluster
+from ottla.consumer.lookups import Lookups
+from ottla.pipeline.source.bounds import Edge
+from ottla.pipeline.source.config import SourceConfig
+from ottla.pipeline.source.reading import forget, reader_for
+from ottla.pipeline.source.survey import Asking, Connect, Survey
+from ottla.protocol.errors import KafkaError, UnknownTopicOrPartition
+from ottla.protocol.topics import TopicPartition
+
+ZERO = TopicPartition("t", 0)
+
+
+def config_of(servers: str = "localhost:9092", **options: object) -> SourceConfig:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "t"}
+    more = {name.replace("_", "."): str(value) for name, value in options.items()}
+    return SourceConfig.of(given | more, streaming=False)
+
+
+class Answers(Lookups):
+    """Fails so many times, then says that everything ends at 7."""
+
+    def __init__(self, failures: list[KafkaError]) -> None:
+        self.failures = failures
+
+    async def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        if self.failures:
+            raise self.failures.pop()
+        return dict.fromkeys(times, 7)
+
+
+def badly(failures: int) -> Connect:
+    """Give connections of which so many fail to answer, and all to close."""
+    left: list[KafkaError] = [UnknownTopicOrPartition(f"failure {number}") for number in range(failures)]
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Asking]:
+        yield Asking(Cluster("localhost:9092"), Answers(left))
+        raise OSError("the socket was gone")
+
+    return connect
+
+
+def test_a_question_is_asked_again_though_closing_failed(caplog: pytest.LogCaptureFixture) -> None:
+    survey = Survey(config_of(fetchOffset_numRetries=3), badly(3))
+
+    with caplog.at_level(logging.WARNING):
+        assert survey.offsets(Edge.LATEST, [ZERO]) == {ZERO: 7}
+        survey.close()
+
+    assert caplog.text.count("closing connections failed: OSError: the socket was gone") == 4
+
+
+def test_the_last_error_is_that_of_the_question() -> None:
+    survey = Survey(config_of(fetchOffset_numRetries=1), badly(2))
+
+    with pytest.raises(UnknownTopicOrPartition, match="failure 0"):
+        survey.offsets(Edge.LATEST, [ZERO])
+    survey.close()
+
+
+def test_a_reader_is_kept_for_its_settings_until_it_is_forgotten() -> None:
+    first, same = reader_for(config_of()), reader_for(config_of(failOnDataLoss=False))
+    assert first is same
+
+    forget(config_of())
+
+    assert reader_for(config_of()) is not first
+
+
+def test_the_reader_longest_unused_makes_room() -> None:
+    servers = [f"broker-{number}:9092" for number in range(5)]
+    readers = [reader_for(config_of(each)) for each in servers]
+
+    assert reader_for(config_of(servers[4])) is readers[4]
+    assert reader_for(config_of(servers[0])) is not readers[0]
