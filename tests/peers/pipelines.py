@@ -63,6 +63,12 @@ class Pipeline:
         self._running.terminate()
         return self._running.wait(LIMIT_S)
 
+    def interrupt(self) -> int:
+        """Ask it to stop as Ctrl+C in a terminal does, all processes at once, and return its exit code."""
+        assert self._running is not None
+        os.killpg(self._running.pid, signal.SIGINT)
+        return self._running.wait(LIMIT_S)
+
     def kill_worker(self) -> bool:
         """Kill a Python of Spark's tasks; False if there is none."""
         assert self._running is not None

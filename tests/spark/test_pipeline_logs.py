@@ -340,6 +340,18 @@ def test_delta_takes_a_batch_that_the_driver_could_not(logs: Logs, tmp_path: Pat
     assert [each["operation"] for each in table.history()] == ["WRITE", "CREATE TABLE"], "in one commit"
 
 
+@pytest.mark.timeout(900)
+def test_ctrl_c_lets_it_finish_its_batch(spark: SparkSession, logs: Logs, tmp_path: Path) -> None:
+    logs.send(*lines(2_000))
+    pipeline = Pipeline(logs.declare('format = "nginx"', per_batch=100), tmp_path / "state")
+    pipeline.start()
+    pipeline.until(lambda: pipeline.committed() > 1)
+    assert pipeline.interrupt() == 0
+    assert pipeline.status()["state"] == "stopped"
+    pipeline.once()
+    _check(spark, logs, pipeline, 2_000)
+
+
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
 def test_killed_in_the_middle(spark: SparkSession, logs: Logs, tmp_path: Path, rounds: int) -> None:

@@ -288,6 +288,35 @@ def test_a_batch_that_comes_again_has_the_same_ids(
     assert sorted(row.value for row in once.collect()) == values(spark, options, topic)
 
 
+def test_rows_that_come_again_in_another_order_lose_none_of_them(
+    spark: SparkSession,
+    options: dict[str, str],
+    topic: str,
+    topics: Topics,
+    fresh: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    topics.fill(topic, {0: 100, 1: 100, 2: 100})
+    target = topics.create(fresh("target"), partitions=2)
+    # Some rows are equal. They are shuffled into one task, and the first attempt came half way.
+    drinks = source(spark, options, topic).selectExpr("hash(value) % 50 AS drink", "topic AS key")
+    shuffled = drinks.repartition(1).selectExpr("key", "CAST(drink AS STRING) AS value")
+    first = shuffled.sortWithinPartitions("value").where("value < '3'")
+    second = shuffled.sortWithinPartitions("value", ascending=False)
+    for rows in (first, second):
+        stream(rows, options, tmp_path, topic=target, delivery="dedupe")
+        forget_last_commit(tmp_path)
+
+    found = read(spark, options, target).selectExpr(
+        "CAST(value AS STRING) AS value", "transform(headers, each -> CAST(each.value AS STRING)) AS id"
+    )
+    written = read(spark, options, topic).selectExpr("CAST(hash(value) % 50 AS STRING) AS value")
+    expected = Counter(row.value for row in written.collect())
+    assert found.count() > sum(expected.values()) == 300
+    assert max(expected.values()) > 1
+    assert Counter(row.value for row in found.dropDuplicates(["id"]).collect()) == expected
+
+
 def test_complete_results_are_added_each_time(
     spark: SparkSession,
     options: dict[str, str],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -61,7 +63,7 @@ def spark_session(name: str, given: Mapping[str, Any]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers would each say that pandas 3 is not fully supported yet; what is used here of it is tested.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:PySpark does not yet fully support pandas:FutureWarning")
-    with pandas_of_any_age():
+    with pandas_of_any_age(), _same_ctrl_c():
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.appName(name)
@@ -76,6 +78,17 @@ def pandas_of_any_age() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
         yield
+
+
+@contextmanager
+def _same_ctrl_c() -> Iterator[None]:
+    """Keep what Ctrl+C does: Spark would raise amid a batch that can still be finished."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def is_running() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import threading
 import time
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
     from ottla.pipeline.jobs.declaration import Job
+
+log = logging.getLogger(__name__)
 
 EachBatch = Callable[["DataFrame", int], Mapping[str, int] | None]
 """Does something with a batch and its id, and returns what it counted. It may be asked twice for one id.
@@ -188,11 +191,12 @@ class Run:
 
     def _stop_queries(self) -> None:
         until = time.monotonic() + _FINISH_S
-        for query in self._running.values():
-            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
-                time.sleep(0.1)
-            if query.isActive:
-                query.stop()
+        stuck = [name for name, query in self._running.items() if not _is_stopped(query, until)]
+        if stuck:
+            raise PipelineError(
+                f"query {' and '.join(stuck)} went on with its batch though it was stopped; what is not done "
+                "of it comes again at the next start"
+            )
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -213,6 +217,20 @@ class Run:
     def _end(self) -> None:
         if self._session is not None and not self._is_shared:
             self._session.stop()
+
+
+def _is_stopped(query: StreamingQuery, until: float) -> bool:
+    """Stop a query, with patience for its batch; return whether Spark could, within its `stopTimeout`."""
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
+        time.sleep(0.1)
+    try:
+        if query.isActive:
+            query.stop()
+    except Exception:  # of Java's TimeoutException PySpark makes now this, now that
+        if query.isActive:
+            log.warning("a query does not stop", exc_info=True)
+        return not query.isActive
+    return True
 
 
 def _json(progress: Any) -> dict[str, Any]:
