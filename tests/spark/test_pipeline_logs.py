@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -338,6 +339,29 @@ def test_delta_takes_a_batch_that_the_driver_could_not(logs: Logs, tmp_path: Pat
     table = DeltaTable(tmp_path / "lake")
     assert logs.places() == Counter(_expected(logs, 30_000)[0])
     assert [each["operation"] for each in table.history()] == ["WRITE", "CREATE TABLE"], "in one commit"
+
+
+SLOW_PYTHON = """#!/bin/sh
+case "$*" in
+*python_streaming_source_runner*) mkdir {flag} 2>/dev/null && sleep 15 ;;
+esac
+exec {python} "$@"
+"""
+
+
+@pytest.mark.timeout(900)
+def test_a_python_that_starts_slowly_only_costs_time(
+    spark: SparkSession, logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, flag = tmp_path / "slow-python", tmp_path / "was-slow"
+    slow.write_text(SLOW_PYTHON.format(flag=flag, python=sys.executable))
+    slow.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(slow))
+    logs.send(*lines(400))
+    pipeline = Pipeline(logs.declare('format = "nginx"'), tmp_path / "state")
+    pipeline.once()
+    assert flag.exists()
+    _check(spark, logs, pipeline, 400)
 
 
 @pytest.mark.timeout(900)

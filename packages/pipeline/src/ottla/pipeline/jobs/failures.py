@@ -20,6 +20,11 @@ def cause(text: str) -> str:
     return said[:500]
 
 
+def is_slow_start(said: str) -> bool:
+    """Whether all that went wrong is that Spark did not wait for a Python to start."""
+    return "Python worker failed to connect back" in said
+
+
 def _is_raised(line: str) -> bool:
     """Whether this is the last line of a Python traceback: `package.Error: what`. Ours have any name."""
     return _RAISED.match(line) is not None

@@ -7,6 +7,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.account import SAY_S, Account, Watch
-from ottla.pipeline.jobs.failures import cause, one_line
+from ottla.pipeline.jobs.failures import cause, is_slow_start, one_line
 from ottla.pipeline.jobs.heartbeat import heartbeat
 from ottla.pipeline.jobs.state import BatchKey, StateFile
 from ottla.pipeline.jobs.status import Batch, batch_of
@@ -37,6 +38,8 @@ A count called `rows` says how many records the batch had, where Spark would cou
 """
 
 _LOOK_S = 0.5
+_STARTS = 5
+"""How often a query is begun at most: Spark waits ten seconds for a Python, and a busy machine takes longer."""
 _FINISH_S = 30.0
 """How long a batch may go on when the pipeline is asked to stop; what is cut off is done again next time."""
 
@@ -53,6 +56,8 @@ class Run:
         self._session: SparkSession | None = None
         self._is_shared = False
         self._running: dict[str, StreamingQuery] = {}
+        self._writers: dict[str, DataStreamWriter] = {}
+        self._starts: Counter[str] = Counter()
         self._rows: dict[tuple[str, int], int] = {}
 
     def __call__(self) -> None:
@@ -127,9 +132,7 @@ class Run:
         Raises PipelineError for a query that failed, and what `meanwhile` raises; no query goes on then.
         """
         try:
-            while any(each.isActive for each in self._running.values()) and not self.stopping.is_set():
-                self._look()
-                self._check_failed()
+            while not self._is_over() and not self.stopping.is_set():
                 if meanwhile is not None:
                     meanwhile()
                 self.stopping.wait(_LOOK_S)
@@ -138,8 +141,17 @@ class Run:
             raise
         if self.stopping.is_set():
             self._stop_queries()
+            self._is_over()
+
+    def _is_over(self) -> bool:
+        """Look after the queries; return whether all have ended. Raises PipelineError for one that failed."""
+        was_active = self._is_active()
         self._look()
-        self._check_failed()
+        self._check_failed()  # which may have begun one again
+        return not (was_active or self._is_active())
+
+    def _is_active(self) -> bool:
+        return any(each.isActive for each in self._running.values())
 
     # --- without Spark
 
@@ -171,7 +183,12 @@ class Run:
         every = f"{int(self.job.trigger * 1_000)} milliseconds"
         writer = writer.trigger(availableNow=True) if self.once else writer.trigger(processingTime=every)
         self._account.begin(query)
-        self._running[query] = writer.start()
+        self._writers[query] = writer
+        return self._begin(query)
+
+    def _begin(self, query: str) -> StreamingQuery:
+        self._starts[query] += 1
+        self._running[query] = self._writers[query].start()
         return self._running[query]
 
     def _look(self) -> None:
@@ -184,10 +201,16 @@ class Run:
         self._account.say_sometimes()
 
     def _check_failed(self) -> None:
-        for name, query in self._running.items():
+        for name, query in list(self._running.items()):
             error = query.exception() if not query.isActive else None
-            if error is not None:
-                raise PipelineError(f"query {name} failed: {cause(str(error))}") from error
+            if error is None:
+                continue
+            why = cause(str(error))
+            if not (is_slow_start(why) and self._starts[name] < _STARTS) or self.stopping.is_set():
+                raise PipelineError(f"query {name} failed: {why}") from error
+            # The checkpoint knows what was done: it goes on from there.
+            log.warning("query %s: Spark did not wait for a Python to start; beginning it again", name)
+            self._begin(name)
 
     def _stop_queries(self) -> None:
         until = time.monotonic() + _FINISH_S
