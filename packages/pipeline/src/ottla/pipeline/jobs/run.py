@@ -39,7 +39,7 @@ A count called `rows` says how many records the batch had, where Spark would cou
 
 _LOOK_S = 0.5
 _STARTS = 5
-"""How often a query is begun at most: Spark waits ten seconds for a Python, and a busy machine takes longer."""
+"""How often a query is begun: Spark waits ten seconds for a Python, and busy machines take longer."""
 _FINISH_S = 30.0
 """How long a batch may go on when the pipeline is asked to stop; what is cut off is done again next time."""
 
