@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +36,10 @@ def fill(contender: Contender, topic: str, size: int, count: int, codec: Compres
     """Write a topic of records of a size."""
     with Topics(contender.bootstrap_servers) as topics:
         topics.create(topic, PARTITIONS)
-    values = [b"%08d" % number + b"v" * (size - 8) for number in range(1000)]
+    # Codecs can fold half of a value and not all of it, or segments would never be full, and closed.
+    chance = random.Random(size)
+    half = (size - 8) // 2
+    values = [b"%08d" % number + chance.randbytes(half) + b"v" * (size - 8 - half) for number in range(1000)]
     with SyncProducer(
         contender.bootstrap_servers, compression_type=codec, linger_ms=5, batch_size=128 * 1024
     ) as producer:

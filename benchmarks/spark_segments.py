@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 GOAL = 2.0
 _SETTINGS = {
-    "log.segment.bytes": str(64 * 1024 * 1024),
+    "log.segment.bytes": str(16 * 1024 * 1024),
     "replica.high.watermark.checkpoint.interval.ms": "500",
 }
 _WAIT_S = 60
@@ -62,7 +62,10 @@ def written(contender: Contender, topic: str, size: int, count: int, codec: Comp
 
 
 def _closed(folder: Path) -> int:
-    return max(int(path.stem) for path in folder.glob("*.log"))
+    last = max(int(path.stem) for path in folder.glob("*.log"))
+    if not last:
+        raise RuntimeError(f"no segment of {folder.name} is closed: write more records")
+    return last
 
 
 def until_noted(reading: Reading, spark: SparkSession, contender: Contender) -> None:
