@@ -52,6 +52,44 @@ def test_what_a_job_reports_is_its_status(tmp_path: Path) -> None:
     assert [each["queries"]["main"]["rows"] for each in seen if each["queries"]] == [10, 13, 13]
 
 
+class Py4JError(Exception):
+    """Named as what PySpark raises where its Java is gone."""
+
+
+def test_how_a_run_ended_is_its_state(tmp_path: Path) -> None:
+    def interrupted(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Run(_job(tmp_path, interrupted))()
+    assert _status(tmp_path)["state"] == "stopped"
+
+    Run(_job(tmp_path, lambda run: run.stopping.set()), once=True)()
+    assert _status(tmp_path)["state"] == "stopped", "before all was done, for all that is known"
+
+    def without_java(run: Run) -> None:
+        raise Py4JError
+
+    with pytest.raises(PipelineError, match="Spark's Java ended"):
+        Run(_job(tmp_path, without_java))()
+    assert _status(tmp_path)["state"] == "failed"
+
+
+def test_queries_that_begin_at_once_have_the_same_id(tmp_path: Path) -> None:
+    found: set[str] = set()
+
+    def work(run: Run) -> None:
+        threads = [threading.Thread(target=lambda: found.add(run.app_id)) for _ in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(10)
+
+    job = _job(tmp_path, work)
+    Run(job)()
+    assert found == {Run(job).app_id}
+
+
 def test_counts_go_on_in_the_next_run(tmp_path: Path) -> None:
     for batch in (0, 1, 1):  # the last one is done again
         job = _job(tmp_path, lambda run, batch=batch: run.report(batch, rows=1, batch_ms=1, counts={"n": 2}))  # type: ignore[misc]

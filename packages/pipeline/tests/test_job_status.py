@@ -151,3 +151,14 @@ def test_the_cause_of_a_failure_is_what_python_said() -> None:
     own = FAILURE.replace("errors.DataLoss", "sink.errors.RowsUnfit")
     assert cause(own).startswith("ottla.pipeline.sink.errors.RowsUnfit: t-0")
     assert cause("") == "Spark does not say why"
+
+
+@pytest.mark.parametrize(
+    ("adds_up", "said"), [(False, "600 rows, 9 rows/s, lag 2"), (True, "900 rows, 13 rows/s, lag 3")]
+)
+def test_queries_are_summed_up_where_each_has_rows_of_its_own(adds_up: bool, said: str) -> None:
+    queries = {
+        "orders": {"rows": 600, "rows_per_s": 9.0, "lag": 2, "counts": {}},
+        "outbox": {"rows": 300, "rows_per_s": 4.0, "lag": 1, "counts": {}},
+    }
+    assert described({"adds_up": adds_up, "queries": queries}) == said

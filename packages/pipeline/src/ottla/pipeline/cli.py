@@ -14,6 +14,7 @@ from ottla.client.commands import DEFAULT_BOOTSTRAP, show, show_json
 if TYPE_CHECKING:
     from ottla.pipeline.jobs.declaration import Job
 
+_STOPPING = "\nStopping after this batch; Ctrl+C again ends at once.\n"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 WRONG = 2
 """Exit code for declarations that are wrong."""
@@ -47,7 +48,7 @@ def run(file: Path, once: bool, quiet: bool) -> None:
     with Shown(once=once, quiet=quiet) as shown:
         run = Run(job, once=once, watch=shown.update)
         try:
-            with stop_on_signals(run.stopping):
+            with stop_on_signals(run.stopping, "" if quiet else _STOPPING):
                 run()
         except PipelineError as error:
             raise click.ClickException(str(error)) from None
@@ -104,24 +105,18 @@ def list_(places: tuple[Path, ...], as_json: bool) -> None:
 def status(file: Path, as_json: bool, watch: bool) -> None:
     """Show how a pipeline is doing: rows/s, lag, late rows, times of batches."""
     from ottla.pipeline.errors import PipelineError
-    from ottla.pipeline.jobs.showing import status_rows
 
     job = _read(file)
-    while True:
-        try:
-            found = _status(job)
-        except PipelineError as error:
-            raise click.ClickException(str(error)) from None
-        if as_json:
-            show_json(found)
-        else:
-            if watch:
-                click.clear()
-            click.echo(f"{job.name} ({job.kind}) {found['state']}{_because(found.get('error'))}")
-            show(*status_rows(found), as_json=False)
+    try:
+        _show_status(job, as_json=as_json, clear=watch)
+        while watch:
+            time.sleep(1)
+            _show_status(job, as_json=as_json, clear=True)
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
         if not watch:
-            return
-        time.sleep(1)
+            raise
 
 
 @pipeline.command()
@@ -142,6 +137,7 @@ def status(file: Path, as_json: bool, watch: bool) -> None:
 def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | None, count: int) -> None:
     """Fill a topic with sample data for a kind of pipeline, or print its declaration."""
     from ottla.pipeline.errors import PipelineError
+    from ottla.pipeline.jobs.kinds import UnknownKind
     from ottla.pipeline.jobs.samples import sample_declaration, send_sample
 
     try:
@@ -149,8 +145,10 @@ def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | Non
             click.echo(sample_declaration(kind, bootstrap_server), nl=False)
             return
         said = send_sample(kind, bootstrap_server, topic, count)
-    except PipelineError as error:
+    except UnknownKind as error:
         raise click.UsageError(str(error)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
     click.echo(said)
 
 
@@ -166,6 +164,19 @@ def _read(file: Path) -> Job:
         raise click.exceptions.Exit(WRONG) from None
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _show_status(job: Job, *, as_json: bool, clear: bool) -> None:
+    from ottla.pipeline.jobs.showing import status_rows
+
+    found = _status(job)
+    if as_json:
+        show_json(found)
+        return
+    if clear:
+        click.clear()
+    click.echo(f"{job.name} ({job.kind}) {found['state']}{_because(found.get('error'))}")
+    show(*status_rows(found), as_json=False)
 
 
 def _status(job: Job) -> dict[str, object]:

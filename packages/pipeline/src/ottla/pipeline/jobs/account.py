@@ -90,6 +90,7 @@ class Account:
         return {
             "name": self._job.name,
             "kind": self._job.kind,
+            "adds_up": self._job.adds_up,
             "state": self._state,
             "error": error,
             "begun_s": self._begun,

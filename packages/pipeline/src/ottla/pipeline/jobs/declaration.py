@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -174,6 +174,9 @@ class Job(Table):
     """How often new records are looked for."""
     spark: Settings = Field(default_factory=dict)
     """Settings of Spark; `master` says where it runs."""
+
+    adds_up: ClassVar[bool] = False
+    """Whether queries have rows of their own, and do not look at the same ones."""
 
     def inspect(self) -> Iterator[Mistake]:
         """Yield what is wrong beyond the types of single values. Asks nobody: no network, no Spark."""

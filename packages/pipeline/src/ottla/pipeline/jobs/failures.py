@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ottla.pipeline.errors import PipelineError
+
 _RAISED = re.compile(r"(ottla(\.\w+)+\.[A-Z]\w*|(\w+\.)*\w*(Error|Exception)): ")
 
 
@@ -18,6 +20,22 @@ def cause(text: str) -> str:
     raised = [line for line in lines if _is_raised(line)]
     said = raised[-1] if raised else (lines[0] if lines else "Spark does not say why")
     return said[:500]
+
+
+class JavaGone(PipelineError):
+    """Spark's Java ended amid the work."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Spark's Java ended, or does not answer: it was killed, or had too little memory (driver.memory "
+            "in [spark]). What was not done comes again at the next start"
+        )
+
+
+def is_java_gone(error: BaseException) -> bool:
+    """Whether Java itself is what failed, and not something that it tells of."""
+    names = {each.__name__ for each in type(error).__mro__}
+    return "Py4JError" in names and "Py4JJavaError" not in names
 
 
 def is_slow_start(said: str) -> bool:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.account import SAY_S, Account, Watch
-from ottla.pipeline.jobs.failures import cause, is_slow_start, one_line
+from ottla.pipeline.jobs.failures import JavaGone, cause, is_java_gone, is_slow_start, one_line
 from ottla.pipeline.jobs.heartbeat import heartbeat
 from ottla.pipeline.jobs.state import BatchKey, StateFile
 from ottla.pipeline.jobs.status import Batch, batch_of
@@ -58,6 +58,7 @@ class Run:
         self._running: dict[str, StreamingQuery] = {}
         self._writers: dict[str, DataStreamWriter] = {}
         self._starts: Counter[str] = Counter()
+        self._naming = threading.Lock()
         self._rows: dict[tuple[str, int], int] = {}
 
     def __call__(self) -> None:
@@ -67,11 +68,15 @@ class Run:
             try:
                 with heartbeat(self._account.beat, SAY_S):
                     self.job.run(self)
-            except BaseException as error:
-                self._account.say("failed", one_line(error))
+            except KeyboardInterrupt:
+                self._account.say("stopped")
                 raise
+            except BaseException as error:
+                told = JavaGone() if is_java_gone(error) else error
+                self._account.say("failed", one_line(told))
+                raise told from error.__cause__
             else:
-                self._account.say("stopped" if self.stopping.is_set() and not self.once else "done")
+                self._account.say("stopped" if self.stopping.is_set() else "done")
             finally:
                 self._end()
 
@@ -116,10 +121,11 @@ class Run:
     def app_id(self) -> str:
         """The id of this checkpoint: with another one batches are counted from 0 again, and mean others."""
         file = StateFile(self.checkpoint / "id.json")
-        found = file.read()
-        if not found:
-            found = {"id": f"{self.job.name}-{secrets.token_hex(4)}"}
-            file.write(found)
+        with self._naming:  # several queries may have their first batches at once
+            found = file.read()
+            if not found:
+                found = {"id": f"{self.job.name}-{secrets.token_hex(4)}"}
+                file.write(found)
         return str(found["id"])
 
     def batch_key(self, query: str, batch_id: int) -> BatchKey:
@@ -239,14 +245,19 @@ class Run:
 
     def _end(self) -> None:
         if self._session is not None and not self._is_shared:
-            self._session.stop()
+            try:
+                self._session.stop()
+            except Exception:
+                log.debug("Spark was gone already", exc_info=True)
 
 
 def _is_stopped(query: StreamingQuery, until: float) -> bool:
     """Stop a query, with patience for its batch; return whether Spark could, within its `stopTimeout`."""
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
-        time.sleep(0.1)
     try:
+        done = _last_batch(query)
+        # Where records keep coming the next batch begins at once: the end of this one is what is waited for.
+        while _is_busy(query) and _last_batch(query) == done and time.monotonic() < until:
+            time.sleep(0.1)
         if query.isActive:
             query.stop()
     except Exception:  # of Java's TimeoutException PySpark makes now this, now that
@@ -254,6 +265,15 @@ def _is_stopped(query: StreamingQuery, until: float) -> bool:
             log.warning("a query does not stop", exc_info=True)
         return not query.isActive
     return True
+
+
+def _is_busy(query: StreamingQuery) -> bool:
+    return query.isActive and bool(query.status["isTriggerActive"])
+
+
+def _last_batch(query: StreamingQuery) -> object:
+    progress = query.lastProgress
+    return None if progress is None else (_json(progress)["batchId"], _json(progress)["timestamp"])
 
 
 def _json(progress: Any) -> dict[str, Any]:

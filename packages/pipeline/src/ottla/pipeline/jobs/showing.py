@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def done_and_left(status: Mapping[str, Any]) -> tuple[int, int | None]:
     """Return the rows that were read and how many are left; queries over the same topics count once."""
     queries = status.get("queries", {}).values()
     lags = [each["lag"] for each in queries if each["lag"] is not None]
-    return max((each["rows"] for each in queries), default=0), max(lags) if lags else None
+    return int(_together(status, "rows")), int(_of_all(status)(lags)) if lags else None
 
 
 def described(status: Mapping[str, Any]) -> str:
@@ -80,8 +80,17 @@ def described(status: Mapping[str, Any]) -> str:
 
 
 def rate(status: Mapping[str, Any]) -> float:
-    """Return rows per second, of the query that does most."""
-    return max((float(each["rows_per_s"]) for each in status.get("queries", {}).values()), default=0.0)
+    """Return rows per second: of the query that does most, or of all where each has rows of its own."""
+    return _together(status, "rows_per_s")
+
+
+def _together(status: Mapping[str, Any], what: str) -> float:
+    found = [float(each[what]) for each in status.get("queries", {}).values()]
+    return _of_all(status)(found) if found else 0.0
+
+
+def _of_all(status: Mapping[str, Any]) -> Callable[[list[float]], float]:
+    return sum if status.get("adds_up") else max
 
 
 def counts(status: Mapping[str, Any]) -> dict[str, int]:

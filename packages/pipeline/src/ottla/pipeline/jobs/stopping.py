@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,13 +11,14 @@ from typing import Any
 
 
 @contextmanager
-def stop_on_signals(stopping: threading.Event) -> Iterator[None]:
-    """Within, SIGTERM and the first Ctrl+C ask to stop; a second Ctrl+C ends at once."""
+def stop_on_signals(stopping: threading.Event, said: str = "") -> Iterator[None]:
+    """Within, SIGTERM and a first Ctrl+C ask to stop, and `said` is on stderr; a second Ctrl+C ends at once."""
 
     def ask(number: int, frame: Any) -> None:
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()
+        os.write(2, said.encode())  # what buffers may be in the midst of a line
 
     before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
     try:

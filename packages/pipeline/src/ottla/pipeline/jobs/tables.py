@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ class Tables(Job):
     """Database → topics: rows of tables that grow, and events of outboxes."""
 
     kind: Literal["tables"] = "tables"
+    adds_up: ClassVar[bool] = True
     database: Database
     target: Target
     tables: list[Followed] = Field(default_factory=list)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from pydantic import Field
 
+from ottla.client.cluster import NoSuchTopic
 from ottla.client.errors import ClientError
 from ottla.pipeline.errors import OptionError, PipelineError
 from ottla.pipeline.jobs.declaration import Mistake, Settings, Table
@@ -51,6 +52,8 @@ def cluster_errors() -> Iterator[None]:
     """Within, what clients and brokers raise becomes a PipelineError of one line."""
     try:
         yield
+    except NoSuchTopic as error:  # the cluster is well: what was declared is not there
+        raise PipelineError(one_line(error)) from error
     except (ClientError, KafkaError, TimeoutError) as error:
         raise PipelineError(f"a cluster fails: {one_line(error)} ({type(error).__name__})") from error
 
