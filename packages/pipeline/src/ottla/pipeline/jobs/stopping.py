@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def stop_on_signals(stopping: threading.Event, said: str = "") -> Iterator[None]:
-    """Within, SIGTERM and a first Ctrl+C ask to stop, and `said` is on stderr; a second Ctrl+C ends at once."""
+    """Within, SIGTERM and a first Ctrl+C ask to stop and say `said`; a second Ctrl+C ends at once."""
 
     def ask(number: int, frame: Any) -> None:
         if stopping.is_set():
