@@ -21,6 +21,7 @@ NOW = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[sa.Engine]:
+    (tmp_path / "shop.db").touch()  # SQLite takes an empty file for an empty database
     with Database(url=f"sqlite:///{tmp_path}/shop.db").connect() as engine:
         yield engine
 
@@ -238,6 +239,16 @@ def test_an_event_that_can_go_nowhere_is_named(engine: sa.Engine, outbox: Outbox
 
 
 # --- declarations
+
+
+def test_a_file_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
+    file = tmp_path / "shpo.db"
+    with (
+        pytest.raises(DatabaseFailed, match=f"there is no database {file}"),
+        Database(url=f"sqlite:///{file}").connect(),
+    ):
+        pass
+    assert not file.exists()
 
 
 def test_passwords_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

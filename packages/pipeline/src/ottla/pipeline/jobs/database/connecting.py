@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -70,11 +71,22 @@ class Database(Table):
         """Open connections when they are needed, and close them in the end. Raises DatabaseFailed."""
         import sqlalchemy as sa
 
-        engine = sa.create_engine(_SECRET.sub(_secret, self.url), pool_pre_ping=True)
+        url = sa.make_url(_SECRET.sub(_secret, self.url))
+        _refuse_missing(url)
+        engine = sa.create_engine(url, pool_pre_ping=True)
         try:
             yield engine
         finally:
             engine.dispose()
+
+
+def _refuse_missing(url: sa.URL) -> None:
+    """Refuse a file that is not there: SQLite would make an empty database of a mistyped name."""
+    file = url.database
+    if url.get_backend_name() != "sqlite" or not file or file.startswith((":memory:", "file:")):
+        return
+    if not Path(file).is_file():
+        raise DatabaseFailed(f"there is no database {file}: no such file")
 
 
 def _driver(url: sa.URL) -> str:
