@@ -50,6 +50,11 @@ def test_an_old_java_is_named(tmp_path: Path) -> None:
         find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": ""}, lambda program: None)
 
 
+def test_a_java_home_without_a_java_is_told_from_one_that_does_not_run(tmp_path: Path) -> None:
+    with pytest.raises(NoJava, match=r"bin/java(\.exe)? cannot be run: there is no such file\)"):
+        find_java({"JAVA_HOME": str(tmp_path / "typo"), "PATH": ""})
+
+
 @pytest.mark.parametrize(
     ("system", "distribution", "said"),
     [

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from ottla.client.cluster import NoSuchTopic
+from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.mirror import Mirror
 from ottla.pipeline.jobs.mirroring.mapping import Origin
 from ottla.pipeline.jobs.mirroring.origins import circular, origins_of
+from ottla.pipeline.jobs.target import cluster_errors
 from ottla.pipeline.source.config import Wanted
 
 
@@ -154,3 +157,11 @@ def test_a_copy_of_a_copy_remembers_its_whole_way() -> None:
     known = {"north.orders": Origin("one", ("a",))}
     found = origins_of({"north.orders": "x", "bills": "y"}, known, "two", "b")
     assert found == {"x": Origin("two", ("a", "b")), "y": Origin("two", ("b",))}
+
+
+def test_a_topic_that_is_missing_is_no_failing_cluster() -> None:
+    with pytest.raises(PipelineError) as raised, cluster_errors():
+        raise NoSuchTopic("nosuch")
+    assert str(raised.value) == "topic 'nosuch' does not exist"
+    with pytest.raises(PipelineError, match=r"^a cluster fails: .*TimeoutError"), cluster_errors():
+        raise TimeoutError

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from ottla.broker.testing import free_port
 from ottla.pipeline.cli import pipeline
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.state import StateFile
 from ottla.pipeline.jobs.stopping import stop_on_signals
+
+OTTLA = "from ottla.client.cli import main; main()"
 
 
 def _call(*words: str) -> Result:
@@ -107,6 +112,30 @@ def test_there_is_no_sample_of_what_there_is_not() -> None:
     done = _call("sample", "lgos", "--declaration")
     assert done.exit_code == 2
     assert "did you mean logs?" in done.output
+
+
+def test_a_broker_that_is_not_there_is_no_usage_error() -> None:
+    done = _call("sample", "logs", "--count", "1", "-b", f"127.0.0.1:{free_port()}")
+    assert done.exit_code == 1, done.output
+    assert done.output.startswith("Error: ")
+    assert done.output.count("\n") == 1
+    assert "Usage:" not in done.output
+
+
+def test_watching_ends_in_silence(logs: Path) -> None:
+    watching = subprocess.Popen(
+        [sys.executable, "-c", OTTLA, "pipeline", "status", str(logs), "--watch"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert watching.stdout is not None
+    try:
+        assert watching.stdout.readline() == "access-logs (logs) never run\n"
+        watching.send_signal(signal.SIGINT)
+        said, wrong = watching.communicate(timeout=60)
+    finally:
+        watching.kill()
+    assert (watching.returncode, wrong) == (0, "")
+    assert "Aborted" not in said
 
 
 def test_a_signal_asks_to_stop_and_a_second_one_insists() -> None:

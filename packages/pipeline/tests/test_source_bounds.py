@@ -27,6 +27,8 @@ def test_a_batch_begins_at_the_first_record_and_a_stream_behind_the_last() -> No
 def test_edges_are_words_in_any_case() -> None:
     assert begin({"startingOffsets": " Earliest "}).edge is Edge.EARLIEST
     assert begin({"startingOffsets": "EARLIEST"}, streaming=True).edge is Edge.EARLIEST
+    with pytest.raises(OptionError, match="must be earliest, latest, or offsets as JSON, not 'earlyest'"):
+        begin({"startingOffsets": "earlyest"})
     assert ending(Options({"endingOffsets": "LATEST"})).edge is Edge.LATEST
 
 

@@ -103,6 +103,8 @@ def _advice(tried: list[Tried]) -> str:
 
 
 def _why(tried: Tried) -> str:
+    if tried.version is None and not tried.program.exists():
+        return "cannot be run: there is no such file"
     if tried.version is None:
         return f"cannot be run or has no {_NEEDED}"
     return f"is Java {tried.version}"

@@ -105,6 +105,8 @@ def _by_offset(options: Options, name: str, default: Edge) -> Bound:
     for edge in Edge:
         if text.lower() == edge.value:
             return Bound(edge=edge, option=name)
+    if text.isalpha():  # meant as a word: to say that it is no JSON would not help
+        raise OptionError(f"option {name!r} must be earliest, latest, or offsets as JSON, not {text!r}")
     offsets = parse_offsets(name, text)
     if any(offset < EARLIEST for offset in offsets.values()):
         raise OptionError(f"option {name!r} holds offsets, {EARLIEST} (earliest) or {LATEST} (latest)")
