@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -96,6 +99,20 @@ def test_logs(tmp_path: Path, old: str, new: str, said: str) -> None:
 def test_activity(tmp_path: Path, old: str, new: str, said: str) -> None:
     found = _said(tmp_path, "activity", old, new)
     assert any(said in each for each in found), found
+
+
+def test_samples_take_no_topic_of_one_another() -> None:
+    taken = re.compile(tomllib.loads(sample_declaration("mirror"))["source"]["pattern"])
+    tables = tomllib.loads(sample_declaration("tables"))
+    sold = [tables["tables"][0]["topic"], tables["outboxes"][0]["topic"].format(about="orders")]
+    names = {
+        kind: import_module(f"ottla.pipeline.jobs.samples.{kind}").TOPIC
+        for kind in sample_kinds() if kind != "tables"
+    }  # fmt: skip
+    assert taken.fullmatch(names.pop("mirror"))
+    others = [*sold, *names.values()]
+    assert len({*others, "orders"}) == len(others) + 1, "the tutorial has orders"
+    assert not any(taken.fullmatch(each) for each in others)
 
 
 def test_activity_makes_something(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
-TOPIC = "orders"
+TOPIC = "sales"
 FILE = "shop.db"
 
 _EVERY = timedelta(seconds=40)
