@@ -14,9 +14,10 @@ class NoTransactions(NotSupported):
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(
-            f"this cluster lets this client make no transactions ({type(cause).__name__}), and "
-            "delivery=exactly-once is made of them. With delivery=dedupe every row has headers by which "
-            "readers tell the second copy from the first; delivery=at-least-once is without"
+            "delivery=exactly-once is made of transactions, and this cluster lets this client make no "
+            "transactions. With delivery=dedupe every row has headers by which readers tell the second copy "
+            "from the first; delivery=at-least-once is without. (What the brokers answered: "
+            f"{type(cause).__name__})"
         )
 
 

@@ -133,11 +133,12 @@ class Survey(Places):
         return {each: None if at.offset == NOT_FOUND else at.offset for each, at in found.items()}
 
     def _ask(self, question: Callable[[Asking], Coroutine[Any, Any, T]]) -> T:
-        for _ in range(self._config.fetch_retries):
+        retries = self._config.fetch_retries
+        for retry in range(1, retries + 1):
             try:
                 return self._ask_once(question)
             except (ClientError, KafkaError, TimeoutError) as error:
-                log.warning("%s; asking again", error)
+                log.warning("%s; asking again, %d of %d times", error, retry, retries)
                 self.close()
                 time.sleep(self._config.fetch_retry_interval_ms / 1_000)
         return self._ask_once(question)
