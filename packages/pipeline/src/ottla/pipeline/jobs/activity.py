@@ -134,8 +134,9 @@ class Activity(Job):
         """Return events, each once. What drops repeated ones drops late ones too, row by row."""
         from pyspark.sql import functions
 
-        columns = {name: functions.col(ROW)[name] for name in (self.windows.by if self.windows else ())}
+        # This begins Spark, before which there are no columns.
         good = self._parsed(run).where(f"{REASON} IS NULL")
+        columns = {name: functions.col(ROW)[name] for name in (self.windows.by if self.windows else ())}
         events = good.select(
             functions.col(ROW)[self.events.user].cast("string").alias(_USER),
             functions.col(ROW)[self.events.time].alias(_TIME),
