@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -111,12 +112,13 @@ async def test_a_static_member_keeps_its_partitions_over_a_restart(
 
 async def test_offsets_by_time_and_at_the_ends(servers: str, fresh: Callable[[str], str]) -> None:
     topic = fresh("aio-time")
+    begin_ms = int(time.time() * 1_000) - 60_000  # what is older than a week is deleted, at any moment
     async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
         for number in range(5):
-            await producer.send_and_wait(topic, b"x", partition=0, timestamp_ms=10_000 + number * 100)
+            await producer.send_and_wait(topic, b"x", partition=0, timestamp_ms=begin_ms + number * 100)
     part = TopicPartition(topic, 0)
     async with asyncio.timeout(TIMEOUT_S), AIOKafkaConsumer(bootstrap_servers=servers) as consumer:
-        found = await consumer.offsets_for_times({part: 10_150})
+        found = await consumer.offsets_for_times({part: begin_ms + 150})
         assert found[part].offset == 2
         assert await consumer.beginning_offsets([part]) == {part: 0}
         assert await consumer.end_offsets([part]) == {part: 5}

@@ -138,8 +138,9 @@ async def test_batches_know_where_they_are(servers: str, writer: Writer, fresh: 
 
 async def test_seeks_by_offset_beginning_end_and_time(servers: str, writer: Writer, fresh: Fresh) -> None:
     topic = fresh("seeks")
+    begin_ms = int(time.time() * 1_000) - 60_000  # what is older than a week is deleted, at any moment
     for n in range(5):
-        await writer.write(topic, b"%d" % n, timestamp_ms=1_000_000 + n)
+        await writer.write(topic, b"%d" % n, timestamp_ms=begin_ms + n)
     partition = TopicPartition(topic, 0)
     async with Consumer(topic, bootstrap_servers=servers) as consumer:
         consumer.seek(partition, 2)
@@ -147,15 +148,15 @@ async def test_seeks_by_offset_beginning_end_and_time(servers: str, writer: Writ
         assert await consumer.position(partition) == 4
         await consumer.seek_to_beginning()
         assert values(await take(consumer, 1)) == [b"0"]
-        await consumer.seek_to_timestamp(1_000_003)
+        await consumer.seek_to_timestamp(begin_ms + 3)
         assert values(await take(consumer, 1)) == [b"3"]
         await consumer.seek_to_end(partition)
         assert await consumer.position(partition) == 5
         await writer.write(topic, b"5")
         assert values(await take(consumer, 1)) == [b"5"]
-        found = await consumer.offsets_for_times({partition: 1_000_002})
+        found = await consumer.offsets_for_times({partition: begin_ms + 2})
         assert found[partition] is not None
-        assert (found[partition].offset, found[partition].timestamp_ms) == (2, 1_000_002)  # type: ignore[union-attr]
+        assert (found[partition].offset, found[partition].timestamp_ms) == (2, begin_ms + 2)  # type: ignore[union-attr]
         assert await consumer.offsets_for_times({partition: 1 << 50}) == {partition: None}
         assert await consumer.beginning_offsets([partition]) == {partition: 0}
         assert await consumer.end_offsets([partition]) == {partition: 6}
