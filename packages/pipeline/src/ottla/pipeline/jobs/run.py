@@ -72,9 +72,11 @@ class Run:
                 self._account.say("stopped")
                 raise
             except BaseException as error:
-                told = JavaGone() if is_java_gone(error) else error
-                self._account.say("failed", one_line(told))
-                raise told from error.__cause__
+                told = JavaGone() if is_java_gone(error) else None
+                self._account.say("failed", one_line(told or error))
+                if told is not None:
+                    raise told from error
+                raise
             else:
                 self._account.say("stopped" if self.stopping.is_set() else "done")
             finally:

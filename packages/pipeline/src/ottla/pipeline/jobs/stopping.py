@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -18,7 +18,8 @@ def stop_on_signals(stopping: threading.Event, said: str = "") -> Iterator[None]
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()
-        os.write(2, said.encode())  # what buffers may be in the midst of a line
+        with suppress(OSError):  # nobody may read it any more
+            os.write(2, said.encode())  # what buffers may be in the midst of a line
 
     before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
     try:

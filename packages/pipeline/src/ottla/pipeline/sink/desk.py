@@ -12,10 +12,10 @@ from ottla.client.blocking import LoopThread
 from ottla.client.cluster import Cluster
 from ottla.client.errors import UnsupportedByBroker
 from ottla.pipeline.errors import OptionError
+from ottla.pipeline.kept import Kept
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import NoTransactions, TakenOver
 from ottla.pipeline.sink.identity import Place
-from ottla.pipeline.sink.kept import Kept
 from ottla.pipeline.sink.marker_topic import PARTITION, MarkerTopic
 from ottla.pipeline.sink.markers import Markers
 from ottla.producer import PreparedTransaction, Producer, ProducerLost, end_prepared

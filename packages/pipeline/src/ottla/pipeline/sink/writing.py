@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ottla.client.blocking import LoopThread
+from ottla.pipeline.kept import Kept
 from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.identity import Place
-from ottla.pipeline.sink.kept import Kept
 from ottla.pipeline.sink.outbox import Outbox
 from ottla.pipeline.sink.row_ids import RowIds
 from ottla.producer import Producer

@@ -16,7 +16,7 @@ from ottla.consumer import Consumer
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import OffsetOutOfRange
 from ottla.pipeline.errors import DataLoss, PipelineError
-from ottla.pipeline.sink.kept import Kept
+from ottla.pipeline.kept import Kept
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.ranges import OffsetRange
 from ottla.pipeline.source.rows import Rows

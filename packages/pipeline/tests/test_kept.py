@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ottla.pipeline.sink.kept import Kept
+from ottla.pipeline.kept import Kept
 
 
 class Thing:
