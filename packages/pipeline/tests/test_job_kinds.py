@@ -41,6 +41,14 @@ def test_each_kind_says_what_it_does(kind: str) -> None:
     ("old", "new", "said"),
     [
         ('"nginx"', '"json"', "parse.fields: json needs them"),
+        ('"nginx"', '"json"\nfields._Broken = "STRING"', "parse.fields._Broken: '_Broken' is taken: parsing"),
+        ('"127.0.0.1:9092"', '"127.0.0.1:x"', "source.bootstrap_servers: '127.0.0.1:x' is not an address"),
+        ('"127.0.0.1:9092"', '""', "source.bootstrap_servers: bootstrap_servers names no broker"),
+        (
+            'topic = "access-logs-dead"',
+            'topic = "a"\nbootstrap_servers = ":1"',
+            "dead_letters.bootstrap_servers: ",
+        ),
         ('"nginx"', '"regex"', "parse.pattern: is missing"),
         ('"nginx"', "\"regex\"\npattern = '('", "parse.pattern: is no regular expression"),
         (

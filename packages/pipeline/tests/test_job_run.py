@@ -97,6 +97,24 @@ def test_counts_go_on_in_the_next_run(tmp_path: Path) -> None:
     assert _status(tmp_path)["queries"]["main"]["counts"] == {"n": 4}
 
 
+def test_a_run_that_finds_nothing_leaves_the_status_where_it_was(tmp_path: Path) -> None:
+    Run(_job(tmp_path, lambda run: run.report(7, rows=9, batch_ms=1, lag=2, counts={"n": 2})))()
+    Run(_job(tmp_path, lambda run: run.begin()))()
+    main = _status(tmp_path)["queries"]["main"]
+    assert (main["batch"], main["lag"], main["counts"]) == (7, 2, {"n": 2})
+    assert (main["batches"], main["rows"]) == (0, 0), "these are of the run"
+    Run(_job(tmp_path, lambda run: run.report(0, rows=1, batch_ms=1, lag=0)))()
+    main = _status(tmp_path)["queries"]["main"]
+    assert (main["batch"], main["lag"], main["rows"]) == (0, 0, 1)
+
+
+def test_a_damaged_status_stops_no_run(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / STATUS).write_text("{")
+    Run(_job(tmp_path, lambda run: run.begin()))()
+    assert _status(tmp_path)["state"] == "done"
+
+
 def test_a_failure_is_in_the_status(tmp_path: Path) -> None:
     def work(run: Run) -> None:
         raise PipelineError("the lake\nis dry")

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.failures import cause
-from ottla.pipeline.jobs.showing import described, status_rows
+from ottla.pipeline.jobs.showing import described, going_on, status_rows
 from ottla.pipeline.jobs.state import BatchKey, Ledger, StateFile, added
 from ottla.pipeline.jobs.status import Batch, QueryStatus, batch_of, lag, state_now
 
@@ -162,3 +162,11 @@ def test_queries_are_summed_up_where_each_has_rows_of_its_own(adds_up: bool, sai
         "outbox": {"rows": 300, "rows_per_s": 4.0, "lag": 1, "counts": {}},
     }
     assert described({"adds_up": adds_up, "queries": queries}) == said
+
+
+def test_a_run_without_batches_says_what_it_waits_for() -> None:
+    assert going_on({"queries": {}}) == "starting"
+    query = QueryStatus()
+    assert going_on({"queries": {"main": query.summary()}}) == "no batch is done yet"
+    query.add(Batch(0, 30, 1_000.0, 0))
+    assert going_on({"queries": {"main": query.summary()}}) == "30 rows, 30 rows/s, lag 0"

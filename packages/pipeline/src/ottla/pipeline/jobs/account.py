@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.state import Ledger, StateFile
 from ottla.pipeline.jobs.status import Batch, QueryStatus
 
@@ -30,14 +31,17 @@ class Account:
         self._watch = watch
         self._statuses: dict[str, QueryStatus] = {}
         self._ledgers: dict[str, Ledger] = {}
+        self._earlier = _queries(self._checkpoint / STATUS)
         self._begun = time.time()
         self._state = "running"
         self._said = -SAY_S
         self._guard = threading.RLock()
 
     def begin(self, query: str) -> None:
-        """Take up a query that has no batches yet."""
-        self._status(query)
+        """Take up a query that has no batches yet in this run: it stands where earlier runs left it."""
+        with self._guard:
+            self._status(query)
+            self.ledger(query)
 
     def add(self, query: str, batch: Batch) -> None:
         """Take in a batch that is done."""
@@ -74,7 +78,7 @@ class Account:
 
     def _status(self, query: str) -> QueryStatus:
         with self._guard:
-            return self._statuses.setdefault(query, QueryStatus())
+            return self._statuses.setdefault(query, QueryStatus(earlier=self._earlier.get(query, {})))
 
     @property
     def _is_due(self) -> bool:
@@ -97,3 +101,11 @@ class Account:
             "updated_s": time.time(),
             "queries": {name: each.summary() for name, each in self._statuses.items()},
         }
+
+
+def _queries(status: Path) -> dict[str, Any]:
+    """Return what was said last of queries. The file tells people, and is not worth a failure."""
+    try:
+        return dict(StateFile(status).read().get("queries", {}))
+    except PipelineError:
+        return {}

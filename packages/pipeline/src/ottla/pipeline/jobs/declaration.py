@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from ottla.client.config import parse_bootstrap_servers
 from ottla.pipeline.jobs.mistakes import Mistake
 from ottla.pipeline.jobs.patterns import whole
 
@@ -25,6 +26,7 @@ __all__ = [
     "Names",
     "Place",
     "Seconds",
+    "Servers",
     "Settings",
     "Table",
     "Topics",
@@ -66,6 +68,12 @@ def _seconds(given: Any) -> Any:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def _servers(given: str) -> str:
+    """Refuse what names no broker, in the client's words, where the declaration says it."""
+    parse_bootstrap_servers(given)
+    return given
+
+
 def _names(given: Any) -> Any:
     return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
 
@@ -85,6 +93,8 @@ def _pairs(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
 
 Place = Annotated[str, AfterValidator(_placed)]
 """A file or folder, relative to the declaration, or an address that Spark or Delta knows."""
+Servers = Annotated[str, AfterValidator(_servers), Field(examples=["127.0.0.1:9092"])]
+"""Brokers of a cluster: `host:port`, several with commas; without a port it is 9092."""
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 """A time: `"10s"`, `"5m"`; a number is seconds."""
 Names = Annotated[list[str], BeforeValidator(_names)]
@@ -102,7 +112,7 @@ class Table(BaseModel):
 class Topics(Table):
     """The topics that a pipeline reads."""
 
-    bootstrap_servers: str = Field(examples=["127.0.0.1:9092"], min_length=1)
+    bootstrap_servers: Servers
     topics: Names = Field(default_factory=list, examples=[["orders"]])
     pattern: str | None = Field(None, min_length=1)
     """Instead of names: a regular expression that whole names have to match."""

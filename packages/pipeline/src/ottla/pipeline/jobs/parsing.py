@@ -56,6 +56,9 @@ class Parse(Table):
     def _inspect_json(self) -> Iterator[Mistake]:
         if self.pattern is not None:
             yield Mistake(("pattern",), "is not for json: [parse.fields] says what there is")
+        for name in self.fields:
+            if name.lower() == _BROKEN:
+                yield Mistake(("fields", name), f"{name!r} is taken: parsing marks with it what is no row")
         if not self.fields:
             yield Mistake(
                 ("fields",), 'json needs them: [parse.fields] with time = "TIMESTAMP", level = "STRING"'

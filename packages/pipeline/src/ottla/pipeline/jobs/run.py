@@ -163,6 +163,10 @@ class Run:
 
     # --- without Spark
 
+    def begin(self, query: str = "main") -> None:
+        """Take up what `report` will speak of: until it does, it is where the run before left it."""
+        self._account.begin(query)
+
     def report(
         self,
         batch_id: int,

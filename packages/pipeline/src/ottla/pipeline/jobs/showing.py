@@ -45,11 +45,19 @@ class Shown:
             return
         rows, lag = done_and_left(status)
         total = rows + lag if self._once and lag is not None and rows else None
-        self._bar.update(self._task, completed=rows, total=total, description=described(status))
+        self._bar.update(self._task, completed=rows, total=total, description=going_on(status))
 
     def sum_up(self) -> None:
         """Say in a line what was done."""
         click.echo(f"{self._last.get('name')}: {described(self._last)}")
+
+
+def going_on(status: Mapping[str, Any]) -> str:
+    """Return a line about a run that goes on: Spark takes seconds to start, and topics may rest."""
+    queries = status.get("queries", {}).values()
+    if any(each["batches"] for each in queries):
+        return described(status)
+    return "no batch is done yet" if queries else "starting"
 
 
 def _bar(once: bool) -> Progress:

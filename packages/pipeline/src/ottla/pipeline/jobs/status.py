@@ -107,6 +107,8 @@ class QueryStatus:
     counts: dict[str, int] = field(default_factory=dict)
     """Since the pipeline began: late, dead, and whatever else its kind counts."""
     recent: deque[Batch] = field(default_factory=lambda: deque(maxlen=RECENT))
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+    """What the run before this one said of it last."""
 
     def add(self, batch: Batch) -> None:
         """Take in a batch. One that is known already is not counted again."""
@@ -128,16 +130,19 @@ class QueryStatus:
         """Return it as JSON has it."""
         times = sorted(each.ms for each in self.recent)
         return {
-            "batch": self.batch,
+            **self._place(),
             "batches": self.batches,
             "rows": self.rows,
             "rows_per_s": round(self.rows_per_s, 1),
-            "lag": self.lag,
-            "watermark": self.watermark,
-            "state_rows": self.state_rows,
             "batch_ms": {"median": _at(times, 0.5), "p95": _at(times, 0.95), "max": _at(times, 1.0)},
             "counts": self.counts,
         }
+
+    def _place(self) -> dict[str, Any]:
+        """Return how far it is. A run that finds nothing to do has no batch, and leaves it where it was."""
+        names = ("batch", "lag", "watermark", "state_rows")
+        own = {name: getattr(self, name) for name in names}
+        return own if self.batches else {name: self.earlier.get(name, own[name]) for name in names}
 
 
 def _at(times: list[float], share: float) -> float | None:

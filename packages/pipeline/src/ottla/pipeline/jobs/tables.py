@@ -121,6 +121,7 @@ class Feed:
         self._run = run
         self._batches = run.state(f"{side.name}.batches")
         self._left: int | None = None
+        run.begin(side.name)
 
     def step(self) -> int:
         """Send the next rows, if there are any; return how many."""

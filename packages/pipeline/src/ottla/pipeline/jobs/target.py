@@ -10,7 +10,7 @@ from pydantic import Field
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.errors import ClientError
 from ottla.pipeline.errors import OptionError, PipelineError
-from ottla.pipeline.jobs.declaration import Mistake, Settings, Table
+from ottla.pipeline.jobs.declaration import Mistake, Servers, Settings, Table
 from ottla.pipeline.jobs.failures import one_line
 from ottla.producer import ProducerConfig
 from ottla.protocol.errors import KafkaError
@@ -19,7 +19,7 @@ from ottla.protocol.errors import KafkaError
 class Target(Table):
     """A cluster."""
 
-    bootstrap_servers: str = Field(examples=["127.0.0.1:9092"], min_length=1)
+    bootstrap_servers: Servers
     options: Settings = Field(default_factory=dict)
     """Settings of the client, by Kafka's names with `kafka.` in front."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from ottla.pipeline.jobs.declaration import Mistake, Settings, Table, Topics, option_text
+from ottla.pipeline.jobs.declaration import Mistake, Servers, Settings, Table, Topics, option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,7 +19,7 @@ _CONNECTION = ("security.", "sasl.", "ssl.")
 class TopicSink(Table):
     """Where records go, and what is promised about them."""
 
-    bootstrap_servers: str | None = Field(None, examples=["127.0.0.1:9092"])
+    bootstrap_servers: Servers | None = None
     """Without it, the brokers that the pipeline reads from, with the same security."""
     topic: str = Field(examples=["alerts"], min_length=1)
     delivery: Literal["at-least-once", "dedupe", "exactly-once"] = "dedupe"

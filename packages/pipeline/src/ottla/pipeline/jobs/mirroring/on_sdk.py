@@ -60,6 +60,7 @@ class SdkMirror:
 
     async def copy_all(self) -> None:
         """Copy until it is time to end."""
+        self._run.begin()
         await self._refresh()
         ends = await self._consumer.end_offsets(list(self._copier.copies))
         self._refuse_lost(ends)
