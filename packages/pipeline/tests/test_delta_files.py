@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -163,6 +164,22 @@ def test_times_that_python_cannot_say_have_no_stats(tmp_path: Path) -> None:
     pq.write_table(late, tmp_path / "x")
     found = stats_of(pq.read_metadata(tmp_path / "x"), schema)
     assert (found["numRecords"], found["minValues"], found["nullCount"]) == (1, {}, {"at": 0})
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("year", [1, 33, 999, 1969, 9999])
+def test_times_of_every_year_are_found(tmp_path: Path, year: int, zone: str | None) -> None:
+    at = datetime(year, 12, 31, 23, 59, 59, 999_999)
+    now = datetime(2024, 5, 1)
+    times = pa.array([at, now]).cast(pa.timestamp("us", zone))
+    rows = pa.record_batch({"at": times, "n": pa.array([1, 2])})
+    table = _table(tmp_path, rows.schema)
+    _commit(table, write_rows([rows], layout_of(table, table.table_uri)))
+    found = deltalake.DeltaTable(str(tmp_path))
+    for n in range(2):
+        assert found.to_pyarrow_table(filters=pc.field("at") == times[n])["n"].to_pylist() == [n + 1]
+    assert found.to_pyarrow_table(filters=pc.field("at") <= times[1]).num_rows == (1 if at > now else 2)
+    assert found.to_pyarrow_table(filters=pc.field("at") >= times[1]).num_rows == (2 if at > now else 1)
 
 
 def test_readers_leave_out_files_by_stats(tmp_path: Path) -> None:

@@ -240,8 +240,9 @@ def _plain(value: Any) -> int | str | None:
         case int() | str():
             return value
         case datetime():
-            zoned = value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            return zoned if value.tzinfo else value.strftime("%Y-%m-%dT%H:%M:%S.%f")
+            # Not strftime: on Linux its %Y writes the year 1 as "1", which readers take for null.
+            utc = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+            return utc.isoformat(timespec="microseconds") + ("Z" if value.tzinfo else "")
         case date():
             return value.isoformat()
     return None
