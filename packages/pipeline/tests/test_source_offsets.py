@@ -73,6 +73,14 @@ def test_what_is_no_json_of_offsets_is_refused_with_an_example(text: str) -> Non
         parse_offsets("startingOffsets", text)
 
 
+@pytest.mark.parametrize("topic", ["ord/ers", "/initial", "ord/ers/from"])
+def test_a_topic_with_a_slash_is_refused_and_not_left_out(topic: str) -> None:
+    text = json.dumps({"orders": {"0": 23}, topic: {"0": 4}})
+
+    with pytest.raises(OptionError, match=f"'startingOffsets' names '{topic}': no topic has a slash"):
+        parse_offsets("startingOffsets", text)
+
+
 def test_partitions_are_given_as_lists() -> None:
     found = parse_partitions("assign", '{"orders": [0, 2], "bills": [1]}')
 

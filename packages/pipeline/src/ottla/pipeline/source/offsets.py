@@ -64,9 +64,15 @@ def beginnings(end: Nested) -> Offsets:
 
 
 def parse_offsets(option: str, text: str) -> Offsets:
-    """Read offsets, or timestamps, that an option gives as JSON. Raises OptionError."""
+    """Read offsets, or timestamps, that an option gives as JSON. Raises OptionError.
+
+    Where partitions started may be said besides, as in a checkpoint: so its offsets can be given as they are.
+    """
     example = '{"orders": {"0": 23, "1": -2}}'
     parsed = _parse(option, text, example)
+    for topic in parsed:
+        if "/" in topic.removesuffix(FROM):
+            raise OptionError(f"option {option!r} names {topic!r}: no topic has a slash in its name")
     try:
         return {
             TopicPartition(topic, int(partition)): _whole(number)
