@@ -18,11 +18,18 @@ from ottla.consumer import Consumer
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
-from ottla.pipeline.sink.errors import MarkersUnreadable, ReplayChanged, SetBack, TakenOver
+from ottla.pipeline.sink.desk import Waiting
+from ottla.pipeline.sink.errors import (
+    MarkersUnreadable,
+    ReplayChanged,
+    SetBack,
+    TakenOver,
+    WaitedTooLong,
+)
 from ottla.pipeline.sink.identity import Place
 from ottla.pipeline.sink.transactions import Done, abort_all, commit_all, forget_places, write_once
-from ottla.producer import Producer
-from ottla.protocol.errors import TopicAlreadyExists
+from ottla.producer import PreparedTransaction, Producer
+from ottla.protocol.errors import InvalidProducerIdMapping, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -51,6 +58,13 @@ class Sink:
         """Do a task of a run in which no other fails."""
         return (await asyncio.to_thread(self.write, place, rows(*values))).rows
 
+    async def replay(self, tasks: Mapping[int, str], run: str = "again") -> list[Done]:
+        """Do tasks of a run that the driver has not heard of yet."""
+        return [
+            await asyncio.to_thread(self.write, Place("q", 0, task), rows(*letters), run)
+            for task, letters in tasks.items()
+        ]
+
     async def batch(self, tasks: Mapping[int, str], number: int = 0, dies: bool = False) -> None:
         """Do a run of a batch as Spark does it: tasks in the given order, and when all are done the driver.
 
@@ -67,6 +81,16 @@ class Sink:
         except Exception:
             await asyncio.to_thread(abort_all, done, self.config)
             raise
+
+    async def is_all_ended(self) -> bool:
+        """Whether no transaction is open: readers of committed records come as far as all others."""
+        places = [TopicPartition(self.topic, number) for number in range(2)]
+        ends = []
+        for level in ("read_committed", "read_uncommitted"):
+            async with Consumer(bootstrap_servers=self.servers, isolation_level=level) as consumer:
+                consumer.assign(places)
+                ends.append(await consumer.end_offsets(places))
+        return ends[0] == ends[1]
 
     async def committed(self) -> list[str]:
         """Return all values that readers of committed records see, sorted."""
@@ -184,6 +208,93 @@ async def test_rows_that_are_drawn_by_chance_may_come_again_in_other_numbers(mak
     await sink.batch({0: "", 1: "d", 2: "e"})
 
     assert await sink.committed() == ["a", "b", "c", "d", "e"]
+
+
+async def test_tasks_wait_for_no_others_where_changes_do_not_matter(make: Any) -> None:
+    sink = careless(await make())
+    await sink.batch({1: "b"}, dies=True)
+
+    done = await sink.replay({0: "a", 1: "b", 2: "c"})
+
+    assert [each.waiting for each in done] == [None] * 3
+    assert await sink.committed() == ["a", "b", "c"], "though the driver has not heard of them"
+
+
+@pytest.mark.parametrize("cause", ["its time was over", "a late attempt"])
+async def test_one_that_was_ended_while_it_waited_costs_its_own_rows_alone(make: Any, cause: str) -> None:
+    sink = await make()
+    await sink.batch({1: "b"}, dies=True)
+    brief = Sink(sink.servers, sink.topic, sink.markers, **{"kafka.transaction.timeout.ms": "1000"})
+    done = await (brief if cause == "its time was over" else sink).replay({0: "a"})
+    if cause == "a late attempt":
+        async with Producer(sink.servers, transactional_id=Place("q", 0, 0).transactional_id("ottla-spark")):
+            pass  # it is stopped before it writes anything
+    await ended(sink)
+    done += await sink.replay({1: "b", 2: "c"})
+
+    with pytest.raises(WaitedTooLong, match=r"'ottla-spark-q-0'.* while it waited for the other tasks"):
+        await asyncio.to_thread(commit_all, done, sink.config)
+    await asyncio.to_thread(abort_all, done, sink.config)  # as Spark does then
+    assert await sink.committed() == ["b", "c"]
+
+    await sink.batch({0: "a", 1: "b", 2: "c"})
+    assert await sink.committed() == ["a", "b", "c"]
+
+
+async def ended(sink: Sink) -> None:
+    """Wait until no transaction is open in the topic: readers of committed records come to its end."""
+    async with asyncio.timeout(60):
+        while True:
+            if await sink.is_all_ended():
+                return
+            await asyncio.sleep(0.1)
+
+
+async def test_what_cannot_be_given_up_does_not_keep_others_open(make: Any) -> None:
+    sink = await make()
+    await sink.batch({1: "b"}, dies=True)
+    done = await sink.replay({0: "a", 1: "b", 2: "c"})
+    unknown = Waiting(PreparedTransaction("nobody", 1, 0), 1_000)
+
+    with pytest.raises(InvalidProducerIdMapping):
+        await asyncio.to_thread(abort_all, [Done(Place("q", 0, 9), 1, True, unknown), *done], sink.config)
+
+    assert await sink.is_all_ended()
+    assert await sink.committed() == ["b"]
+    await sink.batch({0: "a", 1: "b", 2: "c"})
+    assert await sink.committed() == ["a", "b", "c"]
+
+
+async def test_a_task_of_an_earlier_run_that_still_wrote_does_no_harm_while_the_query_is_as_it_was(
+    make: Any,
+) -> None:
+    sink = await make()
+    done: list[Done] = []
+
+    def while_it_writes() -> Iterator[pa.RecordBatch]:
+        yield from rows("b")
+        done.append(sink.write(Place("q", 0, 0), rows("a"), "again"))
+
+    await asyncio.to_thread(sink.write, Place("q", 0, 1), while_it_writes(), "before")
+    done += await sink.replay({1: "b", 2: "c"})
+    await asyncio.to_thread(commit_all, done, sink.config)
+
+    assert await sink.committed() == ["a", "b", "c"]
+
+
+async def test_a_task_of_an_earlier_run_that_still_wrote_is_noticed_when_the_query_was_changed(
+    make: Any,
+) -> None:
+    sink = await make()
+
+    def while_it_writes() -> Iterator[pa.RecordBatch]:
+        yield from rows("b", "c")
+        sink.write(Place("q", 0, 0), rows("a", "b"), "again")
+
+    await asyncio.to_thread(sink.write, Place("q", 0, 1), while_it_writes(), "before")
+
+    with pytest.raises(ReplayChanged, match="with 2 rows, and came again with 1"):
+        await sink.replay({1: "c"})
 
 
 async def test_markers_are_in_a_topic_that_is_compacted(make: Any, admin: Admin) -> None:

@@ -41,6 +41,12 @@ def test_exactly_once_has_time_for_a_task_unless_told_otherwise() -> None:
     assert config().producer_config().transaction_timeout_ms == 60_000
 
 
+def test_more_time_is_asked_for_where_the_options_say_nothing_of_it() -> None:
+    assert config().producer_config("x", timeout_ms=900_000).transaction_timeout_ms == 900_000
+    short = config(kafka__transaction__timeout__ms="9000")
+    assert short.producer_config("x", timeout_ms=900_000).transaction_timeout_ms == 9_000
+
+
 def test_a_configuration_can_be_sent_to_workers() -> None:
     found = config(delivery="exactly-once", topic="orders")
 

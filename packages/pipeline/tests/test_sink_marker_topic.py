@@ -6,6 +6,7 @@ import pytest
 
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
+from ottla.client.errors import DeadlineExceeded
 from ottla.client.testing import ScriptedBroker
 from ottla.pipeline.sink.errors import MarkersUnreadable
 from ottla.pipeline.sink.marker_topic import MarkerTopic
@@ -54,7 +55,16 @@ async def test_markers_that_are_gone_are_not_waited_for_without_an_end() -> None
     async with ScriptedBroker() as broker:
         serving(broker, end=10, high_watermark=5)
         async with Cluster(broker.bootstrap_servers, config) as cluster:
-            with pytest.raises(MarkersUnreadable, match="records up to offset 10, and for 300 ms none came"):
+            with pytest.raises(MarkersUnreadable, match="records up to offset 10, and for 300 ms ended at 5"):
+                await MarkerTopic(cluster, "m").of("q")
+
+
+async def test_a_leader_that_does_not_answer_has_lost_nothing() -> None:
+    config = ClientConfig(default_api_timeout_ms=300)
+    async with ScriptedBroker() as broker:
+        serving(broker, end=10, high_watermark=10).ignore(FetchRequest)
+        async with Cluster(broker.bootstrap_servers, config) as cluster:
+            with pytest.raises(DeadlineExceeded, match=r"reading markers did not succeed within 0\.3 s"):
                 await MarkerTopic(cluster, "m").of("q")
 
 

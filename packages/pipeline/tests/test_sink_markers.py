@@ -114,6 +114,13 @@ def test_what_is_no_marker_is_not_passed_over() -> None:
     assert decoded(Marker(1, 2, "run").encoded(Place("q", 1, 0))) == Marker(1, 2, "run")
 
 
+def test_a_marker_that_does_not_say_its_run_is_of_an_earlier_one() -> None:
+    found = decoded(b'{"query": "q", "partition": 0, "batch": 7, "rows": 100}')
+
+    assert found == Marker(7, 100, "")
+    assert is_begun({0: found}, 7, "run")
+
+
 def test_a_key_of_something_else_is_not_passed_over() -> None:
     log = Log()
     log.write(-1, b"josef", Marker(7, 100, "run"))

@@ -17,8 +17,11 @@ Delivery = Literal["at-least-once", "dedupe", "exactly-once"]
 
 DELIVERIES: tuple[Delivery, ...] = ("at-least-once", "dedupe", "exactly-once")
 
-TRANSACTION_TIMEOUT_MS = "300000"
+TRANSACTION_TIMEOUT_MS = 300_000
 """A task has so long for its transaction: more than a minute, and less than what brokers allow (15)."""
+
+WAITING_TIMEOUT_MS = 900_000
+"""Where a transaction has to wait for all tasks of its batch: all that brokers allow by themselves."""
 
 REFUSED = {
     "group.id": None,
@@ -56,7 +59,7 @@ class SinkConfig:
         chosen = options.choice("delivery", DELIVERIES, "at-least-once")
         delivery = next(each for each in DELIVERIES if each == chosen)
         found = cls(
-            producer=_settings(options, delivery),
+            producer=client_settings(options, REFUSED),
             topic=_named(options, "topic", "orders"),
             delivery=delivery,
             write_id=_named(options, "write.id", "bills-of-may"),
@@ -69,19 +72,20 @@ class SinkConfig:
         found.producer_config(found.transactional_id_prefix if delivery == "exactly-once" else None)
         return found
 
-    def producer_config(self, transactional_id: str | None = None) -> ProducerConfig:
-        """Return the producer's settings. Raises OptionError for one that cannot be."""
+    def producer_config(
+        self, transactional_id: str | None = None, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    ) -> ProducerConfig:
+        """Return the producer's settings. Raises OptionError for one that cannot be.
+
+        `timeout_ms` is how long transactions may take where the options do not say it.
+        """
+        settings = dict(self.producer)
+        if transactional_id is not None:
+            settings.setdefault("transaction.timeout.ms", str(timeout_ms))
         try:
-            return ProducerConfig.from_properties(self.producer, transactional_id=transactional_id)
+            return ProducerConfig.from_properties(settings, transactional_id=transactional_id)
         except SettingError as error:
             raise OptionError(f"an option kafka.*: {error}") from None
-
-
-def _settings(options: Options, delivery: Delivery) -> dict[str, str]:
-    settings = client_settings(options, REFUSED)
-    if delivery == "exactly-once":
-        settings.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
-    return settings
 
 
 def _named(options: Options, name: str, example: str) -> str | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ottla.client.blocking import LoopThread
 from ottla.client.cluster import Cluster
-from ottla.client.errors import UnsupportedByBroker
+from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.kept import Kept
-from ottla.pipeline.sink.config import SinkConfig
-from ottla.pipeline.sink.errors import NoTransactions, TakenOver
+from ottla.pipeline.sink.config import WAITING_TIMEOUT_MS, SinkConfig
+from ottla.pipeline.sink.errors import NoTransactions, TakenOver, WaitedTooLong
 from ottla.pipeline.sink.identity import Place
 from ottla.pipeline.sink.marker_topic import PARTITION, MarkerTopic
 from ottla.pipeline.sink.markers import Markers
@@ -23,6 +24,7 @@ from ottla.producer.config import ProducerConfig
 from ottla.protocol.errors import (
     InvalidProducerEpoch,
     InvalidTransactionTimeout,
+    KafkaError,
     ProducerFenced,
     TransactionalIdAuthorizationFailed,
     UnsupportedVersion,
@@ -34,6 +36,15 @@ T = TypeVar("T")
 
 STOP_TIMEOUT_S = 10.0
 """How long the end of a transaction that failed may take, its abort included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A transaction that a task has written, and that the driver is to end."""
+
+    transaction: PreparedTransaction
+    timeout_ms: int
+    """For so long after its beginning brokers keep it open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +75,45 @@ class Desk:
         markers = self.thread.start().markers
         return self.thread.call(lambda: markers.of(query))
 
-    def end(self, prepared: PreparedTransaction, *, committed: bool) -> None:
-        """End a transaction that a task has written. Raises TakenOver."""
+    def end(self, waiting: Sequence[Waiting], *, committed: bool) -> list[Exception]:
+        """End transactions that tasks have written: each of them, whatever becomes of the others.
+
+        Returns what went wrong: WaitedTooLong, and what else `end_prepared` raises.
+        """
         cluster = self.thread.start().cluster
-        try:
-            self.thread.call(lambda: end_prepared(cluster, prepared, committed=committed))
-        except ProducerFenced as error:
-            timeout_ms = self.config.producer_config().transaction_timeout_ms
-            raise TakenOver(prepared.transactional_id, timeout_ms) from error
+
+        async def ended() -> list[Exception | None]:
+            # All at once: a coordinator that does not answer costs one timeout, and not one for each.
+            return await asyncio.gather(*(_ended(cluster, each, committed) for each in waiting))
+
+        return [error for error in self.thread.call(ended) if error is not None]
 
     @contextmanager
-    def producer(self, place: Place) -> Iterator[Producer]:
+    def producer(self, place: Place, *, waits: bool = False) -> Iterator[Producer]:
         """Open a producer that fences off all earlier ones of a place; what is not committed is aborted.
+
+        With `waits` its transactions get as much time as brokers allow by themselves.
 
         Raises NoTransactions, OptionError for a timeout that brokers refuse; TakenOver from the block.
         """
         transactional_id = place.transactional_id(self.config.transactional_id_prefix)
-        settings = self.config.producer_config(transactional_id)
-        producer = self.call(lambda: _begun(settings))
+        producer = self.call(lambda: self._begun(transactional_id, waits))
         try:
             yield producer
         except (ProducerFenced, InvalidProducerEpoch, ProducerLost) as error:
-            raise TakenOver(transactional_id, settings.transaction_timeout_ms) from error
+            raise TakenOver(transactional_id, producer.config.transaction_timeout_ms) from error
         finally:
             self._stop(producer)
+
+    async def _begun(self, transactional_id: str, waits: bool) -> Producer:
+        settings = self.config.producer_config(transactional_id)
+        patient = self.config.producer_config(transactional_id, timeout_ms=WAITING_TIMEOUT_MS)
+        if waits and patient != settings:
+            try:
+                return await _begun(patient)
+            except OptionError:  # these brokers were told to allow less
+                log.info("brokers refuse %d ms for a transaction that waits", WAITING_TIMEOUT_MS)
+        return await _begun(settings)
 
     def _stop(self, producer: Producer) -> None:
         # What was committed is committed; and the next epoch of this place aborts what this does not.
@@ -113,6 +139,19 @@ class Desk:
             yield _Open(cluster, MarkerTopic(cluster, self.config.markers_topic))
 
 
+async def _ended(cluster: Cluster, waiting: Waiting, committed: bool) -> Exception | None:
+    transaction = waiting.transaction
+    try:
+        await end_prepared(cluster, transaction, committed=committed)
+    except ProducerFenced as error:
+        late = WaitedTooLong(transaction.transactional_id, waiting.timeout_ms)
+        late.__cause__ = error
+        return late
+    except (ClientError, KafkaError) as error:
+        return error
+    return None
+
+
 async def _begun(config: ProducerConfig) -> Producer:
     producer = Producer(config=config)
     try:
@@ -133,7 +172,12 @@ _desks: Kept[Desk] = Kept("what exactly-once tasks share", 4)
 @contextmanager
 def desk_for(config: SinkConfig) -> Iterator[Desk]:
     """Return the desk of this process for a configuration; after an error the next one begins anew."""
-    key = (*sorted(config.producer.items()), config.markers_topic, config.transactional_id_prefix)
+    key = (
+        *sorted(config.producer.items()),
+        config.markers_topic,
+        config.transactional_id_prefix,
+        config.fail_on_changed_replay,
+    )
     try:
         yield _desks.get(key, lambda: Desk(config))
     except BaseException:

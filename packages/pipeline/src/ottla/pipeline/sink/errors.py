@@ -28,8 +28,22 @@ class TakenOver(PipelineError):
         super().__init__(
             f"the transaction of {transactional_id!r} was ended from outside. Either another attempt of the "
             f"same task took over, and all is well; or it took longer than the {timeout_ms} ms of "
-            "kafka.transaction.timeout.ms: give it more time, or tasks fewer rows. (A batch that was written "
-            "in part, and comes again, holds its transactions until all of its tasks are done.)"
+            "kafka.transaction.timeout.ms: give it more time, or tasks fewer rows"
+        )
+
+
+class WaitedTooLong(PipelineError):
+    """A transaction that waited for the other tasks of its batch was ended by somebody else, unseen."""
+
+    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
+        super().__init__(
+            f"the transaction of {transactional_id!r}, of a batch that was written in part and came again, "
+            "was ended from outside while it waited for the other tasks: it was open for more than the "
+            f"{timeout_ms} ms of kafka.transaction.timeout.ms, or a late attempt of its task took over. Its "
+            "rows come again at the next start; what else is written stays. Give it more time (brokers allow "
+            "up to transaction.max.timeout.ms) or the query more cores. Or let tasks commit at once: "
+            'option("failOnChangedReplay", "false"), if the query is as it was when it began this batch, and '
+            "until the batch is through"
         )
 
 

@@ -77,27 +77,33 @@ class MarkerTopic:
     # --- reading
 
     async def _advance(self, end: int) -> None:
-        """Read until something was read. Raises MarkersUnreadable where nothing comes any more."""
+        """Read until something was read.
+
+        Raises MarkersUnreadable where a broker has less than there was for `default_api_timeout_ms`, and
+        DeadlineExceeded where none answers for so long.
+        """
         before = self._ledger.next_offset
         bound_ms = self._cluster.config.default_api_timeout_ms
-        try:
-            async with asyncio.timeout(bound_ms / 1_000):
-                while self._ledger.next_offset == before:
-                    await self._cluster.retry("reading markers", lambda: self._read(end))
-        except TimeoutError:
-            raise MarkersUnreadable(
-                f"topic {self._place.topic!r} had records up to offset {end}, and for {bound_ms} ms none "
-                f"came from {before} on: it lost some, as after an unclean election of a leader. Whether the "
-                "markers of this batch are among them cannot be told"
-            ) from None
+        until = asyncio.get_running_loop().time() + bound_ms / 1_000
+        while self._ledger.next_offset == before:
+            # Each retry has a bound of its own, and says why it failed; so this is looked at when it has
+            # not: a leader that is new may take a moment to know how far its topic is committed.
+            high_watermark = await self._cluster.retry("reading markers", lambda: self._read(end))
+            if high_watermark < end and asyncio.get_running_loop().time() > until:
+                raise MarkersUnreadable(
+                    f"topic {self._place.topic!r} had records up to offset {end}, and for {bound_ms} ms "
+                    f"ended at {high_watermark}: it lost some, as after an unclean election of a leader. "
+                    "Whether the markers of this batch are among them cannot be told"
+                )
 
-    async def _read(self, end: int) -> None:
+    async def _read(self, end: int) -> int:
+        """Take what there is, and return where the topic ends now."""
         try:
             found = await self._fetch()
         except OffsetOutOfRange:
             first = (await self._lookups.offsets({self._place: EARLIEST}))[self._place]
             self._ledger = Ledger(first)
-            return
+            return first
         except (ClientError, KafkaError) as error:
             if is_stale(error):
                 self._cluster.forget(self._place.topic)
@@ -106,6 +112,7 @@ class MarkerTopic:
         self._ledger.take(found.records or b"")
         if self._ledger.next_offset == before and found.high_watermark >= end:
             self._ledger.next_offset = end  # compaction left nothing there
+        return found.high_watermark
 
     async def _fetch(self) -> PartitionData:
         leader, epoch = await self._cluster.leader(self._place)

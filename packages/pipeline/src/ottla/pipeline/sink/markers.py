@@ -33,7 +33,7 @@ class Marker:
     batch: int
     rows: int
     run: str
-    """Which run of the batch did it; when the batch comes again, that is another one."""
+    """Which run of the batch did it; when the batch comes again, that is another one. Empty: not known."""
 
     def encoded(self, place: Place) -> bytes:
         """Return what is written of it, for machines and for people who look."""
@@ -42,10 +42,13 @@ class Marker:
 
 
 def decoded(value: bytes) -> Marker:
-    """Undo `Marker.encoded`. Raises MarkersUnreadable."""
+    """Undo `Marker.encoded`. Raises MarkersUnreadable.
+
+    One that does not say its run is of a version that wrote none: of an earlier run in any case.
+    """
     try:
         found = json.loads(value)
-        return Marker(int(found["batch"]), int(found["rows"]), str(found["run"]))
+        return Marker(int(found["batch"]), int(found["rows"]), str(found.get("run", "")))
     except (ValueError, TypeError, KeyError):
         raise MarkersUnreadable(
             f"{value[:80]!r} is no marker of a batch: option markers.topic must name a topic of its own"

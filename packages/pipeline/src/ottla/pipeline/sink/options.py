@@ -36,7 +36,8 @@ OPTIONS = (
     ),
     Option(
         "failOnChangedReplay", "true",
-        "whether `exactly-once` ends a query whose batch comes again with other rows",
+        "whether `exactly-once` ends a query whose batch comes again with other rows; with `false` the "
+        "tasks of such a batch commit at once, and what is written already is not looked at",
     ),
     Option("checkpointLocation", None, "Spark's own: the folder where a query keeps how far it is", "stream"),
     Option("queryName", None, "Spark's own: the name of a query", "stream"),

@@ -11,27 +11,32 @@ The steps, and why in this order:
 When an earlier run has written the batch in part, a task without a marker cannot tell by itself whether its
 rows are among those: they may have gone to another task then. (Spark does not even tell tasks in Python how
 many they are.) So it leaves its transaction open, and the driver commits it once it has heard of all tasks:
-then each of those with a marker has found its rows again.
+then each of those with a marker has found its rows again. See `_waits` for why nothing less will do.
+
+What this does not see: rows that went to other tasks in the same numbers. And where a query was changed, and
+started again while a task of the run before still writes somewhere, that task may commit after others of the
+new run did, which found no marker then. Its rows may be theirs, too. It is noticed (its place has a marker
+that the new run's task compares), but what was committed stays: transactional ids fence off one place each,
+and brokers have no fence for all of them. Where the query is as it was, such a task does no harm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
-from ottla.pipeline.sink.desk import Desk, desk_for
-from ottla.pipeline.sink.errors import ReplayChanged, TakenOver
+from ottla.pipeline.sink.desk import Desk, Waiting, desk_for
+from ottla.pipeline.sink.errors import ReplayChanged, WaitedTooLong
 from ottla.pipeline.sink.identity import Place
 from ottla.pipeline.sink.marker_topic import PARTITION
-from ottla.pipeline.sink.markers import Marker, is_begun, is_written, missing_task
+from ottla.pipeline.sink.markers import Marker, Markers, is_begun, is_written, missing_task
 from ottla.pipeline.sink.outbox import Outbox
 from ottla.pipeline.sink.writing import put_all
-from ottla.producer import PreparedTransaction, Producer
+from ottla.producer import Producer
 from ottla.protocol.errors import InvalidTxnState
 
 if TYPE_CHECKING:
@@ -47,7 +52,7 @@ class Done:
     """How many rows of the place are written, now or before."""
     comes_again: bool = False
     """Whether an earlier run has written some of the batch."""
-    prepared: PreparedTransaction | None = None
+    waiting: Waiting | None = None
     """The transaction with the rows, where the driver is to commit it."""
 
 
@@ -66,23 +71,56 @@ def write_once(
     """
     rows = _from_first(batches)
     with desk_for(config) as desk:
-        if rows is None and _is_first(desk, place, run):
+        # A first look, before anybody is fenced off. It decides what costs nothing when it is wrong: that
+        # without rows there is nothing to do, and for how long a transaction may have to be open.
+        known = desk.markers(place.query)
+        if rows is None and not (is_written(known, place) or is_begun(known, place.batch, run)):
             return Done(place, 0)  # as nothing would be when it came again
-        with desk.producer(place) as producer:
-            known = desk.markers(place.query)
-            comes_again = is_begun(known, place.batch, run)
-            if is_written(known, place):
-                _compare(rows, known[place.partition], place, config)
-                return Done(place, known[place.partition].rows, comes_again)
-            if rows is None:
-                return Done(place, 0, comes_again)
-            count = _write(desk, producer, rows, columns, place, run)
-            return Done(place, count, comes_again, _finished(desk, producer, is_prepared=comes_again))
+        with desk.producer(place, waits=_waits(known, place, run, config)) as producer:
+            return _done(desk, producer, rows, columns, place, run)
 
 
-def _is_first(desk: Desk, place: Place, run: str) -> bool:
+def _done(
+    desk: Desk,
+    producer: Producer,
+    rows: Iterator[pa.RecordBatch] | None,
+    columns: Columns,
+    place: Place,
+    run: str,
+) -> Done:
+    """Do what the markers say, now that no other attempt at the place can add one."""
     known = desk.markers(place.query)
-    return not (is_written(known, place) or is_begun(known, place.batch, run))
+    comes_again = is_begun(known, place.batch, run)
+    if is_written(known, place):
+        _compare(rows, known[place.partition], place, desk.config)
+        return Done(place, known[place.partition].rows, comes_again)
+    if rows is None:
+        return Done(place, 0, comes_again)
+    count = _write(desk, producer, rows, columns, place, run)
+    waiting = _finished(desk, producer, waits=_waits(known, place, run, desk.config))
+    return Done(place, count, comes_again, waiting)
+
+
+def _waits(known: Markers, place: Place, run: str, config: SinkConfig) -> bool:
+    """Whether a task without a marker has to leave its transaction to the driver.
+
+    Rows a, b, c, d were cut into ab | cd, and task 0 committed. The batch comes again, and task 1 comes
+    first; the cut may be a | bcd by now. Why task 1 must not commit at once, whatever markers might say:
+
+    - Of task 1 the earlier run left nothing that it could compare with: it had committed nothing. That task 0
+      once had two rows says nothing about b. Only task 0 can tell that it has two rows again, and that may be
+      an hour later.
+    - Say it came before, and wrote into its marker that this run has found its rows again. If all markers say
+      so, is task 1 safe? Not from task 2 of the earlier run, which is thought dead, has no marker yet, and
+      may still commit: with d, say. It is fenced off once task 2 of this run begins, and nobody but the
+      driver knows when all tasks have begun.
+    - A digest of rows, or the number of tasks, in markers would tell more cuts apart that came again; neither
+      tells it any sooner.
+
+    So transactions are open for as long as what is left of the batch takes, and brokers end them after
+    `transaction.max.timeout.ms`. Whoever says that the cut is the same, or does not mind, need not wait.
+    """
+    return config.fail_on_changed_replay and is_begun(known, place.batch, run)
 
 
 def _write(
@@ -97,9 +135,9 @@ def _write(
     return count
 
 
-def _finished(desk: Desk, producer: Producer, *, is_prepared: bool) -> PreparedTransaction | None:
-    if is_prepared:
-        return desk.call(producer.prepare_transaction)
+def _finished(desk: Desk, producer: Producer, *, waits: bool) -> Waiting | None:
+    if waits:
+        return Waiting(desk.call(producer.prepare_transaction), producer.config.transaction_timeout_ms)
     desk.call(producer.commit_transaction)
     return None
 
@@ -124,15 +162,21 @@ def _compare(rows: Iterator[pa.RecordBatch] | None, known: Marker, place: Place,
 
 
 def commit_all(done: list[Done], config: SinkConfig) -> None:
-    """Commit what tasks have left open. Raises ReplayChanged where a task of an earlier run is missing."""
+    """Commit what tasks have left open. Raises ReplayChanged where a task of an earlier run is missing.
+
+    Raises WaitedTooLong, and what else kept a transaction from being committed, after it has tried all.
+    """
     if not any(each.comes_again for each in done):
         return
     with desk_for(config) as desk:
         if config.fail_on_changed_replay:
             _refuse_fewer_tasks(desk, done)
-        for each in done:
-            if each.prepared is not None:
-                desk.end(each.prepared, committed=True)
+        # From here on each of them is right by itself: whatever is committed has its marker, and is left
+        # alone when the batch comes again for the others. So one that was ended must not end the rest, or a
+        # batch that is too long for its first transactions would be so each time.
+        failed = desk.end(_waiting(done), committed=True)
+        if failed:
+            raise failed[0]
 
 
 def _refuse_fewer_tasks(desk: Desk, done: list[Done]) -> None:
@@ -145,14 +189,23 @@ def _refuse_fewer_tasks(desk: Desk, done: list[Done]) -> None:
 
 
 def abort_all(done: list[Done], config: SinkConfig) -> None:
-    """Abort what tasks have left open: readers of committed records would wait for it."""
-    prepared = [each.prepared for each in done if each.prepared is not None]
-    if not prepared:
+    """Abort what tasks have left open: readers of committed records would wait for it.
+
+    Raises the first of what kept transactions from being aborted, after it has tried all.
+    """
+    waiting = _waiting(done)
+    if not waiting:
         return
     with desk_for(config) as desk:
-        for each in prepared:
-            with suppress(TakenOver, InvalidTxnState):  # it is committed, or another attempt's
-                desk.end(each, committed=False)
+        failed = desk.end(waiting, committed=False)
+        # The others are committed, or another attempt's.
+        left = [error for error in failed if not isinstance(error, WaitedTooLong | InvalidTxnState)]
+        if left:
+            raise left[0]
+
+
+def _waiting(done: Sequence[Done]) -> list[Waiting]:
+    return [each.waiting for each in done if each.waiting is not None]
 
 
 def forget_places(places: Iterable[Place], config: SinkConfig) -> None:
