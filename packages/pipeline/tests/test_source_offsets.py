@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.source.offsets import (
     INITIAL,
-    beginnings,
-    first_end,
+    end_with_starts,
     flat,
     nested,
     of_topics,
     parse_offsets,
     parse_partitions,
+    starts_in,
     written,
 )
 from ottla.protocol.topics import TopicPartition
@@ -40,19 +40,19 @@ def test_a_checkpoint_s_offsets_can_be_given_as_an_option(offsets: dict[TopicPar
 
 
 @given(PLACES, PLACES)
-def test_the_end_of_a_first_batch_says_where_it_began_and_is_an_end_like_others(
-    begun: dict[TopicPartition, int], end: dict[TopicPartition, int]
+def test_the_end_of_a_first_batch_says_where_it_started_and_is_an_end_like_others(
+    starts: dict[TopicPartition, int], end: dict[TopicPartition, int]
 ) -> None:
-    found = json.loads(json.dumps(first_end(begun, end)))
+    found = json.loads(json.dumps(end_with_starts(starts, end)))
 
-    assert beginnings(found) == begun
+    assert starts_in(found) == starts
     assert flat(found) == end == parse_offsets("startingOffsets", json.dumps(found))
     assert of_topics(found) == nested(end)
 
 
-def test_other_offsets_say_nothing_of_beginnings() -> None:
-    assert beginnings({"orders": {"0": 4}}) == {}
-    assert beginnings(INITIAL) == flat(INITIAL) == {}
+def test_other_offsets_say_nothing_of_starts() -> None:
+    assert starts_in({"orders": {"0": 4}}) == {}
+    assert starts_in(INITIAL) == flat(INITIAL) == {}
 
 
 def test_partitions_stand_in_the_order_of_their_numbers() -> None:

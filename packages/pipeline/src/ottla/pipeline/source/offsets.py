@@ -21,7 +21,7 @@ Offsets = dict[TopicPartition, int]
 Nested = dict[str, dict[str, int]]
 
 FROM = "/from"
-"""Behind the name of a topic: where its partitions began. No topic has a slash in its name."""
+"""Behind the name of a topic: where its partitions started. No topic has a slash in its name."""
 
 INITIAL: Nested = {"/initial": {}}
 """What stands for the beginning of a query while nobody has asked for its offsets."""
@@ -36,7 +36,7 @@ def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
 
 
 def flat(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Undo `nested`; where partitions began is left out."""
+    """Undo `nested`; where partitions started is left out."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in of_topics(offsets).items()
@@ -45,21 +45,21 @@ def flat(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def of_topics(offsets: Mapping[str, T]) -> dict[str, T]:
-    """Return offsets without what is said besides of where partitions began."""
+    """Return offsets without what is said besides of where partitions started."""
     return {topic: found for topic, found in offsets.items() if "/" not in topic}
 
 
-def first_end(begun: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> Nested:
-    """Return the end of a query's first batch, as a checkpoint keeps it: with where the batch began.
+def end_with_starts(starts: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> Nested:
+    """Return the end of a query's first batch, as a checkpoint keeps it: with where the batch started.
 
     Spark keeps the ends of batches only. Asked again after a restart, options such as `latest` could mean
-    another beginning, and the same batch would be another one.
+    another start, and the same batch would be another one.
     """
-    return nested(end) | {f"{topic}{FROM}": found for topic, found in nested(begun).items()}
+    return nested(end) | {f"{topic}{FROM}": found for topic, found in nested(starts).items()}
 
 
-def beginnings(end: Nested) -> Offsets:
-    """Return where the batch with this end began, if it is a first one; otherwise nothing."""
+def starts_in(end: Nested) -> Offsets:
+    """Return where the batch with this end started, if it is a first one; otherwise nothing."""
     return flat({topic.removesuffix(FROM): found for topic, found in end.items() if topic.endswith(FROM)})
 
 

@@ -84,7 +84,7 @@ class Places(ABC):
 
 
 class Survey(Places):
-    """Asks a cluster, from a thread of its own; `close` ends it.
+    """Asks a cluster, from a thread of its own that the first question begins; `close` ends it.
 
     The client asks again by itself while an error may pass. Where it gives up, a question is put afresh, over
     new connections, `fetchOffset.numRetries` times.
@@ -92,8 +92,7 @@ class Survey(Places):
 
     def __init__(self, config: SourceConfig, connect: Connect | None = None) -> None:
         self._config = config
-        consumer = config.consumer_config()
-        self._connect = connect or (lambda: asking(consumer))
+        self._connect = connect
         self._thread: LoopThread[Asking] | None = None
 
     def close(self) -> None:
@@ -145,9 +144,14 @@ class Survey(Places):
 
     def _ask_once(self, question: Callable[[Asking], Coroutine[Any, Any, T]]) -> T:
         if self._thread is None:
-            self._thread = LoopThread(self._connect, name="offsets of topics")
+            self._thread = LoopThread(self._connect or self._to_brokers(), name="offsets of topics")
         thread, opened = self._thread, self._thread.start()
         return thread.call(lambda: question(opened))  # for as long as the client's own timeouts allow
+
+    def _to_brokers(self) -> Connect:
+        """Return what connects to brokers. Raises OptionError for settings that cannot be."""
+        consumer = self._config.consumer_config()
+        return lambda: asking(consumer)
 
 
 def _partitions(
