@@ -24,7 +24,12 @@ from ottla.producer import (
     TransactionFailed,
     end_prepared,
 )
-from ottla.protocol.errors import InvalidProducerEpoch, ProducerFenced, TransactionalIdAuthorizationFailed
+from ottla.protocol.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    ProducerFenced,
+    TransactionalIdAuthorizationFailed,
+)
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -87,6 +92,8 @@ async def test_a_prepared_transaction_is_ended_by_whoever_has_it(
     async with Client(transactional.bootstrap_servers) as cluster:
         for _ in range(2):
             await end_prepared(cluster, prepared, committed=is_committed)
+        with pytest.raises(InvalidTxnState):
+            await end_prepared(cluster, prepared, committed=not is_committed)
     assert await committed(transactional, topic, is_committed) == [b"prepared"] * is_committed
 
 

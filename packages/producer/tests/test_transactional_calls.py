@@ -15,6 +15,7 @@ from ottla.producer import (
     Producer,
     ProducerConfig,
     ProducerLost,
+    SyncProducer,
     end_prepared,
 )
 from ottla.producer.transaction_state import TransactionError, TransactionFailed
@@ -145,6 +146,28 @@ async def test_a_prepared_transaction_is_written_and_its_end_is_left_to_others()
 
     asked = EndTxnRequest(transactional_id="once", producer_id=9, producer_epoch=4, committed=True)
     assert broker.seen(EndTxnRequest) == [asked, asked]
+
+
+async def test_threads_prepare_a_transaction_and_end_it_in_another_producer() -> None:
+    def written(servers: str) -> PreparedTransaction:
+        with SyncProducer(servers, transactional_id="once", linger_ms=60_000) as producer:
+            producer.begin_transaction()
+            sent = producer.send("t", b"x")
+            prepared = producer.prepare_transaction()
+            assert sent.done()
+            return prepared
+
+    def given_up(servers: str, prepared: PreparedTransaction) -> None:
+        with SyncProducer(servers) as producer:
+            producer.end_prepared(prepared, committed=False)
+
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(InitProducerIdRequest, lambda _: InitProducerIdResponse(producer_id=9, producer_epoch=4))
+        prepared = await asyncio.to_thread(written, broker.bootstrap_servers)
+        await asyncio.to_thread(given_up, broker.bootstrap_servers, prepared)
+
+    asked = EndTxnRequest(transactional_id="once", producer_id=9, producer_epoch=4, committed=False)
+    assert broker.seen(EndTxnRequest) == [asked]
 
 
 async def test_a_prepared_transaction_without_records_needs_no_end() -> None:

@@ -36,8 +36,10 @@ async def end_prepared(
 ) -> None:
     """Commit or abort a prepared transaction; may be called again with the same decision.
 
-    Raises ProducerFenced where the transaction was ended by others, and what keeps the coordinator from
-    answering until `default_api_timeout_ms` is over.
+    Raises ProducerFenced where the coordinator aborted it, or a producer of the same name started;
+    InvalidTxnState where it was ended before with the other decision; InvalidProducerIdMapping where the
+    coordinator does not know the name (any more); TransactionalIdAuthorizationFailed; DeadlineExceeded where
+    it did not answer until `default_api_timeout_ms` was over: then the transaction may be ended, or not.
     """
     if prepared.is_empty:
         return

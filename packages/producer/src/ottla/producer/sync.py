@@ -13,7 +13,7 @@ from ottla.client.settings import chosen
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.handover import Handover, SyncAcknowledgement
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.prepared import PreparedTransaction
+from ottla.producer.prepared import PreparedTransaction, end_prepared
 from ottla.producer.producer import Producer
 from ottla.producer.record import RecordMetadata
 from ottla.producer.sending import Acknowledgements, BatchBuilder, Headers
@@ -213,6 +213,15 @@ class SyncProducer:
     def prepare_transaction(self) -> PreparedTransaction:
         """Write what was sent since the transaction began, and leave its end to `end_prepared`."""
         return self._ordered(lambda producer: producer.prepare_transaction())
+
+    def end_prepared(self, prepared: PreparedTransaction, *, committed: bool) -> None:
+        """Commit or abort a prepared transaction, of this producer or of any other; may be repeated.
+
+        A producer without a `transactional_id` can do so, too; one with that of the transaction aborts it as
+        it starts. Raises what the function `end_prepared` raises.
+        """
+        cluster = self._opened._cluster
+        self._thread.call(lambda: end_prepared(cluster, prepared, committed=committed))
 
     def abort_transaction(self) -> None:
         """Give up what was sent since the transaction began."""
