@@ -25,6 +25,8 @@ PARTITIONS = 4
 FEW_ROUNDS, ALL_ROUNDS = 3, 50
 EARLY = 10
 """Of so many rounds one is of the first batch, and one more in any case."""
+EARLY_TRIES = 8
+"""How many queries are begun until one of them is killed in its first batch."""
 ROWS_OF_A_ROUND = 600
 """More than a driver copies before it is killed, but not so many that the last one copies for an hour."""
 
@@ -253,31 +255,50 @@ def send_round(kafka: KraftKafka, topic: str, start: int, partitions: int) -> in
 def kill_drivers(rounds: int, kafka: KraftKafka, topics: Topics, name: str, folder: Path) -> None:
     """Kill the driver once a round, some moment in the middle of its batches; then count.
 
-    In the first rounds that is the first batch, and the source has a partition more when this comes again.
+    In the first round, and maybe in more, that is the first batch; the source has a partition more when this
+    comes again.
     """
     seed = int(os.environ.get("OTTLA_SEED", random.randrange(2**32)))
     print("OTTLA_SEED =", seed)
     chance = random.Random(seed)
-    copying = Copying(kafka.bootstrap_servers, f"{name}-source", f"{name}-target", folder, {"at_once": 100})
-    topics.create(copying.source, partitions=PARTITIONS)
-    topics.create(copying.target, partitions=2)
-    sent = 0
-    for round_ in range(rounds):
-        sent += send_round(kafka, copying.source, sent, PARTITIONS if round_ == 0 else PARTITIONS + 1)
+    copying = killed_in_its_first_batch(kafka, topics, name, folder, chance)
+    sent = ROWS_OF_A_ROUND
+    topics.add_partitions(copying.source, PARTITIONS + 1)
+    for round_ in range(1, rounds):
+        sent += send_round(kafka, copying.source, sent, PARTITIONS + 1)
         if round_ <= rounds // EARLY and not copying.has_begun:
             copying.run_and_kill_early(chance, workers_too=bool(round_ % 2))
             print(f"round {round_ + 1}: killed in the first batch: {not copying.has_begun}", flush=True)
         else:
             done = copying.run_and_kill(chance, workers_too=bool(round_ % 2))
             print(f"round {round_ + 1}: killed after batches {done}", flush=True)
-        if round_ == 0:
-            topics.add_partitions(copying.source, PARTITIONS + 1)
     copying.run()
 
     found = arrived(kafka.bootstrap_servers, copying.target, 2)
     lost = [number for number in range(sent) if str(number) not in found]
     doubled = [value for value, count in found.items() if count > 1]
     assert (lost, doubled, len(found)) == ([], [], sent)
+
+
+def killed_in_its_first_batch(
+    kafka: KraftKafka, topics: Topics, name: str, folder: Path, chance: random.Random
+) -> Copying:
+    """Begin a query, and kill its driver in its first batch.
+
+    The moment is drawn. Where the batch was done by then, that showed nothing, and another query is begun.
+    """
+    for number in range(EARLY_TRIES):
+        stem = f"{name}-{number}"
+        source, target, place = f"{stem}-source", f"{stem}-target", folder / str(number)
+        copying = Copying(kafka.bootstrap_servers, source, target, place, {"at_once": 100})
+        topics.create(source, partitions=PARTITIONS)
+        topics.create(target, partitions=2)
+        send_round(kafka, source, 0, PARTITIONS)
+        copying.run_and_kill_early(chance, workers_too=False)
+        print(f"round 1: killed in the first batch: {not copying.has_begun}", flush=True)
+        if not copying.has_begun:
+            return copying
+    raise AssertionError(f"of {EARLY_TRIES} kills none fell into a first batch")
 
 
 @pytest.mark.timeout(600)
