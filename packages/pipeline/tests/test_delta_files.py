@@ -16,7 +16,7 @@ import pytest
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs import delta_files
-from ottla.pipeline.jobs.delta_files import Layout, layout_of, partitions, stats_of, write_rows
+from ottla.pipeline.jobs.delta_files import Layout, layout_of, partitions, write_rows
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -126,44 +126,6 @@ def test_null_is_refused_where_the_table_takes_none(tmp_path: Path) -> None:
     layout = Layout(str(tmp_path), pa.schema([pa.field("n", pa.int64(), nullable=False)]))
     with pytest.raises(PipelineError, match="takes no null in 'n'"):
         write_rows([pa.RecordBatch.from_pylist([{"n": None}], pa.schema([("n", pa.int64())]))], layout)
-
-
-def _stats(tmp_path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> dict[str, Any]:
-    with pq.ParquetWriter(tmp_path / "x", schema) as writer:
-        for row in rows:
-            writer.write_table(pa.Table.from_pylist([row], schema))
-    return stats_of(pq.read_metadata(tmp_path / "x"), schema)
-
-
-def test_stats_are_those_of_all_row_groups(tmp_path: Path) -> None:
-    types = {"n": pa.int64(), "text": pa.string(), "day": pa.date32(), "at": pa.timestamp("us", "UTC")}
-    more = {"local": pa.timestamp("us"), "part": pa.float64(), "on": pa.bool_(), "raw": pa.binary()}
-    schema = pa.schema([*(types | more).items(), ("list", pa.list_(pa.int64()))])
-    first = {"n": 2, "text": "b", "day": date(2024, 5, 1), "at": AT, "local": AT.replace(tzinfo=None)}
-    rows = [first, {}, {"n": -3, "text": "é", "part": float("nan"), "on": True, "raw": b"x", "list": [1]}]
-    found = _stats(tmp_path, rows, schema)
-    least = {"n": -3, "text": "b", "day": "2024-05-01", "at": "2024-05-01T06:30:00.123456Z"}
-    assert found["numRecords"] == 3
-    assert found["minValues"] == least | {"local": "2024-05-01T06:30:00.123456"}
-    assert found["maxValues"] == found["minValues"] | {"n": 2, "text": "é"}
-    assert found["nullCount"] == {
-        "n": 1,
-        "text": 1,
-        "day": 2,
-        "at": 2,
-        "local": 2,
-        "part": 2,
-        "on": 2,
-        "raw": 2,
-    }
-
-
-def test_times_that_python_cannot_say_have_no_stats(tmp_path: Path) -> None:
-    schema = pa.schema([("at", pa.timestamp("us"))])
-    late = pa.table({"at": pa.array([1 << 60], pa.int64()).cast(pa.timestamp("us"))}, schema)
-    pq.write_table(late, tmp_path / "x")
-    found = stats_of(pq.read_metadata(tmp_path / "x"), schema)
-    assert (found["numRecords"], found["minValues"], found["nullCount"]) == (1, {}, {"at": 0})
 
 
 @pytest.mark.parametrize("zone", [None, "UTC"])

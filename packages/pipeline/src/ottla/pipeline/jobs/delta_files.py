@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.delta_stats import Stats
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -158,9 +158,8 @@ class _Files:
             self._close(values)
 
     def _close(self, values: Values) -> None:
-        path, size, metadata = self._open.pop(values).close()
+        path, size, stats = self._open.pop(values).close()
         partition = dict(zip(self._layout.partition_by, values, strict=True))
-        stats = json.dumps(stats_of(metadata, self._columns))
         self._done.append({"path": path, "size": size, "partitions": json.dumps(partition), "stats": stats})
 
     def _name(self, values: Values) -> str:
@@ -176,73 +175,18 @@ class _File:
     def __init__(self, store: FileSystem, columns: pa.Schema, path: str) -> None:
         self._path = path
         self._sink = store.open_output_stream(path)
-        self._metadata: list[pq.FileMetaData] = []
-        self._writer = pq.ParquetWriter(
-            self._sink, columns, compression="snappy", metadata_collector=self._metadata
-        )
+        self._writer = pq.ParquetWriter(self._sink, columns, compression="snappy")
+        self._stats = Stats(columns)
 
     def write(self, rows: pa.Table) -> int:
         """Write rows, and return how many bytes the file has."""
         self._writer.write_table(rows)
+        self._stats.add(rows)
         return int(self._sink.tell())
 
-    def close(self) -> tuple[str, int, pq.FileMetaData]:
-        """End the file; return its path, its bytes and what Parquet knows of it."""
+    def close(self) -> tuple[str, int, str]:
+        """End the file; return its path, its bytes and what the log says of its rows."""
         self._writer.close()
         size = int(self._sink.tell())
         self._sink.close()
-        return self._path, size, self._metadata[0]
-
-
-def stats_of(metadata: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
-    """Return what Delta keeps of a file: readers leave out files that cannot have what they look for.
-
-    Least and largest values are those of whole numbers, texts, dates and times, whose order is the same for
-    all readers. (NaN has none, and Parquet does not count it.)
-    """
-    found: dict[str, Any] = {
-        "numRecords": metadata.num_rows,
-        "minValues": {},
-        "maxValues": {},
-        "nullCount": {},
-    }
-    flat = {field.name for field in columns if not pa.types.is_nested(field.type)}
-    for at in range(metadata.num_columns):
-        name = metadata.schema.column(at).path
-        if name in flat:
-            _add_stats(
-                found, name, [metadata.row_group(n).column(at) for n in range(metadata.num_row_groups)]
-            )
-    return found
-
-
-def _add_stats(found: Mapping[str, Any], name: str, chunks: Sequence[pq.ColumnChunkMetaData]) -> None:
-    known = [each.statistics for each in chunks]
-    if not all(each is not None and each.has_null_count for each in known):
-        return
-    found["nullCount"][name] = sum(each.null_count for each in known)
-    some = [each for each in known if each.num_values]
-    if not some or not all(each.has_min_max for each in some):
-        return
-    try:
-        least, most = _plain(min(each.min for each in some)), _plain(max(each.max for each in some))
-    except (ValueError, OverflowError):
-        return  # a time that Python cannot say, as of the year 10,000
-    if least is not None:
-        found["minValues"][name], found["maxValues"][name] = least, most
-
-
-def _plain(value: Any) -> int | str | None:
-    """Return a value as Delta's JSON has it; None where its order is not the same everywhere."""
-    match value:
-        case bool():
-            return None
-        case int() | str():
-            return value
-        case datetime():
-            # Not strftime: on Linux its %Y writes the year 1 as "1", which readers take for null.
-            utc = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
-            return utc.isoformat(timespec="microseconds") + ("Z" if value.tzinfo else "")
-        case date():
-            return value.isoformat()
-    return None
+        return self._path, size, self._stats.as_json()
