@@ -69,6 +69,18 @@ class Pipeline:
         os.killpg(self._running.pid, signal.SIGINT)
         return self._running.wait(LIMIT_S)
 
+    def kill_java(self) -> int:
+        """Kill Spark's Java alone, and return the exit code that this has."""
+        assert self._running is not None
+        for each in psutil.Process(self._running.pid).children(recursive=True):
+            if each.name() == "java":
+                each.kill()
+        return self._running.wait(LIMIT_S)
+
+    def said(self) -> str:
+        """Return what was printed by what was begun with `start`."""
+        return (self.file.parent / f"{self.file.stem}.log").read_text()
+
     def kill_worker(self) -> bool:
         """Kill a Python of Spark's tasks; False if there is none."""
         assert self._running is not None
@@ -96,7 +108,7 @@ class Pipeline:
         assert self._running is not None
         end = time.monotonic() + LIMIT_S
         while not is_so():
-            assert self._running.poll() is None, (self.file.parent / f"{self.file.stem}.log").read_text()
+            assert self._running.poll() is None, self.said()
             if time.monotonic() > end:
                 self.kill()
                 raise AssertionError("the pipeline does not get on")

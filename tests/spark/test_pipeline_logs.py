@@ -365,6 +365,21 @@ def test_a_python_that_starts_slowly_only_costs_time(
 
 
 @pytest.mark.timeout(900)
+def test_without_its_java_it_ends_and_says_so(spark: SparkSession, logs: Logs, tmp_path: Path) -> None:
+    logs.send(*lines(2_000))
+    pipeline = Pipeline(logs.declare('format = "nginx"', per_batch=100), tmp_path / "state")
+    pipeline.start()
+    pipeline.until(lambda: pipeline.committed() > 1)
+    assert pipeline.kill_java() == 1
+    assert "Spark's Java ended" in pipeline.said()
+    assert "Traceback" not in pipeline.said()
+    assert pipeline.status()["state"] == "failed"
+    assert "Spark's Java ended" in pipeline.status()["error"]
+    pipeline.once()
+    _check(spark, logs, pipeline, 2_000)
+
+
+@pytest.mark.timeout(900)
 def test_ctrl_c_lets_it_finish_its_batch(spark: SparkSession, logs: Logs, tmp_path: Path) -> None:
     logs.send(*lines(2_000))
     pipeline = Pipeline(logs.declare('format = "nginx"', per_batch=100), tmp_path / "state")

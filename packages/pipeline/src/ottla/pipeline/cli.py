@@ -14,7 +14,7 @@ from ottla.client.commands import DEFAULT_BOOTSTRAP, show, show_json
 if TYPE_CHECKING:
     from ottla.pipeline.jobs.declaration import Job
 
-_STOPPING = "\nStopping after this batch; Ctrl+C again ends at once.\n"
+_STOPPING = "\nStopping after this batch, which has {:g} s for it; Ctrl+C again ends at once.\n"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 WRONG = 2
 """Exit code for declarations that are wrong."""
@@ -40,7 +40,7 @@ def pipeline() -> None:
 def run(file: Path, once: bool, quiet: bool) -> None:
     """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all is done."""
     from ottla.pipeline.errors import PipelineError
-    from ottla.pipeline.jobs.run import Run
+    from ottla.pipeline.jobs.run import FINISH_S, Run
     from ottla.pipeline.jobs.showing import Shown
     from ottla.pipeline.jobs.stopping import stop_on_signals
 
@@ -48,7 +48,7 @@ def run(file: Path, once: bool, quiet: bool) -> None:
     with Shown(once=once, quiet=quiet) as shown:
         run = Run(job, once=once, watch=shown.update)
         try:
-            with stop_on_signals(run.stopping, "" if quiet else _STOPPING):
+            with stop_on_signals(run.stopping, "" if quiet else _STOPPING.format(FINISH_S)):
                 run()
         except PipelineError as error:
             raise click.ClickException(str(error)) from None

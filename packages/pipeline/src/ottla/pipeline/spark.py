@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import warnings
@@ -17,6 +18,8 @@ from ottla.pipeline.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_ENDING_S = 2.0
+"""A process that was killed closes its connections a little before it is gone."""
 _QUIET = Path(__file__).with_name("log4j2.properties")
 
 DEFAULTS: Mapping[str, str] = {
@@ -96,6 +99,19 @@ def is_running() -> bool:
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession() is not None
+
+
+def has_ended(session: SparkSession) -> bool:
+    """Whether the Java that this process started is there no more; waits a moment for its end."""
+    gateway = getattr(session.sparkContext, "_gateway", None)
+    java: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if java is None:
+        return False
+    try:
+        java.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _name(given: str) -> str:

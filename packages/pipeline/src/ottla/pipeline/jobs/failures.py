@@ -33,9 +33,9 @@ class JavaGone(PipelineError):
 
 
 def is_java_gone(error: BaseException) -> bool:
-    """Whether Java itself is what failed, and not something that it tells of."""
+    """Whether Java itself is what failed, and not something that it tells of: that comes with its stack."""
     names = {each.__name__ for each in type(error).__mro__}
-    return "Py4JError" in names and "Py4JJavaError" not in names
+    return "Py4JError" in names and "Py4JJavaError" not in names and "Trace:" not in str(error)
 
 
 def is_slow_start(said: str) -> bool:

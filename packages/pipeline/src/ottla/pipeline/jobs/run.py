@@ -40,7 +40,7 @@ A count called `rows` says how many records the batch had, where Spark would cou
 _LOOK_S = 0.5
 _STARTS = 5
 """How often a query is begun: Spark waits ten seconds for a Python, and busy machines take longer."""
-_FINISH_S = 30.0
+FINISH_S = 30.0
 """How long a batch may go on when the pipeline is asked to stop; what is cut off is done again next time."""
 
 
@@ -72,7 +72,7 @@ class Run:
                 self._account.say("stopped")
                 raise
             except BaseException as error:
-                told = JavaGone() if is_java_gone(error) else None
+                told = JavaGone() if is_java_gone(error) or self._has_lost_java(error) else None
                 self._account.say("failed", one_line(told or error))
                 if told is not None:
                     raise told from error
@@ -140,18 +140,18 @@ class Run:
         Raises PipelineError for a query that failed, and what `meanwhile` raises; no query goes on then.
         """
         try:
-            while not self._is_over() and not self.stopping.is_set():
+            while not self._look_after() and not self.stopping.is_set():
                 if meanwhile is not None:
                     meanwhile()
                 self.stopping.wait(_LOOK_S)
         except Exception:
-            self._stop_queries()
+            self._stop_others()
             raise
         if self.stopping.is_set():
             self._stop_queries()
-            self._is_over()
+            self._look_after()
 
-    def _is_over(self) -> bool:
+    def _look_after(self) -> bool:
         """Look after the queries; return whether all have ended. Raises PipelineError for one that failed."""
         was_active = self._is_active()
         self._look()
@@ -225,13 +225,20 @@ class Run:
             self._begin(name)
 
     def _stop_queries(self) -> None:
-        until = time.monotonic() + _FINISH_S
+        until = time.monotonic() + FINISH_S
         stuck = [name for name, query in self._running.items() if not _is_stopped(query, until)]
         if stuck:
             raise PipelineError(
                 f"query {' and '.join(stuck)} went on with its batch though it was stopped; what is not done "
                 "of it comes again at the next start"
             )
+
+    def _stop_others(self) -> None:
+        """Stop what goes on where something failed: that is to be told, and not what it left behind."""
+        try:
+            self._stop_queries()
+        except PipelineError as error:
+            log.warning("%s", error)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -248,6 +255,13 @@ class Run:
             yield
         finally:
             lock.release()
+
+    def _has_lost_java(self, error: BaseException) -> bool:
+        if self._session is None or not isinstance(error, ConnectionError):
+            return False
+        from ottla.pipeline.spark import has_ended
+
+        return has_ended(self._session)
 
     def _end(self) -> None:
         if self._session is not None and not self._is_shared:
@@ -267,10 +281,16 @@ def _is_stopped(query: StreamingQuery, until: float) -> bool:
         if query.isActive:
             query.stop()
     except Exception:  # of Java's TimeoutException PySpark makes now this, now that
-        if query.isActive:
-            log.warning("a query does not stop", exc_info=True)
-        return not query.isActive
+        log.debug("a query does not stop", exc_info=True)
+        return not _goes_on(query)
     return True
+
+
+def _goes_on(query: StreamingQuery) -> bool:
+    try:
+        return bool(query.isActive)
+    except Exception:  # Java is gone, and its queries with it
+        return False
 
 
 def _is_busy(query: StreamingQuery) -> bool:
