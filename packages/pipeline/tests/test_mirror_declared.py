@@ -114,6 +114,31 @@ def test_both_engines_take_the_same_topics(topic: str, is_wanted: bool) -> None:
     assert but.matches(topic) == (is_wanted and topic != "orders-round")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "topic", "is_wanted"),
+    [
+        (r"(\w+)-\1", "a-a", True), (r"(\w+)-\1", "a-b", False), (r"(\w+)-\1", "tmp-tmp", False),
+        ("(?x) orders # and nothing else", "orders", True), ("(?x) orders # and no other", "orders2", False),
+    ],
+)  # fmt: skip
+def test_patterns_mean_the_same_as_parts_of_one(pattern: str, topic: str, is_wanted: bool) -> None:
+    source = {"bootstrap_servers": "a:9092", "pattern": pattern}
+    found = mirror(source=source, engine="spark", exclude=["(tmp|old)-.*", "(?x) x # y"])
+    assert list(found.inspect()) == []
+    assert found.wants(topic) == is_wanted
+    assert Wanted(pattern=found.pattern_without([])).matches(topic) == is_wanted
+
+
+@pytest.mark.parametrize("refused", [r"(a|b)-\1", "(?P<one>a)(?P=one)", "(?P<whole>x)"])
+def test_patterns_that_cannot_be_parts_of_one_are_refused_for_spark(refused: str) -> None:
+    source = {"bootstrap_servers": "a:9092", "pattern": "(?P<whole>.*)"}
+    assert list(mirror(source=source, exclude=[refused]).inspect()) == []
+    (found,) = mirror(source=source, exclude=[refused], engine="spark").inspect()
+    assert found.path[0] == "exclude"
+    (other,) = mirror(source=source, exclude=[refused, r"a\\1"], engine="spark").inspect()
+    assert other.path[0] == "exclude"
+
+
 SECURE = {
     "kafka.security.protocol": "SASL_SSL",
     "kafka.sasl.mechanism": "PLAIN",

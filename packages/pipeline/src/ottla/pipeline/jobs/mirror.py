@@ -12,7 +12,7 @@ from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table,
 from ottla.pipeline.jobs.inspecting import within
 from ottla.pipeline.jobs.mirroring.mapping import MAPPING_TOPIC
 from ottla.pipeline.jobs.mirroring.sides import Sides
-from ottla.pipeline.jobs.patterns import whole
+from ottla.pipeline.jobs.patterns import refers_back, whole
 from ottla.pipeline.jobs.target import Target, cluster_errors
 from ottla.protocol.topics import INTERNAL_TOPICS
 
@@ -79,9 +79,22 @@ class Mirror(Job):
             except re.error as error:
                 yield Mistake(path, f"is no regular expression: {error}")
                 return
+        if self.engine == "spark" and self.source.pattern is not None:
+            yield from self._inspect_joined()
         for number, name in enumerate(self.source.topics):
             if not self.wants(name):
                 yield Mistake(("source", "topics", number), "is excluded, internal, or the mirror's own")
+
+    def _inspect_joined(self) -> Iterator[Mistake]:
+        """Yield what is wrong with patterns that the data source takes as one."""
+        for number, text in enumerate(self.exclude):
+            if refers_back(text):
+                yield Mistake(("exclude", number), 'must not refer back to a group with engine = "spark"')
+                return
+        try:
+            re.compile(self.pattern_without(()))
+        except re.error as error:
+            yield Mistake(("exclude",), f'cannot be one with source.pattern, for engine = "spark": {error}')
 
     def _inspect_itself(self) -> Iterator[Mistake]:
         same = self.source.bootstrap_servers == self.target.bootstrap_servers

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from ottla.client.admin import TOPIC, Admin
+from ottla.client.admin import LATEST, TOPIC, Admin
 from ottla.client.cluster import NoSuchTopic, Topic
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.mirroring.spans import Spans
@@ -106,6 +106,7 @@ async def move_groups(
     """Commit for groups in the target what their places in the source became; return for how many.
 
     A group that has members in the target is left alone, and none is ever set back there: it has moved over.
+    None goes beyond the end of a copy: what the mapping has planned there may not be written yet.
     """
     moved = 0
     for group in await source.groups.list():
@@ -125,8 +126,16 @@ def translated(
     return {copy_of(each): offset for each, offset in found.items() if offset is not None}
 
 
+def not_beyond(
+    places: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return places, none of them behind the end of its partition."""
+    return {each: min(offset, ends[each]) for each, offset in places.items()}
+
+
 async def _move_group(target: Admin, group: str, wanted: Mapping[TopicPartition, int]) -> bool:
     try:
+        wanted = not_beyond(wanted, await target.offsets.find(dict.fromkeys(wanted, LATEST)))
         known = await target.groups.offsets(group, wanted) if wanted else []
         there = {each.partition: each.offset for each in known}
         ahead = {each: offset for each, offset in wanted.items() if there.get(each, -1) < offset}
