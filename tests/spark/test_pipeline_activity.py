@@ -150,7 +150,7 @@ def test_sessions_windows_and_late_events(spark: SparkSession, activity: Activit
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(3_600)
 def test_killed_in_the_middle(activity: Activity, rounds: int) -> None:
     values = list(events(COUNT))
     share = COUNT // (rounds + 1)

@@ -252,7 +252,7 @@ def test_alerts_fire_once_and_are_resolved_once(spark: SparkSession, watched: Wa
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(3_600)
 def test_killed_in_the_middle(spark: SparkSession, watched: Watched, rounds: int) -> None:
     values = list(metrics(COUNT))
     share = COUNT // (rounds + 1)

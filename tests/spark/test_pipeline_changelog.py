@@ -373,7 +373,7 @@ def test_killed_between_merging_and_committing(changed: Changed, tmp_path: Path)
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3_600)
 def test_killed_in_the_middle(spark: SparkSession, changed: Changed, rounds: int) -> None:
     each = 1_000
     values = list(changes(each * (rounds + 1)))

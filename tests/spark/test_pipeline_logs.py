@@ -392,7 +392,7 @@ def test_ctrl_c_lets_it_finish_its_batch(spark: SparkSession, logs: Logs, tmp_pa
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3_600)
 def test_killed_in_the_middle(spark: SparkSession, logs: Logs, tmp_path: Path, rounds: int) -> None:
     each = 2_000
     logs.send(*lines(each))
@@ -411,7 +411,7 @@ def test_killed_in_the_middle(spark: SparkSession, logs: Logs, tmp_path: Path, r
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3_600)
 def test_workers_and_broker_are_killed(
     spark: SparkSession, tmp_path: Path, fresh: Fresh, rounds: int
 ) -> None:

@@ -22,7 +22,7 @@ ROWS = 4_000
 AT_ONCE = 100
 FEW, MANY = 2, 10
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(3_600)
 
 
 @pytest.fixture
