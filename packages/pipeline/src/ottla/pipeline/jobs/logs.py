@@ -9,7 +9,7 @@ from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
 from ottla.pipeline.jobs.inspecting import within
 from ottla.pipeline.jobs.lake import Lake
-from ottla.pipeline.jobs.letters import dead_letters
+from ottla.pipeline.jobs.letters import begun_as, letters_by
 from ottla.pipeline.jobs.parsing import REASON, ROW, Parse
 from ottla.pipeline.jobs.topic_sink import TopicSink
 
@@ -82,14 +82,26 @@ class Logs(Job):
             return {name: int(count) for name, count in seen.get.items()}
 
         def bury() -> None:
-            if counts()["dead"]:
-                letters = dead_letters(parsed.where(~is_good), self.name)
-                self.dead_letters.write(letters, self.source, "dead-letters")
+            self._bury(run, parsed, batch_id, has_dead=counts()["dead"] > 0)
 
         # Bad lines go first: once Delta has the good ones, nothing of the batch is done again.
         rows = self._rows(observed.where(is_good))
         self.lake.append(rows, run.batch_key("main", batch_id), run.state("main"), before=bury)
         return counts() | {"rows": sum(counts().values())}
+
+    def _bury(self, run: Run, records: DataFrame, batch_id: int, *, has_dead: bool) -> None:
+        """Send the dead letters of a batch; where they are sent exactly once, none again and none less.
+
+        A batch may be done again after `parse` was mended. Were its letters those of the new declaration, the
+        sink would find other rows than before in tasks that had sent theirs: it refuses that, at each start;
+        and were it told not to look, it would drop those that are bad only now. So the earlier ones come
+        again as they were, and the new ones have a write of their own.
+        """
+        declared = [self.parse] if has_dead else []
+        if self.dead_letters.is_exactly_once(self.source):
+            declared = begun_as(run.state("dead-letters"), batch_id, self.parse, has_dead=has_dead)
+        for at, letters in enumerate(letters_by(declared, records, self.name)):
+            self.dead_letters.write(letters, self.source, f"dead-letters-{at}" if at else "dead-letters")
 
     def _rows(self, good: DataFrame) -> DataFrame:
         from pyspark.sql import functions

@@ -38,6 +38,12 @@ class TopicSink(Table):
             if str(error) not in {each.message for each in source.inspect()}:
                 yield Mistake(("options",), str(error))
 
+    def is_exactly_once(self, source: Topics) -> bool:
+        """Whether the broker's transactions keep records from coming twice."""
+        from ottla.pipeline.sink.config import SinkConfig
+
+        return SinkConfig.of(self.sink_options(source)).delivery == "exactly-once"
+
     def sink_options(self, source: Topics) -> dict[str, str]:
         """Return the options for `write` and `writeStream`, beside a source."""
         said = {"topic": self.topic, "delivery": self.delivery}
