@@ -15,6 +15,7 @@ from pyspark.sql.functions import lit, udf
 
 from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
+from peers.spark import with_patience
 from peers.topics import Sent, Topics
 from spark.copying import Copying, arrived
 
@@ -78,14 +79,13 @@ class Copy:
 
     def run(self, rows: DataFrame) -> None:
         """Write what is there now."""
-        query = (
+        writer = (
             rows.writeStream.format("ottla")
             .options(**self.options, topic=self.target, delivery="exactly-once")
             .option("checkpointLocation", str(self.folder))
             .trigger(availableNow=True)
-            .start()
         )
-        self.finish(query)
+        with_patience(lambda: self.finish(writer.start()))
 
     def finish(self, query: object) -> None:
         try:
