@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs import delta_files
-from ottla.pipeline.jobs.delta_files import Layout, layout_of, partitions, write_rows
+from ottla.pipeline.jobs.delta_files import (
+    Layout,
+    Limits,
+    gathered,
+    layout_of,
+    partitions,
+    write_rows,
+    writing,
+)
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -67,7 +77,26 @@ def test_all_kinds_of_partitions_come_back(tmp_path: Path) -> None:
     files = write_rows([pa.RecordBatch.from_pylist(rows, schema)], layout_of(table, table.table_uri))
     assert len(files) == len(rows)
     assert sorted(_commit(table, files), key=lambda each: each["n"]) == rows
-    assert table.vacuum(0, dry_run=True, enforce_retention_duration=False) == [], "no file is unknown"
+    assert _unknown(tmp_path) == []
+
+
+def _unknown(path: Path) -> list[str]:
+    """Return what the vacuum of the how-to would remove, were everything old."""
+    table = deltalake.DeltaTable(str(path))
+    found: list[str] = table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True)
+    return found
+
+
+def test_files_that_no_commit_names_are_removed_by_vacuum(tmp_path: Path) -> None:
+    table = _table(tmp_path, pa.schema([("day", pa.string()), ("n", pa.int64())]), "day")
+    layout = layout_of(table, str(tmp_path))
+    rows = [pa.RecordBatch.from_pylist([{"day": "a b", "n": n}], layout.schema) for n in range(2)]
+    lost, named = (write_rows([each], layout) for each in rows)
+    _commit(table, named)
+    assert [unquote(each) for each in _unknown(tmp_path)] == [unquote(lost[0]["path"])]
+    deltalake.DeltaTable(str(tmp_path)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert _written(tmp_path) == [1]
+    assert deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table()["n"].to_pylist() == [1]
 
 
 def test_empty_text_is_no_partition_of_its_own() -> None:
@@ -78,37 +107,58 @@ def test_empty_text_is_no_partition_of_its_own() -> None:
     ]
 
 
-def test_memory_files_and_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_files, "HELD_BYTES", 8_000)
-    monkeypatch.setattr(delta_files, "FILE_BYTES", 30_000)
-    monkeypatch.setattr(delta_files, "OPEN_FILES", 2)
+def test_memory_files_and_row_groups_are_bounded(tmp_path: Path) -> None:
+    schema = pa.schema([("day", pa.string()), ("n", pa.int64()), ("text", pa.string())])
+    table = _table(tmp_path, schema, "day")
+    limits = Limits(held_bytes=1 << 20, file_bytes=2 << 20)
+    before = pa.total_allocated_bytes()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for at in range(100):
+            rows = range(at * 100, at * 100 + 100)
+            texts = [secrets.token_hex(500) for _ in rows]
+            assert pa.total_allocated_bytes() - before < 1.5 * limits.held_bytes, "the rest is in files"
+            yield pa.record_batch([[f"{n // 4_000}" for n in rows], rows, texts], schema=schema)
+
+    files = write_rows(batches(), layout_of(table, str(tmp_path)), limits)
+    assert len(files) > 3
+    assert max(each["size"] for each in files) < limits.file_bytes + 2 * limits.held_bytes
+    assert Counter(each["n"] for each in _commit(table, files)) == Counter(range(10_000))
+
+
+def test_a_partition_whose_rows_come_together_is_one_file(tmp_path: Path) -> None:
     schema = pa.schema([("day", pa.string()), ("n", pa.int64())])
     table = _table(tmp_path, schema, "day")
-    layout = layout_of(table, str(tmp_path))
-    read = 0
+    rows = pa.table({"day": [f"{n // 7}" for n in range(1_000)], "n": range(1_000)}, schema)
+    files = write_rows(rows.to_batches(max_chunksize=10), layout_of(table, str(tmp_path)))
+    assert sorted(_written(tmp_path)) == [6, *[7] * 142]
+    assert sorted(each["n"] for each in _commit(table, files)) == list(range(1_000))
 
-    def batches() -> Any:
-        nonlocal read
-        for at in range(100):
-            rows = [{"day": f"{n % 3}", "n": n} for n in range(at * 300, at * 300 + 300)]
-            read += 300
-            assert read - sum(_written(tmp_path)) <= 8_000 // 8 + 30_000 // 8 * 3, "the rest is in files"
-            yield pa.RecordBatch.from_pylist(rows, schema)
 
-    files = write_rows(batches(), layout)
-    assert len(files) > 3
-    assert max(each["size"] for each in files) < 45_000
-    assert Counter(each["n"] for each in _commit(table, files)) == Counter(range(30_000))
+def test_rows_of_a_partition_keep_their_order() -> None:
+    rows = pa.table({"day": [f"{n * 7 % 10}" for n in range(1_000)], "n": range(1_000)})
+    found = list(partitions(rows, ["day"]))
+    assert [values for values, _ in found] == [(f"{n * 7 % 10}",) for n in range(10)], "as they began"
+    assert [some["n"].to_pylist() for _, some in found] == [list(range(n, 1_000, 10)) for n in range(10)]
+
+
+def test_small_tables_count_for_more_than_their_values() -> None:
+    small = pa.table({"n": [1], "more": [2]})
+    assert [len(some) for some in gathered([small] * 25, 20 << 10)] == [10, 10, 5]
+    large = pa.table({"n": range(10_000)})
+    assert [len(some) for some in gathered([large] * 3, 100_000)] == [20_000, 10_000]
 
 
 def _written(folder: Path) -> list[int]:
     return [pq.read_metadata(each).num_rows for each in folder.rglob("*.parquet")]
 
 
-def test_no_rows_are_no_files(tmp_path: Path) -> None:
-    table = _table(tmp_path, pa.schema([("n", pa.int64())]))
-    layout = layout_of(table, str(tmp_path))
-    (said,) = delta_files.writing(layout)(iter(()))
+@pytest.mark.parametrize("partition_by", [[], ["day"]])
+@pytest.mark.parametrize("batches", [0, 1])
+def test_no_rows_are_no_files(tmp_path: Path, partition_by: list[str], batches: int) -> None:
+    schema = pa.schema([("day", pa.string()), ("n", pa.int64())])
+    layout = layout_of(_table(tmp_path, schema, *partition_by), str(tmp_path))
+    (said,) = writing(layout)(iter([pa.RecordBatch.from_pylist([], schema)] * batches))
     assert said.num_rows == 0
     assert list(tmp_path.rglob("*.parquet")) == []
 

@@ -2,51 +2,105 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import Row
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs import lake
+from ottla.pipeline.jobs.delta_table import unfit
 from ottla.pipeline.jobs.lake import Lake
 from ottla.pipeline.jobs.state import BatchKey, StateFile
 
-pytest.importorskip("deltalake")
+deltalake = pytest.importorskip("deltalake")
 
 
 SCHEMA = pa.schema([("day", pa.string()), ("n", pa.int64())])
 
 
+class Spark:
+    """What the lake wants of a session."""
+
+    def createDataFrame(self, rows: list[Any], schema: pa.Schema) -> Frame:  # noqa: N802 - Spark's name
+        """Return rows as a batch has them, of which there are none."""
+        assert (rows, schema) == ([], SCHEMA)
+        return Frame()
+
+
 class Frame:
-    """What the lake wants of a batch, with a task for each row."""
+    """What the lake wants of a batch, with two tasks that have every other row."""
 
     columns = tuple(SCHEMA.names)
     schema = SCHEMA
+    sparkSession = Spark()  # noqa: N815 - Spark's name
 
     def __init__(self, *rows: dict[str, Any]) -> None:
-        self._tasks = [[pa.RecordBatch.from_pylist([row], SCHEMA)] for row in rows] or [[]]
+        self._tasks = [pa.Table.from_pylist(list(some), SCHEMA) for some in (rows[::2], rows[1::2])]
         self.looked_at = 0
-        done = SimpleNamespace(save=self._look)
-        self.write = SimpleNamespace(format=lambda name: SimpleNamespace(mode=lambda mode: done))
-        empty = SimpleNamespace(toArrow=lambda: pa.Table.from_pylist([], SCHEMA))
-        self.sparkSession = SimpleNamespace(createDataFrame=lambda rows, schema: empty)
 
-    def mapInArrow(self, function: Any, schema: str) -> Any:  # noqa: N802 - Spark's name
-        """Give each task to a function when what it returns is asked for."""
-        return SimpleNamespace(collect=lambda: [*self._collected(function)])
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        """Return all rows."""
+        return pa.concat_tables(self._tasks)
 
-    def _collected(self, function: Any) -> Iterator[SimpleNamespace]:
-        self._look()
-        for task in self._tasks:
-            for batch in function(iter(task)):
-                yield from (SimpleNamespace(**row) for row in batch.to_pylist())
+    def sortWithinPartitions(self, *names: str) -> Frame:  # noqa: N802 - Spark's name
+        """Sort the rows of each task."""
+        by = [(name.strip("`"), "ascending") for name in names]
+        self._tasks = [some.sort_by(by) for some in self._tasks]
+        return self
 
-    def _look(self) -> None:
+    def mapInArrow(self, function: Any, schema: str) -> Said:  # noqa: N802 - Spark's name
+        """Give the rows of each task to a function when what it says is asked for."""
+        return Said(self, function)
+
+    def tasks(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Look at the rows, in batches of two."""
         self.looked_at += 1
+        return (iter(some.to_batches(max_chunksize=2)) for some in self._tasks)
+
+    @property
+    def write(self) -> Nowhere:
+        """Look at the rows, and keep none."""
+        return Nowhere(self)
+
+
+@dataclass
+class Said:
+    """What a function says of the rows of a batch."""
+
+    frame: Frame
+    function: Any
+
+    def collect(self) -> list[Row]:
+        """Let tasks do it."""
+        said = [each for task in self.frame.tasks() for each in self.function(task)]
+        return [Row(**row) for each in said for row in each.to_pylist()]
+
+
+@dataclass
+class Nowhere:
+    """Spark's writer to its `noop`."""
+
+    frame: Frame
+
+    def format(self, name: str) -> Nowhere:
+        """Take no other format."""
+        assert name == "noop"
+        return self
+
+    def mode(self, name: str) -> Nowhere:
+        """Take any mode."""
+        return self
+
+    def save(self) -> None:
+        """Look at the rows."""
+        self.frame.tasks()
 
 
 @pytest.fixture
@@ -91,16 +145,42 @@ def test_an_empty_batch_makes_the_table_and_no_commit_after(tmp_path: Path, begu
     assert found.version() == 0
 
 
-def test_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake, "_has_delta", lambda: False)
-    table = Lake(path=str(tmp_path), partition_by=["Batch"])
-    assert [(each.where, each.message.split(":")[0]) for each in table.inspect()] == [
-        ("partition_by", "'batch' is taken")
-    ]
-    table = Lake(path=str(tmp_path), format="delta", partition_by=["batch"])
-    assert [(each.where, each.message.split(":")[0]) for each in table.inspect()] == [
-        ("format", "delta needs a library")
-    ]
+def test_partitions_have_a_file_of_each_task(tmp_path: Path, begun: StateFile) -> None:
+    table = Lake(path=str(tmp_path / "t"), format="delta", partition_by=["day"])
+    table.append(Frame(*({"day": f"{n // 2 % 3}", "n": n} for n in range(60))), BatchKey("a", 0), begun)
+    for day in range(3):
+        files = list((tmp_path / "t" / f"day={day}").iterdir())
+        assert [pq.read_metadata(each).num_rows for each in files] == [10, 10]
+    assert _rows(table) == list(range(60))
+
+
+def test_what_cannot_be(tmp_path: Path) -> None:
+    assert _mistakes(Lake(path=str(tmp_path), partition_by=["Batch"])) == ["partition_by: 'batch' is taken"]
+    assert _mistakes(Lake(path=str(tmp_path), format="delta", partition_by=["batch"])) == []
+
+
+def _mistakes(table: Lake) -> list[str]:
+    return [f"{each.where}: {each.message.split(':')[0]}" for each in table.inspect()]
+
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None
+from ottla.pipeline.jobs.delta_table import need_delta
+from ottla.pipeline.jobs.lake import Lake
+print([each.message for each in Lake(path="x", format="delta").inspect()])
+need_delta()
+"""
+
+
+@pytest.mark.parametrize("library", ["deltalake", "pandas"])
+def test_without_its_libraries_it_says_how_to_have_them(library: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT, library], capture_output=True, text=True, timeout=60
+    )
+    how = "pip install 'ottla-pipeline[delta]'"
+    assert found.stdout == f"{[f'delta needs a library: {how}']}\n"
+    assert found.stderr.endswith(f"PipelineError: Delta tables need a library: {how}\n")
 
 
 def test_columns_that_cannot_be_beside_others(tmp_path: Path) -> None:
@@ -115,8 +195,8 @@ def test_a_table_that_cannot_take_the_rows_says_why(tmp_path: Path, begun: State
     table.append(Frame({"day": "a", "n": 1}), BatchKey("a", 0), begun)
     made = table.delta()
     assert made is not None
-    assert [*lake.unfit(made, ["day", "n"], ["day"]), *lake.unfit(made, ["n"], [])] == []
-    found = [*lake.unfit(made, ["day", "n", "Other"], ["n"])]
+    assert [*unfit(made, ["day", "n"], ["day"]), *unfit(made, ["n"], [])] == []
+    found = [*unfit(made, ["day", "n", "Other"], ["n"])]
     assert [each.split(";")[0] for each in found] == [
         "has no column 'Other'",
         "is partitioned by ['day'], and partition_by says ['n']: choose another path",
@@ -127,12 +207,19 @@ def test_a_table_that_cannot_take_the_rows_says_why(tmp_path: Path, begun: State
     assert _rows(table) == [1]
 
 
+@pytest.mark.parametrize(("mode", "said"), [("none", []), ("name", ["has delta.columnMapping.mode"])])
+def test_columns_with_other_names_in_files_are_refused(tmp_path: Path, mode: str, said: list[str]) -> None:
+    settings = {"delta.columnMapping.mode": mode}
+    table = deltalake.DeltaTable.create(str(tmp_path), SCHEMA, configuration=settings)
+    assert [each.split(",")[0] for each in unfit(table, SCHEMA.names, [])] == said
+
+
 def test_where_a_batch_was_begun_is_known_by_all_that_come_after(tmp_path: Path, begun: StateFile) -> None:
     one, other = (Lake(path=str(tmp_path / name), format="delta", partition_by=["day"]) for name in "ab")
-    assert one.begun_in(BatchKey("a", 0), begun) == (one,), "a checkpoint may be older than what is kept"
+    assert one.begun_in(BatchKey("a", 0), begun) == one, "a checkpoint may be older than what is kept"
     one.append(Frame({"day": "a", "n": 0}), BatchKey("a", 0), begun)
-    assert other.begun_in(BatchKey("a", 0), begun) == (one,)
-    assert other.begun_in(BatchKey("a", 1), begun) == ()
+    assert other.begun_in(BatchKey("a", 0), begun) == one
+    assert other.begun_in(BatchKey("a", 1), begun) is None
 
 
 def test_a_batch_is_in_one_table_also_where_another_is_declared_in_between(

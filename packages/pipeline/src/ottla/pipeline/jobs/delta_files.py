@@ -1,7 +1,7 @@
 """Rows as files of a Delta table, written by the tasks that have the rows; whoever commits needs only names.
 
-A file is part of the table once a commit names it. What a task wrote that failed is never named; `vacuum`
-of Delta removes it.
+A file is part of the table once a commit names it. What a task wrote that failed is never named; a full
+vacuum of Delta removes it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -24,22 +26,31 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.fs import FileSystem
 
-HELD_BYTES = 64 << 20
-"""What a task holds in memory before it writes, over all partitions."""
-FILE_BYTES = 128 << 20
-"""How large a file grows."""
-OPEN_FILES = 32
-"""How many files a task has open, one for each partition."""
 FILES = "path string, size long, partitions string, stats string"
 """What tasks say of their files, in Spark's words."""
 
 _FILES = pa.schema(
     [("path", pa.string()), ("size", pa.int64()), ("partitions", pa.string()), ("stats", pa.string())]
 )
+_COLUMN_BYTES = 1 << 10
+"""What a column of a table takes in memory without its values."""
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 Values = tuple[str | None, ...]
 """The partition of a file, as Delta writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a task takes at a time."""
+
+    held_bytes: int = 64 << 20
+    """What it holds in memory before it writes: a row group."""
+    file_bytes: int = 128 << 20
+    """How large a file grows, and by a row group more."""
+
+
+_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,13 @@ class Layout:
     def columns(self) -> pa.Schema:
         """Return what is in the files."""
         return pa.schema([field for field in self.schema if field.name not in self.partition_by])
+
+    def path_of(self, values: Values) -> str:
+        """Return where a new file of a partition goes."""
+        named = zip(self.partition_by, values, strict=True)
+        folders = [f"{quote(name, safe='')}={_NULL if text is None else quote(text, safe='')}"
+                   for name, text in named]  # fmt: skip
+        return "/".join([*folders, f"part-{secrets.token_hex(16)}.snappy.parquet"])
 
     def fitted(self, rows: pa.RecordBatch) -> pa.Table:
         """Return rows with the types of the table; null for columns that they do not have.
@@ -86,16 +104,22 @@ def writing(layout: Layout) -> Any:
     return write
 
 
-def write_rows(batches: Iterable[pa.RecordBatch], layout: Layout) -> list[dict[str, Any]]:
-    """Write rows into files, with bounded memory; return what is to be said of the files."""
+def write_rows(
+    batches: Iterable[pa.RecordBatch], layout: Layout, limits: Limits = _LIMITS
+) -> list[dict[str, Any]]:
+    """Write rows into files, with bounded memory; return what is to be said of the files.
+
+    One file is open at a time, and ends where another partition begins. So the rows of a partition should
+    come together: there is a file for each partition then, and else there are more.
+    """
     from deltalake.fs import DeltaStorageHandler
     from pyarrow.fs import PyFileSystem
 
-    files = _Files(layout, PyFileSystem(DeltaStorageHandler(layout.uri)))
-    for batch in batches:
-        for values, rows in partitions(layout.fitted(batch), layout.partition_by):
-            files.add(values, rows)
-    return files.finish()
+    writer = _Writer(PyFileSystem(DeltaStorageHandler(layout.uri)), layout, limits)
+    fitted = (layout.fitted(batch) for batch in batches if batch.num_rows)
+    parts = (part for rows in fitted for part in partitions(rows, layout.partition_by))
+    runs = groupby(parts, key=itemgetter(0))
+    return [file for values, run in runs for file in writer.files(values, map(itemgetter(1), run))]
 
 
 def partitions(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
@@ -106,10 +130,13 @@ def partitions(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, p
     keys = [str(at) for at in range(len(names))]
     texts = [_texts(rows.column(name)) for name in names]
     numbered = pa.table([*texts, pa.array(range(rows.num_rows), pa.int64())], names=[*keys, "at"])
-    groups = numbered.group_by(keys, use_threads=False).aggregate([("at", "list")])
-    rows = rows.drop_columns(list(names))
-    for at in range(groups.num_rows):
-        yield tuple(groups[key][at].as_py() for key in keys), rows.take(groups["at_list"][at].values)
+    groups = numbered.group_by(keys, use_threads=False).aggregate([("at", "list"), ("at", "count")])
+    # Taken at once and cut: to take a thousand times a few rows is a hundred times slower.
+    rows = rows.drop_columns(list(names)).take(pc.list_flatten(groups["at_list"]))
+    ends = pc.cumulative_sum(groups["at_count"]).to_pylist()
+    for at, end in enumerate(ends):
+        count = groups["at_count"][at].as_py()
+        yield tuple(groups[key][at].as_py() for key in keys), rows.slice(end - count, count)
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -120,63 +147,51 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
-class _Files:
-    """The files of a task."""
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Where a task writes, and how."""
 
-    def __init__(self, layout: Layout, store: FileSystem) -> None:
-        self._layout = layout
-        self._columns = layout.columns()
-        self._store = store
-        self._held: dict[Values, list[pa.Table]] = {}
-        self._bytes: dict[Values, int] = {}
-        self._open: dict[Values, _File] = {}
-        self._done: list[dict[str, Any]] = []
+    store: FileSystem
+    layout: Layout
+    limits: Limits
 
-    def add(self, values: Values, rows: pa.Table) -> None:
-        """Take rows of a partition; write those of the partition with the most when too many are held."""
-        self._held.setdefault(values, []).append(rows)
-        self._bytes[values] = self._bytes.get(values, 0) + rows.nbytes
-        while sum(self._bytes.values()) > HELD_BYTES:
-            self._write(max(self._bytes, key=self._bytes.__getitem__))
+    def files(self, values: Values, parts: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
+        """Write the rows of a partition; yield what is to be said of each file."""
+        file: _File | None = None
+        for rows in gathered(parts, self.limits.held_bytes):
+            file = file or _File(self.store, self.layout, values)
+            size = file.write(rows)
+            del rows  # or the next ones would be held beside these
+            if size >= self.limits.file_bytes:
+                yield file.close()
+                file = None
+        if file is not None:
+            yield file.close()
 
-    def finish(self) -> list[dict[str, Any]]:
-        """Write all that is held, and return what is to be said of all files."""
-        for values in list(self._held):
-            self._write(values)
-        for values in list(self._open):
-            self._close(values)
-        return self._done
 
-    def _write(self, values: Values) -> None:
-        rows = pa.concat_tables(self._held.pop(values))
-        del self._bytes[values]
-        if values not in self._open:
-            if len(self._open) >= OPEN_FILES:
-                self._close(next(iter(self._open)))
-            self._open[values] = _File(self._store, self._columns, self._name(values))
-        if self._open[values].write(rows) >= FILE_BYTES:
-            self._close(values)
-
-    def _close(self, values: Values) -> None:
-        path, size, stats = self._open.pop(values).close()
-        partition = dict(zip(self._layout.partition_by, values, strict=True))
-        self._done.append({"path": path, "size": size, "partitions": json.dumps(partition), "stats": stats})
-
-    def _name(self, values: Values) -> str:
-        named = zip(self._layout.partition_by, values, strict=True)
-        folders = [f"{quote(name, safe='')}={_NULL if text is None else quote(text, safe='')}"
-                   for name, text in named]  # fmt: skip
-        return "/".join([*folders, f"part-{secrets.token_hex(16)}.snappy.parquet"])
+def gathered(parts: Iterable[pa.Table], held_bytes: int) -> Iterator[pa.Table]:
+    """Yield rows in tables that take so much memory, each as soon as it does; the last one takes less."""
+    held: list[pa.Table] = []
+    size = 0
+    for rows in parts:
+        held.append(rows)
+        size += rows.nbytes + _COLUMN_BYTES * rows.num_columns
+        if size >= held_bytes:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables(held)
 
 
 class _File:
     """A Parquet file that is being written. It is there when it is closed."""
 
-    def __init__(self, store: FileSystem, columns: pa.Schema, path: str) -> None:
-        self._path = path
-        self._sink = store.open_output_stream(path)
-        self._writer = pq.ParquetWriter(self._sink, columns, compression="snappy")
-        self._stats = Stats(columns)
+    def __init__(self, store: FileSystem, layout: Layout, values: Values) -> None:
+        self._partition = dict(zip(layout.partition_by, values, strict=True))
+        self._path = layout.path_of(values)
+        self._sink = store.open_output_stream(self._path)
+        self._writer = pq.ParquetWriter(self._sink, layout.columns(), compression="snappy")
+        self._stats = Stats(layout.columns())
 
     def write(self, rows: pa.Table) -> int:
         """Write rows, and return how many bytes the file has."""
@@ -184,9 +199,10 @@ class _File:
         self._stats.add(rows)
         return int(self._sink.tell())
 
-    def close(self) -> tuple[str, int, str]:
-        """End the file; return its path, its bytes and what the log says of its rows."""
+    def close(self) -> dict[str, Any]:
+        """End the file; return what is to be said of it."""
         self._writer.close()
         size = int(self._sink.tell())
         self._sink.close()
-        return self._path, size, self._stats.as_json()
+        partition, stats = json.dumps(self._partition), self._stats.as_json()
+        return {"path": self._path, "size": size, "partitions": partition, "stats": stats}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from ottla.pipeline.jobs.changes.expressions import DELETED, ROW, SAID
-from ottla.pipeline.jobs.lake import Lake, need_delta
+from ottla.pipeline.jobs.delta_table import need_delta
+from ottla.pipeline.jobs.lake import Lake
 
 if TYPE_CHECKING:
     import pyarrow as pa
