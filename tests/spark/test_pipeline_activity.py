@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.jobs.reading import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
@@ -166,3 +167,25 @@ def test_killed_in_the_middle(activity: Activity, rounds: int) -> None:
         activity.send(values[number * share : (number + 1) * share if number < rounds else None])
     activity.flush()
     _check(activity, "delta", values, pipeline.once()["queries"])
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.timeout(3_600)
+def test_workers_and_broker_are_killed(tmp_path: Path, fresh: Fresh, rounds: int) -> None:
+    values = list(events(COUNT))
+    share = COUNT // (rounds + 1)
+    with BrokerProcess(tmp_path / "broker") as broker, Topics(broker.bootstrap_servers) as topics:
+        activity = Activity(tmp_path, topics, fresh)
+        activity.send(values[:share])
+        pipeline = Pipeline(activity.declare("delta", per_batch=100), activity.checkpoint)
+        pipeline.start()
+        for number in range(1, rounds + 1):
+            done = pipeline.committed("sessions")
+            pipeline.until(lambda done=done: pipeline.committed("sessions") > done)  # type: ignore[misc]
+            pipeline.until(pipeline.kill_worker)
+            broker.kill()
+            broker.start()
+            activity.send(values[number * share : (number + 1) * share if number < rounds else None])
+        activity.flush()
+        assert pipeline.stop() == 0
+        _check(activity, "delta", values, pipeline.once()["queries"])

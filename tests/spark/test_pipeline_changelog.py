@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.changes.expressions import DELETED, IGNORED, ROW, SAID
 from ottla.pipeline.jobs.changes.forms import Changes
@@ -390,3 +391,25 @@ def test_killed_in_the_middle(spark: SparkSession, changed: Changed, rounds: int
     _check(changed, values, pipeline.once()["queries"]["main"]["counts"])
     dead = _truth(values)[1]
     assert len(changed.letters(spark)) == dead, "letters may come twice, and say their place"
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.timeout(3_600)
+def test_workers_and_broker_are_killed(tmp_path: Path, fresh: Fresh, rounds: int) -> None:
+    each = 1_000
+    values = list(changes(each * (rounds + 1)))
+    with BrokerProcess(tmp_path / "broker") as broker, Topics(broker.bootstrap_servers) as topics:
+        changed = Changed(tmp_path, topics, fresh)
+        changed.send(values[:each])
+        pipeline = Pipeline(changed.declare(per_batch=250), changed.checkpoint)
+        pipeline.start()
+        for number in range(1, rounds + 1):
+            done = pipeline.committed()
+            pipeline.until(lambda done=done: pipeline.committed() > done)  # type: ignore[misc]
+            pipeline.until(pipeline.kill_worker)
+            broker.kill()
+            broker.start()
+            changed.send(values[number * each : (number + 1) * each])
+        pipeline.until(lambda: pipeline.committed() >= 4 * (rounds + 1))
+        assert pipeline.stop() == 0
+        _check(changed, values, pipeline.once()["queries"]["main"]["counts"])
