@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     from confluent_kafka.admin import AdminClient, NewTopic
     from kafka import KafkaConsumer
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ class PythonMember:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=100,
-            session_timeout_ms=6_000,
+            session_timeout_ms=30_000,  # its heartbeats wait for this thread, which a busy machine may starve
             metadata_max_age_ms=1_000,  # who joined before it knew the topic looks again soon
         )
         self.values: list[bytes] = []
