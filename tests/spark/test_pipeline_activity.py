@@ -181,11 +181,12 @@ def test_workers_and_broker_are_killed(tmp_path: Path, fresh: Fresh, rounds: int
         pipeline.start()
         for number in range(1, rounds + 1):
             done = pipeline.committed("sessions")
+            # Before the kills: there has to be work left that somebody may be killed at.
+            activity.send(values[number * share : (number + 1) * share if number < rounds else None])
             pipeline.until(lambda done=done: pipeline.committed("sessions") > done)  # type: ignore[misc]
             pipeline.until(pipeline.kill_worker)
             broker.kill()
             broker.start()
-            activity.send(values[number * share : (number + 1) * share if number < rounds else None])
         activity.flush()
         assert pipeline.stop() == 0
         _check(activity, "delta", values, pipeline.once()["queries"])

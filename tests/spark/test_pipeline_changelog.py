@@ -405,11 +405,12 @@ def test_workers_and_broker_are_killed(tmp_path: Path, fresh: Fresh, rounds: int
         pipeline.start()
         for number in range(1, rounds + 1):
             done = pipeline.committed()
+            # Before the kills: there has to be work left that somebody may be killed at.
+            changed.send(values[number * each : (number + 1) * each])
             pipeline.until(lambda done=done: pipeline.committed() > done)  # type: ignore[misc]
             pipeline.until(pipeline.kill_worker)
             broker.kill()
             broker.start()
-            changed.send(values[number * each : (number + 1) * each])
         pipeline.until(lambda: pipeline.committed() >= 4 * (rounds + 1))
         assert pipeline.stop() == 0
         _check(changed, values, pipeline.once()["queries"]["main"]["counts"])

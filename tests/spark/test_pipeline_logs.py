@@ -422,11 +422,13 @@ def test_workers_and_broker_are_killed(
         pipeline = Pipeline(logs.declare('format = "nginx"', per_batch=250), tmp_path / "state")
         pipeline.start()
         for number in range(rounds):
-            pipeline.until(lambda number=number: pipeline.committed() > 4 * number)  # type: ignore[misc]
+            done = pipeline.committed()
+            # Before the kills: there has to be work left that somebody may be killed at.
+            logs.send(*list(lines(each * (number + 2)))[each * (number + 1) :])
+            pipeline.until(lambda done=done: pipeline.committed() > done)  # type: ignore[misc]
             pipeline.until(pipeline.kill_worker)
             broker.kill()
             broker.start()
-            logs.send(*list(lines(each * (number + 2)))[each * (number + 1) :])
         pipeline.until(lambda: pipeline.committed() >= 4 * (rounds + 1))
         assert pipeline.stop() == 0
         pipeline.once()
