@@ -92,8 +92,10 @@ def into_noop(table: DataFrame) -> None:
 
 
 @contextmanager
-def broker(name: str, folder: Path) -> Iterator[Contender]:
-    with (apache_kafka if name == "kafka" else ottla)(folder, _SETTINGS) as running:
+def broker(name: str, folder: Path, *, quick: bool) -> Iterator[Contender]:
+    # A tenth of the records has to fill segments, too: only closed ones are read.
+    settings = _SETTINGS | ({"log.segment.bytes": str(1024 * 1024)} if quick else {})
+    with (apache_kafka if name == "kafka" else ottla)(folder, settings) as running:
         yield running
 
 
@@ -130,7 +132,8 @@ def main(arguments: list[str]) -> int:
     found = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with spark_session(folder) as spark, broker(options.broker, folder) as contender:
+        opened = broker(options.broker, folder, quick=options.quick)
+        with spark_session(folder) as spark, opened as contender:
             for codec in options.codec or ("none", "lz4"):
                 for size, count in COUNTS.items():
                     count = count // 10 if options.quick else count
