@@ -11,9 +11,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
+
+from ottla.broker.testing import BrokerProcess
+from ottla.pipeline.jobs.logs import Logs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ottla.pipeline.jobs.run import Run
 
 LIMIT_S = 600.0
 """How long anything may take: a Spark begins in ten seconds, or in two minutes where the machine is busy."""
@@ -69,6 +77,15 @@ class Pipeline:
         os.killpg(self._running.pid, signal.SIGINT)
         return self._running.wait(LIMIT_S)
 
+    def kill_worker_and(self, broker: BrokerProcess, send: Callable[[], object], query: str = "main") -> None:
+        """Kill a worker and the broker amid work: `send` gives it some, and a batch of it is waited for."""
+        done = self.committed(query)
+        send()
+        self.until(lambda: self.committed(query) > done)
+        self.until(self.kill_worker)
+        broker.kill()
+        broker.start()
+
     def kill_java(self) -> int:
         """Kill Spark's Java alone, and return the exit code that this has."""
         assert self._running is not None
@@ -116,6 +133,18 @@ class Pipeline:
 
 
 _OTTLA = (sys.executable, "-c", "from ottla.client.cli import main; main()", "pipeline")
+
+
+class FailingLogs(Logs):
+    """Fails after its second batch was written, dead letters and all, and before Spark knows."""
+
+    kind: Literal["logs"]
+
+    def _write(self, run: Run, parsed: DataFrame, batch_id: int) -> dict[str, int]:
+        counts = super()._write(run, parsed, batch_id)
+        if batch_id == 1:
+            raise OSError("the power is gone")
+        return counts
 
 
 def _is_worker(process: psutil.Process) -> bool:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,13 +181,8 @@ def test_workers_and_broker_are_killed(tmp_path: Path, fresh: Fresh, rounds: int
         pipeline = Pipeline(activity.declare("delta", per_batch=100), activity.checkpoint)
         pipeline.start()
         for number in range(1, rounds + 1):
-            done = pipeline.committed("sessions")
-            # Before the kills: there has to be work left that somebody may be killed at.
-            activity.send(values[number * share : (number + 1) * share if number < rounds else None])
-            pipeline.until(lambda done=done: pipeline.committed("sessions") > done)  # type: ignore[misc]
-            pipeline.until(pipeline.kill_worker)
-            broker.kill()
-            broker.start()
+            more = values[number * share : (number + 1) * share if number < rounds else None]
+            pipeline.kill_worker_and(broker, partial(activity.send, more), "sessions")
         activity.flush()
         assert pipeline.stop() == 0
         _check(activity, "delta", values, pipeline.once()["queries"])

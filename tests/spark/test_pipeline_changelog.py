@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -404,13 +405,8 @@ def test_workers_and_broker_are_killed(tmp_path: Path, fresh: Fresh, rounds: int
         pipeline = Pipeline(changed.declare(per_batch=250), changed.checkpoint)
         pipeline.start()
         for number in range(1, rounds + 1):
-            done = pipeline.committed()
-            # Before the kills: there has to be work left that somebody may be killed at.
-            changed.send(values[number * each : (number + 1) * each])
-            pipeline.until(lambda done=done: pipeline.committed() > done)  # type: ignore[misc]
-            pipeline.until(pipeline.kill_worker)
-            broker.kill()
-            broker.start()
+            more = values[number * each : (number + 1) * each]
+            pipeline.kill_worker_and(broker, partial(changed.send, more))
         pipeline.until(lambda: pipeline.committed() >= 4 * (rounds + 1))
         assert pipeline.stop() == 0
         _check(changed, values, pipeline.once()["queries"]["main"]["counts"])

@@ -6,21 +6,21 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.logs import Logs as LogsJob
 from ottla.pipeline.jobs.reading import read_job
 from ottla.pipeline.jobs.run import Run
 from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
+from peers.pipelines import FailingLogs
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 PARTITIONS = 2
 LINES = 24
@@ -36,18 +36,6 @@ def topics(tmp_path: Path) -> Iterator[Topics]:
     settings = {"transaction.state.log.num.partitions": "8"}
     with KraftKafka(tmp_path / "kafka", settings) as kafka, Topics(kafka.bootstrap_servers) as topics:
         yield topics
-
-
-class Failing(LogsJob):
-    """Fails after a batch and its dead letters were written, and before Spark knows."""
-
-    kind: Literal["logs"]
-
-    def _write(self, run: Run, parsed: DataFrame, batch_id: int) -> dict[str, int]:
-        counts = super()._write(run, parsed, batch_id)
-        if batch_id == 1:
-            raise OSError("the power is gone")
-        return counts
 
 
 class Mended:
@@ -92,7 +80,7 @@ delivery = "exactly-once"
 
     def fail(self, required: str) -> None:
         with pytest.raises(PipelineError, match="the power is gone"):
-            Run(Failing(**dict(read_job(self.declared(required)))), once=True)()
+            Run(FailingLogs(**dict(read_job(self.declared(required)))), once=True)()
 
     def run(self, required: str) -> None:
         Run(read_job(self.declared(required)), once=True)()

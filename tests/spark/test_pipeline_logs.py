@@ -8,8 +8,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,16 +18,15 @@ from deltalake import DeltaTable
 
 from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.logs import Logs as LogsJob
 from ottla.pipeline.jobs.reading import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.logs import BAD_EVERY, lines
-from peers.pipelines import SPARK, Pipeline
+from peers.pipelines import SPARK, FailingLogs, Pipeline
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 Fresh = Callable[[str], str]
 Place = tuple[str, int, int]
@@ -289,18 +289,6 @@ def _event(at: int) -> str:
     return json.dumps({"time": "2024-05-01T06:30:00Z"} | made)
 
 
-class Failing(LogsJob):
-    """Fails after a batch was written, and before Spark knows."""
-
-    kind: Literal["logs"]
-
-    def _write(self, run: Run, parsed: DataFrame, batch_id: int) -> dict[str, int]:
-        counts = super()._write(run, parsed, batch_id)
-        if batch_id == 1:
-            raise OSError("the power is gone")
-        return counts
-
-
 @pytest.mark.parametrize(
     ("before", "after", "is_moved"),
     [
@@ -321,7 +309,7 @@ def test_what_was_mended_before_a_batch_is_done_again_doubles_nothing(
     logs.send(*(_event(at) for at in range(40)))
     places = [(logs.topic, at % 2, at // 2) for at in range(40)]
     with pytest.raises(PipelineError, match="the power is gone"):
-        Run(Failing(**dict(read_job(logs.declare(JSON, per_batch=20, lake=before)))), once=True)()
+        Run(FailingLogs(**dict(read_job(logs.declare(JSON, per_batch=20, lake=before)))), once=True)()
     assert logs.places() == Counter(places), "both batches are written, and Spark knows of one"
     _run(logs.declare(MENDED, per_batch=20, lake=after))
     bad = {places[at] for at in range(20, 40) if at % 4 == 3} if is_moved else set()
@@ -422,13 +410,8 @@ def test_workers_and_broker_are_killed(
         pipeline = Pipeline(logs.declare('format = "nginx"', per_batch=250), tmp_path / "state")
         pipeline.start()
         for number in range(rounds):
-            done = pipeline.committed()
-            # Before the kills: there has to be work left that somebody may be killed at.
-            logs.send(*list(lines(each * (number + 2)))[each * (number + 1) :])
-            pipeline.until(lambda done=done: pipeline.committed() > done)  # type: ignore[misc]
-            pipeline.until(pipeline.kill_worker)
-            broker.kill()
-            broker.start()
+            more = list(lines(each * (number + 2)))[each * (number + 1) :]
+            pipeline.kill_worker_and(broker, partial(logs.send, *more))
         pipeline.until(lambda: pipeline.committed() >= 4 * (rounds + 1))
         assert pipeline.stop() == 0
         pipeline.once()
