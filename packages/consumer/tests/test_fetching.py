@@ -631,6 +631,29 @@ async def test_what_is_in_hand_of_a_partition_counts_no_more_when_that_comes_bac
         assert consumer._side.finished_offsets()[A].offset == 10
 
 
+class MovingClock(asyncio.SelectorEventLoop):
+    """A loop in which time passes between any two readings of the clock, as in a process that has to wait."""
+
+    passed_s = 0.0
+
+    def time(self) -> float:
+        self.passed_s += 0.002
+        return super().time() + self.passed_s
+
+
+def test_what_comes_due_while_the_fetcher_looks_is_not_forgotten() -> None:
+    async def run() -> None:
+        async with ScriptedBroker() as broker:
+            log = Log(broker)
+            log.errors += [ErrorCode.UNKNOWN_SERVER_ERROR] * 50  # each puts the partition off by 5 ms
+            log.add(b"a")
+            async with reader(broker) as consumer:
+                assert await take(consumer, 1) == [b"a"]
+
+    with asyncio.Runner(loop_factory=MovingClock) as runner:
+        runner.run(run())
+
+
 @pytest.mark.parametrize("of_topic", [False, True])
 async def test_an_error_that_nobody_knows_is_told_by_its_number(
     broker: ScriptedBroker, of_topic: bool

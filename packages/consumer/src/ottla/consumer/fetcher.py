@@ -133,10 +133,12 @@ class Fetcher:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     self._wake.clear()
-                    for node, places in self._due(loop.time()).items():
+                    # Read once: what comes due between two readings would be neither fetched nor waited for.
+                    now_s = loop.time()
+                    for node, places in self._due(now_s).items():
                         self._out.add(node)
                         tasks.create_task(self._fetch(node, places))
-                    await self._next_turn(loop)
+                    await self._next_turn(now_s)
         finally:
             await self._pool.close()
 
@@ -196,8 +198,7 @@ class Fetcher:
 
     # --- when to fetch what
 
-    async def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        now_s = loop.time()
+    async def _next_turn(self, now_s: float) -> None:
         waits = [place.not_before_s for place in self._positions if place.not_before_s > now_s]
         if not waits:
             await self._wake.wait()
