@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.pipeline.sink.identity import Place
@@ -11,6 +12,8 @@ from ottla.pipeline.sink.row_hashes import RowHashes
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+    Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 QUERY, BATCH, PARTITION, ROW = "ottla-query", "ottla-batch", "ottla-partition", "ottla-row"
 """Which query wrote a row, in which batch and which of its tasks, and which row of that it was: text."""
@@ -62,36 +65,47 @@ def _hexadecimal(hashes: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _appended(own: pa.Array | None, ids: pa.Array, place: Place) -> pa.Array:
-    """Lists of headers are pieces of two long columns: here are laid out those, and where pieces begin."""
+    """Return each row's own headers with the four of its place and id behind them.
+
+    Arrow keeps the headers of all rows one behind the other, and where those of each row end.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    count = len(ids)
+    keys, values, lengths = _laid_flat(own, count)
+    ends = np.cumsum(lengths + _HEADERS)
+    every_key = _with_four(keys, pa.array([QUERY, BATCH, PARTITION, ROW]), (0, 1, 2, 3), ends)
+    same = pa.array([place.query.encode(), b"%d" % place.batch, b"%d" % place.partition], pa.binary())
+    each_its_own = 3 + np.arange(count)
+    every_value = _with_four(values, pa.concat_arrays([same, ids]), (0, 1, 2, each_its_own), ends)
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    headers = pa.StructArray.from_arrays([every_key, every_value], names=["key", "value"])
+    return pa.ListArray.from_arrays(pa.array(offsets), headers)
+
+
+def _laid_flat(own: pa.Array | None, count: int) -> tuple[pa.Array, pa.Array, Numbers]:
+    """Return the keys and values of all rows' headers, and how many each row has."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    count = len(ids)
-    lengths = np.zeros(count, np.int64)
-    keys, values = pa.array([], pa.string()), pa.array([], pa.binary())
-    if own is not None:
-        lengths = pc.fill_null(pc.list_value_length(own), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        flat = own.flatten()  # what null lists hide is left out
-        keys, values = flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary())
-    ends = np.cumsum(lengths + _HEADERS)
-    same = [place.query.encode(), b"%d" % place.batch, b"%d" % place.partition]
-    pool_keys = pa.concat_arrays([keys, pa.array([QUERY, BATCH, PARTITION, ROW])])
-    pool = pa.concat_arrays([values, pa.array(same, pa.binary()), ids])
-    # Which of the pool's entries stands where: by default the next one of the rows' own headers ...
-    which = np.empty(int(ends[-1]) if count else 0, np.int64)
-    is_own = np.ones(len(which), bool)
-    for back in range(1, _HEADERS + 1):
+    if own is None:
+        return pa.array([], pa.string()), pa.array([], pa.binary()), np.zeros(count, np.int64)
+    lengths = pc.fill_null(pc.list_value_length(own), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = own.flatten()  # what null lists hide is left out
+    return flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary()), lengths
+
+
+def _with_four(own: pa.Array, added: pa.Array, which: Sequence[int | Numbers], ends: Numbers) -> pa.Array:
+    """Return the rows' own entries with four of `added` behind those of each row, which ends at `ends`."""
+    import numpy as np
+    import pyarrow as pa
+
+    order = np.empty(len(own) + _HEADERS * len(ends), np.int64)
+    is_own = np.ones(len(order), bool)
+    for back, entry in zip(range(_HEADERS, 0, -1), which, strict=True):
+        order[ends - back] = len(own) + entry
         is_own[ends - back] = False
-    which[is_own] = np.arange(len(keys))
-    which_key = which.copy()
-    # ... and at the end of each row's those of its place, the id of the row the last.
-    for back in range(1, _HEADERS + 1):
-        which_key[ends - back] = len(keys) + _HEADERS - back
-        which[ends - back] = len(values) + _HEADERS - back
-    which[ends - 1] = len(values) + _HEADERS - 1 + np.arange(count)
-    entries = pa.StructArray.from_arrays(
-        [pool_keys.take(pa.array(which_key)), pool.take(pa.array(which))], names=["key", "value"]
-    )
-    starts = np.concatenate([[0], ends]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(starts), entries)
+    order[is_own] = np.arange(len(own))
+    return pa.concat_arrays([own, added]).take(pa.array(order))
