@@ -182,6 +182,9 @@ class MessageStream:
         if filling is not None:
             filling.cancel()
             await asyncio.wait([filling])
+            # A task that is cancelled before its first turn runs nothing of `_fill`, its `finally` included:
+            # the next reader would be taken for one that is read already, and nobody would read it.
+            self._filling = None
 
     async def close(self) -> None:
         """End the iteration, and the reading behind it."""
