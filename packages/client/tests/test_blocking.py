@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.blocking import Forked, LoopThread, NotRunning
+from ottla.client.blocking import Call, Forked, LoopThread, NotRunning
 
 
 class Client:
@@ -140,6 +140,26 @@ def test_a_call_that_comes_together_with_the_end_is_answered() -> None:
     with pytest.raises(NotRunning):
         call.result(10)
     thread.close()
+
+
+def test_a_call_that_comes_when_others_are_being_ended_ends_too() -> None:
+    thread = LoopThread(opened, name="the client")
+    client = thread.start()
+    before = thread.submit(client.hang)
+    thread.call(lambda: client.double(1))
+    late: list[Call[None]] = []
+
+    def end() -> None:
+        thread._end(cancel=False)  # the loop's next turn wakes the thread's own task, to end the calls,
+        thread.post(lambda: late.append(thread.submit(client.hang)))  # and takes this behind it
+
+    thread.post(end)
+    thread.close(10)
+
+    for call in (before, *late):
+        with pytest.raises(NotRunning):
+            call.result(10)
+    assert len(late) == 1
 
 
 def test_nothing_can_be_called_before_the_start_and_after_the_end() -> None:

@@ -115,7 +115,7 @@ class LoopThread(Generic[C]):
         loop = self.loop
         call: Call[T] = Call(loop, self._calls.discard)
         self._calls.add(call)
-        self.post(call.begin, make, self._spawn)
+        self.post(self._begin, call, make)
         return call
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
@@ -172,6 +172,17 @@ class LoopThread(Generic[C]):
         if self._failure is not None:
             return NotRunning(f"{self._name} ended: {self._failure}")
         return NotRunning(f"{self._name} is not running; use it inside `with`, or call start()")
+
+    def _begin(self, call: Call[T], make: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        """Begin a call, unless it comes too late: it may have been submitted while the loop was there still.
+
+        `_main` takes the loop away and cancels what was called, in one turn. What is begun behind that would
+        be cancelled by nobody; and where it waits for ever, as for a record, the client would never be left.
+        """
+        if self._loop is None:
+            call.abandon()
+        else:
+            call.begin(make, self._spawn)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         assert self._tasks is not None
