@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,7 @@ from ottla.producer import (
     RecordTooLarge,
     SyncProducer,
 )
-from ottla.producer.handover import Handover, SyncAcknowledgement
+from ottla.producer.handover import RUN, Handover, SyncAcknowledgement
 from ottla.producer.sending import Gathering, Route, Sending
 from ottla.protocol.errors import ErrorCode, InvalidTopicException
 from ottla.protocol.messages.metadata import MetadataRequest
@@ -239,6 +240,35 @@ def test_whatever_is_large_counts_while_it_waits_to_be_handed_over(large: dict[s
     handover.put(SyncAcknowledgement(thread, "t", **whole))
     with pytest.raises(BufferFull):
         handover.put(SyncAcknowledgement(thread, "t", **whole))
+
+
+async def test_a_callback_that_raises_keeps_no_later_record_from_being_handed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def call_back(sent: SyncAcknowledgement) -> None:
+        raise LookupError(f"who asked for {sent}?")
+
+    def send(servers: str) -> int:
+        producer = SyncProducer(servers).start()
+        try:
+            goes_on = threading.Event()
+            producer._thread.post(goes_on.wait)
+            for _ in range(RUN):  # so many go at a stretch: the callback is there before the last
+                producer.send("t", b"before")
+            refused = producer.send("t", bytes(2_000_000))
+            refused.add_done_callback(call_back)
+            goes_on.set()
+            with pytest.raises(RecordTooLarge):
+                refused.result(10)
+            return producer.send("t", b"after").result(10).partition
+        finally:
+            producer.stop(10)
+
+    async with serving(ScriptedBroker()) as broker:
+        assert await asyncio.to_thread(send, broker.bootstrap_servers) == 0
+
+    assert values(broker) == RUN * [b"before"] + [b"after"]
+    assert "who asked for <SyncAcknowledgement t failed" in caplog.text
 
 
 NO_MEMORY = """

@@ -112,8 +112,11 @@ class SyncAcknowledgement:
         """Take in why the producer did not take the record."""
         self._error = error
         self._over()
+        # Not called from here, which is amid the pump: what an application's function raises would end that
+        # with `_pumping` set, and no record would wake it again.
+        loop = asyncio.get_running_loop()
         for function in self._callbacks or ():
-            function(self)
+            loop.call_soon(function, self)
 
     def _tell(self, inner: Acknowledgement, function: Callable[[SyncAcknowledgement], object]) -> None:
         inner.add_done_callback(lambda _: function(self))
