@@ -10,12 +10,14 @@ import pytest
 from ottla.client.cluster import Cluster
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.testing import ScriptedBroker
+from ottla.consumer import Consumer
 from ottla.consumer.commits import Commits
 from ottla.consumer.group_errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group_payloads import encode_assignment
 from ottla.consumer.subscription import subscription
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, GroupAuthorizationFailed
+from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
@@ -26,6 +28,12 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
 )
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from ottla.protocol.topics import TopicPartition
@@ -148,6 +156,58 @@ async def test_who_may_not_use_the_group_is_told_so_and_tries_again_when_asked()
             one.membership.asked()
 
             await one.until_owning(0)
+
+
+class SlowToLose:
+    """A listener that takes its time over partitions that are lost."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def on_partitions_lost(self, lost: frozenset[TopicPartition]) -> None:
+        self.began.set()
+        await self.may_end.wait()
+
+    async def on_partitions_revoked(self, revoked: frozenset[TopicPartition]) -> None:
+        pass
+
+    async def on_partitions_assigned(self, assigned: frozenset[TopicPartition]) -> None:
+        pass
+
+
+async def test_who_asked_while_the_member_was_still_on_its_way_out_is_back_in_the_group() -> None:
+    listener, is_back = SlowToLose(), asyncio.Event()
+
+    def joined_again() -> int:
+        is_back.set()
+        return ErrorCode.NONE
+
+    async with Coordinator() as broker, asyncio.timeout(20):
+        broker.on(OffsetFetchRequest, committed_nothing)
+        broker.on(FetchRequest, lambda _: None)
+        broker.ignore(FetchRequest)  # or its answer would wake whoever waits for records
+        consumer = Consumer(
+            bootstrap_servers=broker.bootstrap_servers, group_id="g", heartbeat_interval_ms=20
+        )
+        consumer.subscribe(["t"], listener=listener)
+        async with consumer:
+            broker.beat = then(ErrorCode.GROUP_AUTHORIZATION_FAILED, 0)
+            with pytest.raises(GroupAuthorizationFailed):
+                await consumer.getone()
+            await listener.began.wait()
+            asking = asyncio.create_task(consumer.getone())
+            await asyncio.sleep(0)  # it has asked, and waits
+
+            broker.join = joined_again
+            listener.may_end.set()
+
+            await is_back.wait()
+            asking.cancel()
+
+
+def committed_nothing(request: OffsetFetchRequest) -> OffsetFetchResponse:
+    part = OffsetFetchResponsePartition(partition_index=0, committed_offset=0)
+    return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[part])])
 
 
 async def test_what_is_owned_is_lost_when_the_group_went_on_without_us() -> None:

@@ -3,8 +3,8 @@
 How a consumer uses it: make it with an `Application`, run `run()` as a task for as long as the consumer is
 open, call `subscribe` and `unsubscribe` as the application does, call `asked()` whenever the application asks
 for records and none are at hand, and await `close()` in the end. Everything else comes to the application
-through the `Application` protocol, one call at a time. `wake` is called when `asked()` would raise something:
-the application may be waiting.
+through the `Application` protocol, one call at a time. `wake` is called when `asked()` would raise something,
+or lead back into the group: the application may be waiting.
 """
 
 from __future__ import annotations
@@ -238,6 +238,10 @@ class Membership:
             self._watch.look_now()
         for effect in effects:
             self._do(effect)
+        if self._member.phase is Phase.OUT and before is not Phase.OUT:
+            # Whoever asked on the way out (a listener may take its time) was not heard, and waits for records
+            # that a member that is out will never have. It asks again, and that leads back in.
+            self._wake_application()
 
     def _say(self, event: Event) -> None:
         member = self._member
@@ -333,6 +337,9 @@ class Membership:
 
     def _fail(self, error: Exception) -> None:
         self._failures.append(error)
+        self._wake_application()
+
+    def _wake_application(self) -> None:
         if self._wake is not None:  # an application that waits for records would not ask for long
             self._wake()
 
