@@ -740,6 +740,39 @@ async def test_what_comes_in_while_a_position_is_validated_is_not_taken_for_trun
         assert await take(consumer, 1) == [b"e"]
 
 
+async def test_a_leader_that_came_while_a_position_was_validated_is_asked_too(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(broker)
+    log.add(b"a", b"lost")
+    asked, may = asyncio.Event(), asyncio.Event()
+    async with reader(broker) as consumer:
+        assert await take(consumer, 2) == [b"a", b"lost"]
+        ask = consumer._lookups.once_epoch_ends
+
+        async def slowly(wanted: Mapping[TopicPartition, tuple[int, int]]) -> Answers[EpochEnd]:
+            answers = await ask(wanted)
+            asked.set()
+            await may.wait()
+            return answers
+
+        monkeypatch.setattr(consumer._lookups, "once_epoch_ends", slowly)
+        place = consumer._positions[A]
+        place.must_validate = True
+        consumer._look()
+        await asked.wait()  # the leader says that nothing is truncated, and is none any more
+        while consumer._fetcher._out:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        log.records[0] = [(b"a", 1), (b"x", 2), (b"y", 2)]
+        log.epoch = 2
+        consumer._leaders.look_again()
+        while place.leader_epoch < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        may.set()
+
+        assert await take(consumer, 2) == [b"x", b"y"]
+
+
 async def test_a_topic_of_a_pattern_that_has_no_leader_for_a_while_keeps_its_place(
     broker: ScriptedBroker,
 ) -> None:

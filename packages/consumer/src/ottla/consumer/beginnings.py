@@ -143,13 +143,14 @@ class Beginnings:
 
     async def _validate(self, places: list[Place]) -> bool:
         before = _states(places)
+        epochs = {place.partition: place.leader_epoch for place in places}
         asked = [place for place in places if place.fetch_epoch != NO_EPOCH]
         wanted = {place.partition: (place.leader_epoch, place.fetch_epoch) for place in asked}
         answers = await self._lookups.once_epoch_ends(wanted)
         later = {each for each, error in answers.failed.items() if is_retriable(error)}
         for place in _unchanged(places, before):
-            if place.partition in later:
-                continue
+            if place.partition in later or place.leader_epoch != epochs[place.partition]:
+                continue  # one that led while we asked says nothing of what the next one has: ask that
             # Where nobody can tell, or may, we read on, as consumers did before there was this question.
             place.must_validate = False
             if (end := answers.found.get(place.partition)) is not None:
