@@ -14,10 +14,11 @@ from ottla.consumer import Consumer
 from ottla.consumer.commits import Commits
 from ottla.consumer.group_errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group_payloads import encode_assignment
+from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.subscription import subscription
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, GroupAuthorizationFailed
-from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
@@ -36,6 +37,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
 from peers.group_application import group_application
 
@@ -158,25 +160,19 @@ async def test_who_may_not_use_the_group_is_told_so_and_tries_again_when_asked()
             await one.until_owning(0)
 
 
-class SlowToLose:
-    """A listener that takes its time over partitions that are lost."""
+class SlowToGo(RebalanceListener):
+    """A listener that takes its time over partitions that are revoked, or lost."""
 
     def __init__(self) -> None:
         self.began, self.may_end = asyncio.Event(), asyncio.Event()
 
-    async def on_partitions_lost(self, lost: frozenset[TopicPartition]) -> None:
+    async def on_partitions_revoked(self, revoked: frozenset[TopicPartition]) -> None:
         self.began.set()
         await self.may_end.wait()
 
-    async def on_partitions_revoked(self, revoked: frozenset[TopicPartition]) -> None:
-        pass
-
-    async def on_partitions_assigned(self, assigned: frozenset[TopicPartition]) -> None:
-        pass
-
 
 async def test_who_asked_while_the_member_was_still_on_its_way_out_is_back_in_the_group() -> None:
-    listener, is_back = SlowToLose(), asyncio.Event()
+    listener, is_back = SlowToGo(), asyncio.Event()
 
     def joined_again() -> int:
         is_back.set()
@@ -203,6 +199,33 @@ async def test_who_asked_while_the_member_was_still_on_its_way_out_is_back_in_th
 
             await is_back.wait()
             asking.cancel()
+
+
+async def test_what_is_assigned_by_hand_while_the_group_takes_it_is_read_on() -> None:
+    listener = SlowToGo()
+    async with Coordinator() as broker, asyncio.timeout(20):
+        broker.on(OffsetFetchRequest, committed_nothing)
+        broker.on(FetchRequest, letters)
+        consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="g")
+        consumer.subscribe(["t"], listener=listener)
+        async with consumer:
+            assert (await consumer.getone()).value == b"a"
+            consumer.unsubscribe()
+            await listener.began.wait()  # nothing is given out any more of what goes
+            consumer.assign([PLACE])
+            listener.may_end.set()
+
+            assert (await consumer.getone()).value == b"b"
+
+
+def letters(request: FetchRequest) -> FetchResponse:
+    """Give the letter of each offset, one at a time."""
+    ((wanted,),) = (topic.partitions for topic in request.topics)
+    builder = BatchBuilder(1_000)
+    builder.append(None, b"%c" % (ord("a") + wanted.fetch_offset), 0)
+    records = builder.build(base_offset=wanted.fetch_offset)
+    data = PartitionData(partition_index=0, high_watermark=100, records=records)
+    return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])])
 
 
 def committed_nothing(request: OffsetFetchRequest) -> OffsetFetchResponse:

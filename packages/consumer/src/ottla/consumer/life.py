@@ -300,6 +300,8 @@ class Life(Giver):
         self._positions.assign(wanted)
         self._subscription = None
         self._is_manual = self._side.is_over = True
+        # What the group is about to take is held, and it will not come to taking it: nobody would let it go.
+        self._side.release(self._positions.assigned)
         self._leaders.look_again()
         self._look()
 
