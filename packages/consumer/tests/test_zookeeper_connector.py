@@ -473,6 +473,18 @@ async def test_brokers_that_all_moved_are_found_where_they_are_now(world: Memory
     assert world.logs.opened == ["127.0.0.1:9092", "127.0.0.1:9093"]
 
 
+async def test_a_member_that_was_there_before_the_first_broker_of_all_hears_of_it(world: MemoryGroup) -> None:
+    await world.admin.wait_connected()
+    world.logs.append("t", 0, b"a")
+
+    async with world.connector("a") as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        assert not connector.assignment
+        await world.prepare(t=1)
+
+        assert await take(stream, 1) == [b"a"]
+
+
 async def test_a_record_that_outlives_its_partition_takes_back_no_commit(world: MemoryGroup) -> None:
     await world.prepare(t=2)
     world.logs.append("t", 1, b"a", b"b", b"c")

@@ -85,7 +85,10 @@ class Registry:
         try:
             names = await self._operations.children(paths.BROKER_IDS, watch)
         except NoNode:
-            return []
+            # There was never a broker, and nothing is watched either: only exists watches what is not there.
+            if await self._operations.exists(paths.BROKER_IDS, watch) is None:
+                return []
+            names = await self._operations.children(paths.BROKER_IDS, watch)
         found = await _all(self._broker(int(name)) for name in names if name.isdigit())
         return [
             Address(endpoint.host, endpoint.port)
