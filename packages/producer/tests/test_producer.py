@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.client.config import ClientConfig
-from ottla.client.errors import DeadlineExceeded
+from ottla.client.errors import ClientClosed, DeadlineExceeded
 from ottla.client.testing import ScriptedBroker
 from ottla.producer import DeliveryTimeout, Producer, ProducerClosed, ProducerConfig, RecordTooLarge
 from ottla.producer.cli import _send_lines
@@ -108,6 +108,20 @@ async def test_closing_can_be_cancelled_while_a_broker_does_not_answer() -> None
 
         with pytest.raises(ProducerClosed):
             await waiting
+
+
+async def test_who_waits_for_a_topic_is_let_go_when_the_producer_closes() -> None:
+    async with serving(ScriptedBroker()) as broker, asyncio.timeout(10):
+        producer = Producer(broker.bootstrap_servers, max_block_ms=-1)
+        await producer.start()
+        sending = asyncio.create_task(producer.send("nowhere", b"x"))
+        while not any(each.topics for each in broker.seen(MetadataRequest)):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+        await producer.stop()
+
+        with pytest.raises(ClientClosed):
+            await sending
 
 
 async def test_a_producer_that_could_not_be_started_can_be_started_again() -> None:

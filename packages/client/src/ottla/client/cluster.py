@@ -14,7 +14,7 @@ from uuid import UUID
 
 from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.connection import Connection
-from ottla.client.errors import AuthenticationFailed, ClientError, NoBrokerAvailable
+from ottla.client.errors import AuthenticationFailed, ClientClosed, ClientError, NoBrokerAvailable
 from ottla.client.pool import Pool
 from ottla.client.retry import Backoff, retrying
 from ottla.protocol.errors import (
@@ -171,7 +171,7 @@ class Cluster:
         for address in addresses:
             try:
                 return await self.pool.get(address)
-            except AuthenticationFailed:
+            except (AuthenticationFailed, ClientClosed):
                 raise
             except ClientError as error:
                 reasons.append(str(error))

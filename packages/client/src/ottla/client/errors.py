@@ -41,6 +41,10 @@ class ConnectionClosed(ClientError):
         self.reason = reason
 
 
+class ClientClosed(ClientError):
+    """The client was closed, and reaches nobody any more."""
+
+
 class RequestTimeout(ClientError):
     """The broker did not answer in time. Its connection is closed: later answers wait behind this one."""
 

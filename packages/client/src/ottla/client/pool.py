@@ -10,7 +10,7 @@ from typing import Self
 
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
-from ottla.client.errors import AuthenticationFailed, ClientError, ConnectionClosed
+from ottla.client.errors import AuthenticationFailed, ClientClosed, ClientError
 from ottla.client.retry import Backoff
 
 
@@ -37,7 +37,7 @@ class Pool:
         self._closed = False
 
     async def get(self, address: Address) -> Connection:
-        """Return an open connection. Raises ConnectFailed and its kin after one attempt."""
+        """Return an open connection. Raises ConnectFailed and its kin after one attempt; ClientClosed."""
         place = self._places.setdefault(address, _Place())
         if place.connection is not None and place.connection.is_open:
             return place.connection
@@ -81,7 +81,7 @@ class Pool:
 
     async def _connect(self, address: Address, place: _Place) -> Connection:
         await asyncio.sleep(max(0.0, place.not_before_s - asyncio.get_running_loop().time()))
-        self._refuse_when_closed(address)
+        self._refuse_when_closed()
         connection = Connection(address, self.config)
         try:
             await connection.connect()
@@ -94,12 +94,13 @@ class Pool:
             raise
         place.failures = 0
         try:
-            self._refuse_when_closed(address)
-        except ConnectionClosed:  # closed while we connected: nobody else would close this one
+            self._refuse_when_closed()
+        except ClientClosed:  # closed while we connected: nobody else would close this one
             await connection.close()
             raise
         return connection
 
-    def _refuse_when_closed(self, address: Address) -> None:
+    def _refuse_when_closed(self) -> None:
+        # Not as if a connection had failed: whoever tries that again would do so for as long as it has time.
         if self._closed:
-            raise ConnectionClosed(*address, "the client was closed")
+            raise ClientClosed("the client was closed")
