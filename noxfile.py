@@ -188,7 +188,7 @@ def connections(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build wheels and sdists, install each package alone in an empty environment, import all of it."""
+    """Build wheels and sdists, install each alone in an empty environment, without and with its extras."""
     session.install("-c", str(CONSTRAINTS), "build", *BUILD_TOOLS)
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
@@ -200,6 +200,9 @@ def build(session: nox.Session) -> None:
         wheels = [str(_wheel(dist, sibling)) for sibling in (*_siblings(name), name)]
         _install_into(session, python, *wheels)
         session.run(python, str(ROOT / ".ci" / "import_all.py"), name, external=True)
+        if extras := ",".join(_project(name).get("optional-dependencies", ())):
+            _install_into(session, python, "-c", str(CONSTRAINTS), f"{wheels[-1]}[{extras}]")
+            session.run(python, str(ROOT / ".ci" / "import_all.py"), name, "--with-extras", external=True)
 
 
 @nox.session

@@ -1,36 +1,52 @@
-"""Import every module of one installed package, and look that nothing strange was installed with it."""
+"""Import every module of one installed package, and look that nothing strange was installed with it.
+
+    python .ci/import_all.py NAME [--with-extras]
+
+What only an extra brings may be missing, unless it is said to be there.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
 import pkgutil
+import re
 import sys
+from collections.abc import Collection, Iterator
 
 # Modules that import what only their users have (pytest), or that start something when imported.
 NOT_IMPORTED = ("pytest_plugin", "__main__")
 
 
-def import_all(name: str) -> int:
+def import_all(name: str, may_lack: Collection[str]) -> int:
     """Import `ottla.<name>` and all below it; return how many modules that were."""
     root = importlib.import_module(f"ottla.{name}")
     count = 1
     for module in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
         if module.name.rpartition(".")[2] not in NOT_IMPORTED:
-            count += _imports(module.name)
+            count += _imports(module.name, may_lack)
     return count
 
 
-def _imports(name: str) -> bool:
-    """Import a module; False for one that serves tests and wants a test library that is not installed."""
+def _imports(name: str, may_lack: Collection[str]) -> bool:
+    """Import a module; False for one that wants what an extra brings, or the tools of the tests it serves."""
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
-        wanted = error.name or ""
-        if ".testing" not in name or wanted.startswith("ottla"):
+        wanted = (error.name or "").partition(".")[0]
+        serves_tests = ".testing" in name and wanted != "ottla"
+        if not serves_tests and not any(f"{each}_".startswith(f"{wanted}_") for each in may_lack):
             raise
         return False
     return True
+
+
+def brought_by_extras(distribution: str) -> Iterator[str]:
+    """Name what extras of a distribution install, as their modules would be called."""
+    for requirement in importlib.metadata.requires(distribution) or ():
+        name = re.match(r"[\w.-]+", requirement)
+        if name is not None and "extra ==" in requirement:
+            yield name[0].replace("-", "_")
 
 
 def check_files(distribution: str) -> None:
@@ -41,7 +57,7 @@ def check_files(distribution: str) -> None:
             sys.exit(f"{distribution} installs {path}")
 
 
-def main(name: str) -> None:
+def main(name: str, *, with_extras: bool) -> None:
     """Check one package of this tree in the environment it is installed in."""
     if name == "ottla":
         (command,) = importlib.metadata.entry_points(group="console_scripts", name="ottla")
@@ -49,8 +65,9 @@ def main(name: str) -> None:
         print("ottla: the command loads")
         return
     check_files(f"ottla-{name}")
-    print(f"ottla.{name}: {import_all(name)} modules import")
+    may_lack = () if with_extras else tuple(brought_by_extras(f"ottla-{name}"))
+    print(f"ottla.{name}: {import_all(name, may_lack)} modules import")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], with_extras="--with-extras" in sys.argv[2:])

@@ -740,6 +740,23 @@ async def test_what_comes_in_while_a_position_is_validated_is_not_taken_for_trun
         assert await take(consumer, 1) == [b"e"]
 
 
+async def test_who_waits_for_records_hears_that_there_is_nothing_to_read_any_more(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker)
+    log.add(b"a")
+    async with reader(broker) as consumer:
+        assert await take(consumer, 1) == [b"a"]
+        consumer.pause(A)
+        while consumer._fetcher._out:  # noqa: ASYNC110 - its answer would wake whoever waits
+            await asyncio.sleep(0.001)
+        waiting = await waits_for(consumer)
+        consumer.unsubscribe()
+
+        with pytest.raises(WrongMode):
+            await waiting
+
+
 async def test_a_leader_that_came_while_a_position_was_validated_is_asked_too(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
