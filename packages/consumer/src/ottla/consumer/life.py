@@ -294,6 +294,7 @@ class Life(Giver):
             self.take_away(self._positions.assigned)
         self._subscription = None
         self._is_manual = False
+        self._news.tell()  # whoever waits for records would do so for nothing
 
     def _assign_by_hand(self, wanted: Collection[TopicPartition]) -> None:
         self.take_away(self._positions.assigned - frozenset(wanted))
