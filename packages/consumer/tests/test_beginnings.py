@@ -16,6 +16,7 @@ from ottla.consumer.positions import Positions
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
 
 
 async def test_an_outage_longer_than_a_call_waits_does_not_end_reading() -> None:
@@ -41,3 +42,30 @@ async def test_an_outage_longer_than_a_call_waits_does_not_end_reading() -> None
         running.cancel()
 
     assert (positions[PARTITION].position, positions[PARTITION].failure) == (17, None)
+
+
+async def test_a_coordinator_that_does_not_answer_holds_up_no_partition_that_needs_none() -> None:
+    asked, never, found = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def committed(partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        asked.set()
+        await never.wait()
+        return {}
+
+    cluster, positions = Cluster("127.0.0.1:1"), Positions()
+    positions.assign([PARTITION, OTHER])
+    positions[OTHER].seek(5)
+    config, lookups = ConsumerConfig(group_id="billing"), Lookups(cluster, read_committed=False)
+    beginnings = Beginnings(
+        cluster, positions, lookups, config, News(), committed,
+        on_found=found.set, on_stale=lambda: None,
+    )  # fmt: skip
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(beginnings.run())
+        await asked.wait()
+        positions[OTHER].must_validate = True
+        beginnings.look()
+        await found.wait()
+        running.cancel()
+
+    assert not positions[OTHER].must_validate

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
@@ -22,6 +23,15 @@ from ottla.protocol.topics import TopicPartition
 Committed = Callable[[Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]]
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked for places that need it; `ask` says whether nothing of it has to be tried again."""
+
+    ask: Callable[[list[Place]], Awaitable[bool]]
+    is_needed: Callable[[Place], bool]
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Beginnings:
@@ -47,39 +57,42 @@ class Beginnings:
         self._committed = committed
         self._on_found = on_found
         self._on_stale = on_stale
-        self._wake = asyncio.Event()
+        self._questions = (
+            _Question(self._read_committed, lambda place: place.lacks_position and not place.was_looked_up),
+            _Question(self._find_by_time, lambda place: place.lacks_position and place.was_looked_up),
+            _Question(self._validate, lambda place: place.must_validate),
+        )
 
     def look(self) -> None:
         """Look for places that need something."""
-        self._wake.set()
+        for question in self._questions:
+            question.wake.set()
 
     async def run(self) -> None:
         """Find positions as they are needed, until cancelled."""
+        # Each by itself: while a coordinator is away, what only leaders are asked goes on.
+        async with asyncio.TaskGroup() as tasks:
+            for question in self._questions:
+                tasks.create_task(self._keep_asking(question))
+
+    async def _keep_asking(self, question: _Question) -> None:
         attempt = 0
         while True:
-            self._wake.clear()
-            if await self._find_all():
+            question.wake.clear()
+            places = [place for place in self._positions if question.is_needed(place)]
+            if await self._try(question.ask, places):
                 attempt = 0
-                await self._wake.wait()
+                await question.wake.wait()
             else:
                 delay_ms = self._cluster.backoff.delay_ms(attempt, random.random())
                 attempt += 1
                 await asyncio.sleep(delay_ms / 1_000)
 
-    async def _find_all(self) -> bool:
-        """Do what there is to do once; return whether nothing of it has to be tried again."""
-        fresh = [place for place in self._positions if place.lacks_position and not place.was_looked_up]
-        done = [await self._try(self._read_committed, fresh)]
-        lacking = [place for place in self._positions if place.lacks_position and place.was_looked_up]
-        done.append(await self._try(self._find_by_time, lacking))
-        done.append(await self._try(self._validate, [each for each in self._positions if each.must_validate]))
-        return all(done)
-
-    async def _try(self, find: Callable[[list[Place]], Awaitable[bool]], places: list[Place]) -> bool:
+    async def _try(self, ask: Callable[[list[Place]], Awaitable[bool]], places: list[Place]) -> bool:
         if not places:
             return True
         try:
-            is_done = await find(places)
+            is_done = await ask(places)
         except (ClientError, KafkaError) as error:
             is_done = not _may_pass(error)
             self._failed(places, error)
