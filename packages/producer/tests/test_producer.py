@@ -10,7 +10,14 @@ import pytest
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientClosed, DeadlineExceeded
 from ottla.client.testing import ScriptedBroker
-from ottla.producer import DeliveryTimeout, Producer, ProducerClosed, ProducerConfig, RecordTooLarge
+from ottla.producer import (
+    DeliveryTimeout,
+    Producer,
+    ProducerClosed,
+    ProducerConfig,
+    ProducerInterceptor,
+    RecordTooLarge,
+)
 from ottla.producer.cli import _send_lines
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, MessageTooLarge
@@ -20,6 +27,7 @@ from ottla.protocol.messages.produce import (
     ProduceRequest,
 )
 from ottla.protocol.records import decode_records, magic_at, read_header
+from ottla.protocol.topics import TopicPartition
 from peers.taking_broker import acknowledged, batches, serving
 
 FAST = ClientConfig(retry_backoff_ms=5, retry_backoff_max_ms=20)
@@ -140,6 +148,41 @@ async def test_a_producer_that_could_not_be_started_can_be_started_again() -> No
             await producer.send_and_wait("t", b"y")
 
     assert [read_header(batch).base_sequence for batch in batches(broker)] == [0, 1]
+
+
+class CancelsAtFirst(ProducerInterceptor):
+    """Cancels a task when the first batch leaves."""
+
+    task: asyncio.Task[None] | None = None
+
+    def on_batch(self, partition: TopicPartition, record_count: int, size_bytes: int) -> None:
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
+
+
+async def test_a_request_that_was_cancelled_before_it_began_takes_no_place_after_a_new_start() -> None:
+    canceller = CancelsAtFirst()
+    async with serving(ScriptedBroker()) as broker, asyncio.timeout(10):
+        producer = Producer(
+            broker.bootstrap_servers,
+            linger_ms=60_000,  # so that the batch leaves as the block is left, where nothing is waited for
+            max_in_flight_requests_per_connection=1,
+            interceptors=[canceller],
+        )
+
+        async def use() -> None:
+            async with producer:
+                await producer.send("t", b"x")
+
+        canceller.task = asyncio.create_task(use())
+        with pytest.raises(asyncio.CancelledError):
+            await canceller.task
+        assert not batches(broker)
+
+        await use()
+
+    assert len(batches(broker)) == 1
 
 
 async def test_an_old_broker_gets_the_old_format() -> None:

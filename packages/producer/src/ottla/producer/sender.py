@@ -146,6 +146,9 @@ class Sender:
         """Send until cancelled."""
         self._tasks = tasks
         self._awake = asyncio.Event()  # the last one may be of another event loop
+        # A task that was cancelled before its first turn, as the last run ended, took nothing of it back.
+        self._refreshing.clear()
+        self._requests_out.clear()
         while True:
             self._awake.clear()
             self._expire()
