@@ -13,6 +13,7 @@ from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.lookups import Lookups
 from ottla.consumer.news import News
 from ottla.consumer.positions import Positions
+from ottla.protocol.errors import GroupAuthorizationFailed
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("orders", 0)
@@ -69,3 +70,26 @@ async def test_a_coordinator_that_does_not_answer_holds_up_no_partition_that_nee
         running.cancel()
 
     assert not positions[OTHER].must_validate
+
+
+async def test_who_seeks_meanwhile_does_not_hear_why_there_is_no_committed_offset() -> None:
+    positions, found = Positions(), asyncio.Event()
+    positions.assign([PARTITION, OTHER])
+
+    async def committed(partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        positions[PARTITION].seek(5)
+        raise GroupAuthorizationFailed("no")
+
+    cluster = Cluster("127.0.0.1:1")
+    config, lookups = ConsumerConfig(group_id="billing"), Lookups(cluster, read_committed=False)
+    beginnings = Beginnings(
+        cluster, positions, lookups, config, News(), committed,
+        on_found=found.set, on_stale=lambda: None,
+    )  # fmt: skip
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(beginnings.run())
+        await found.wait()
+        running.cancel()
+
+    assert (positions[PARTITION].position, positions[PARTITION].failure) == (5, None)
+    assert isinstance(positions[OTHER].failure, GroupAuthorizationFailed)

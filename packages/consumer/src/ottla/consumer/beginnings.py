@@ -91,11 +91,12 @@ class Beginnings:
     async def _try(self, ask: Callable[[list[Place]], Awaitable[bool]], places: list[Place]) -> bool:
         if not places:
             return True
+        before = _states(places)
         try:
             is_done = await ask(places)
         except (ClientError, KafkaError) as error:
             is_done = not _may_pass(error)
-            self._failed(places, error)
+            self._failed(_unchanged(places, before), error)
         self._on_found()
         self._news.tell()
         return is_done
