@@ -218,6 +218,24 @@ async def test_what_is_assigned_by_hand_while_the_group_takes_it_is_read_on() ->
             assert (await consumer.getone()).value == b"b"
 
 
+async def test_who_leaves_and_comes_back_before_the_group_was_told_has_its_partitions() -> None:
+    async with Coordinator() as broker, asyncio.timeout(20):
+        broker.on(OffsetFetchRequest, committed_nothing)
+        broker.on(FetchRequest, letters)
+        consumer = Consumer(
+            bootstrap_servers=broker.bootstrap_servers, group_id="g", enable_auto_commit=False
+        )
+        consumer.subscribe(["t"])
+        async with consumer:
+            assert (await consumer.getone()).value == b"a"
+            consumer.unsubscribe()
+            consumer.assign([PLACE])
+            consumer.unsubscribe()
+            consumer.subscribe(["t"])
+
+            assert (await consumer.getone()).value == b"a"
+
+
 def letters(request: FetchRequest) -> FetchResponse:
     """Give the letter of each offset, one at a time."""
     ((wanted,),) = (topic.partitions for topic in request.topics)

@@ -34,11 +34,13 @@ class TopicWatch:
         self._config = config
         self._subscription: Subscription | None = None
         self._changed = asyncio.Event()
+        self._has_ended = False
         self._told: frozenset[str] | None = None
 
     def subscribe(self, subscription: Subscription | None) -> None:
         """Watch for this from now on."""
         self._subscription = subscription
+        self._has_ended = self._has_ended or subscription is None
         self._changed.set()
 
     def look_now(self) -> None:
@@ -77,8 +79,11 @@ class TopicWatch:
     async def _look(self, tell: Callable[[Event], None], watched: Callable[[], TopicRacks]) -> bool:
         """Look once; say whether everything that is wanted is there."""
         subscription, answer = self._subscription, None
-        if subscription is None:
+        if self._has_ended:
+            # Also where it began anew before this looked, for the same topics: what the member had is gone.
+            self._has_ended = False
             self._tell_subscribed(None, tell)
+        if subscription is None:
             return True
         if subscription.filter is not None:
             answer = await self._cluster.refresh(None)
