@@ -236,6 +236,37 @@ async def test_who_leaves_and_comes_back_before_the_group_was_told_has_its_parti
             assert (await consumer.getone()).value == b"a"
 
 
+class SlowToCome(RebalanceListener):
+    """A listener that takes its time over the first partitions."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def on_partitions_assigned(self, assigned: frozenset[TopicPartition]) -> None:
+        self.began.set()
+        await self.may_end.wait()
+
+
+async def test_who_leaves_and_comes_back_while_a_listener_is_told_has_its_partitions() -> None:
+    listener = SlowToCome()
+    async with Coordinator() as broker, asyncio.timeout(20):
+        broker.on(OffsetFetchRequest, committed_nothing)
+        broker.on(FetchRequest, letters)
+        consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="g")
+        consumer.subscribe(["t"], listener=listener)
+        starting = asyncio.create_task(consumer.start())
+        await listener.began.wait()
+        consumer.unsubscribe()
+        consumer.assign([])
+        consumer.unsubscribe()
+        consumer.subscribe(["t"], listener=listener)
+        listener.may_end.set()
+        await starting
+
+        assert (await consumer.getone()).value == b"a"
+        await consumer.stop()
+
+
 def letters(request: FetchRequest) -> FetchResponse:
     """Give the letter of each offset, one at a time."""
     ((wanted,),) = (topic.partitions for topic in request.topics)

@@ -96,6 +96,7 @@ class Member:
         self._rejoin: str | None = None
         self._reason = "the consumer starts"
         self._closing = False
+        self._must_leave = False
         self._fenced = False
         self._idle = False
         self._giving_up: Partitions = NOBODY
@@ -148,7 +149,8 @@ class Member:
     @property
     def _is_staying(self) -> bool:
         """Whether this member is to be in the group."""
-        return self.wanted is not None and not (self._closing or self._idle or self._fenced)
+        is_over = self._closing or self._must_leave or self._idle or self._fenced
+        return self.wanted is not None and not is_over
 
     @property
     def _is_eager(self) -> bool:
@@ -189,6 +191,8 @@ class Member:
     def _subscribed(self, topics: frozenset[str] | None) -> None:
         self.wanted = topics
         if topics is None:
+            # Even if it is subscribed again before it comes to leaving: the application has let go of it all.
+            self._must_leave = self.phase is not Phase.OUT
             self._may_leave()
         elif self.phase is Phase.OUT and not (self._closing or self._fenced):
             self._idle = False
@@ -247,6 +251,7 @@ class Member:
     def _left(self) -> None:
         self._leave("the consumer is closed" if self._closing else "the consumer unsubscribed")
         self.phase = Phase.OUT
+        self._must_leave = False
         self._forget_membership()
         if self._is_staying:  # it subscribed again meanwhile
             self._prepare("the subscription changed")
