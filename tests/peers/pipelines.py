@@ -89,9 +89,9 @@ class Pipeline:
     def kill_java(self) -> int:
         """Kill Spark's Java alone, and return the exit code that this has."""
         assert self._running is not None
-        for each in psutil.Process(self._running.pid).children(recursive=True):
-            if each.name() == "java":
-                each.kill()
+        family = psutil.Process(self._running.pid).children(recursive=True)
+        for java in [each for each in family if _is_java(each)]:  # found first: others end with it
+            java.kill()
         return self._running.wait(LIMIT_S)
 
     def said(self) -> str:
@@ -145,6 +145,13 @@ class FailingLogs(Logs):
         if batch_id == 1:
             raise OSError("the power is gone")
         return counts
+
+
+def _is_java(process: psutil.Process) -> bool:
+    try:
+        return bool(process.name() == "java")
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _is_worker(process: psutil.Process) -> bool:
