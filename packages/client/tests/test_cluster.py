@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from ottla.client.cluster import Cluster, NoSuchTopic
 from ottla.client.config import ClientConfig, parse_bootstrap_servers
-from ottla.client.errors import DeadlineExceeded, NoBrokerAvailable
+from ottla.client.errors import ClientError, DeadlineExceeded, NoBrokerAvailable
+from ottla.client.pool import Pool
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, LeaderNotAvailable, UnknownTopicOrPartition
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -166,3 +170,18 @@ def _without(name: str, error: ErrorCode, broker: ScriptedBroker) -> MetadataRes
     answer = broker.metadata()
     answer.topics = [MetadataResponseTopic(name=name, error_code=error)]
     return answer
+
+
+async def failed_attempts(callers: int) -> int:
+    """Have so many callers ask for a connection to a broker that hangs up; return how often it was called."""
+    async with ScriptedBroker() as broker, Pool(IMPATIENT) as pool:
+        broker.on(ApiVersionsRequest, lambda _: None)
+        broker.on(MetadataRequest, lambda _: None)
+        (address,) = parse_bootstrap_servers(broker.bootstrap_servers)
+        failed = await asyncio.gather(*(pool.get(address) for _ in range(callers)), return_exceptions=True)
+        assert all(isinstance(each, ClientError) for each in failed)
+        return broker.connections
+
+
+async def test_whoever_waits_while_a_broker_is_tried_waits_for_that_attempt_and_no_more() -> None:
+    assert await failed_attempts(callers=5) == await failed_attempts(callers=1)

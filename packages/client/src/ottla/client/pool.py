@@ -20,7 +20,11 @@ class _Place:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     connection: Connection | None = None
+    attempts: int = 0
+    failure: ClientError | None = None
+    """What the last attempt failed with."""
     failures: int = 0
+    """How many attempts failed one after the other."""
     not_before_s: float = 0.0
 
 
@@ -41,9 +45,14 @@ class Pool:
         place = self._places.setdefault(address, _Place())
         if place.connection is not None and place.connection.is_open:
             return place.connection
+        attempts = place.attempts
         async with place.lock:
-            # While we waited for the lock another task may have connected.
+            # While we waited for the lock another task may have connected, or tried to, which counts for all who
+            # waited: if each tried by itself, a broker that does not answer would cost the last one as many
+            # timeouts as there are tasks.
             if place.connection is None or not place.connection.is_open:
+                if place.attempts != attempts and place.failure is not None:
+                    raise place.failure.with_traceback(None)
                 place.connection = await self._connect(address, place)
             return place.connection
 
@@ -87,12 +96,15 @@ class Pool:
             await connection.connect()
         except AuthenticationFailed:
             raise
-        except ClientError:
+        except ClientError as error:
+            place.attempts += 1
+            place.failure = error
             delay_ms = self._backoff.delay_ms(place.failures, random.random())
             place.not_before_s = asyncio.get_running_loop().time() + delay_ms / 1_000
             place.failures += 1
             raise
-        place.failures = 0
+        place.attempts += 1
+        place.failure, place.failures = None, 0
         try:
             self._refuse_when_closed()
         except ClientClosed:  # closed while we connected: nobody else would close this one
