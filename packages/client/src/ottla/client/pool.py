@@ -47,9 +47,9 @@ class Pool:
             return place.connection
         attempts = place.attempts
         async with place.lock:
-            # While we waited for the lock another task may have connected, or tried to, which counts for all who
-            # waited: if each tried by itself, a broker that does not answer would cost the last one as many
-            # timeouts as there are tasks.
+            # While we waited for the lock another task may have connected, or tried to. Either counts for all
+            # who waited: if each tried by itself, a broker that does not answer would cost the last one as
+            # many timeouts as there are tasks.
             if place.connection is None or not place.connection.is_open:
                 if place.attempts != attempts and place.failure is not None:
                     raise place.failure.with_traceback(None)
