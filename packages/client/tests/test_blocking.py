@@ -64,6 +64,12 @@ async def never_open() -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
+async def never_closed() -> AsyncIterator[Client]:
+    yield Client()
+    await asyncio.Event().wait()
+
+
+@asynccontextmanager
 async def failing_at_the_end() -> AsyncIterator[Client]:
     yield Client()
     raise LookupError("could not say goodbye")
@@ -187,6 +193,18 @@ def test_what_fails_while_closing_is_raised_there() -> None:
 
     with pytest.raises(LookupError, match="goodbye"):
         thread.close()
+
+
+def test_a_client_that_was_ended_by_force_can_be_closed_again() -> None:
+    thread = LoopThread(never_closed, name="a client")
+    thread.start()
+
+    with pytest.raises(TimeoutError, match="did not close"):
+        thread.close(0.01)
+    thread.close(10)
+
+    with pytest.raises(NotRunning):
+        thread.check()
 
 
 def test_a_client_that_breaks_says_so_to_whoever_calls_next() -> None:

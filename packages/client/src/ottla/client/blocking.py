@@ -154,7 +154,9 @@ class LoopThread(Generic[C]):
             self._end(cancel=True)
             raise TimeoutError(f"{self._name} did not close within {timeout_s:g} s")
         failure, self._failure = self._failure, None
-        if failure is not None and self._open.exception() is None:
+        # Nobody cancels it but `_end`, for a close that said so, or that came while it was being opened.
+        is_cancelled = isinstance(failure, asyncio.CancelledError)
+        if failure is not None and not is_cancelled and self._open.exception() is None:
             raise failure
 
     def _end(self, *, cancel: bool) -> None:
