@@ -185,6 +185,29 @@ async def test_a_request_that_was_cancelled_before_it_began_takes_no_place_after
     assert len(batches(broker)) == 1
 
 
+class ForgetsItsBrokers(ProducerInterceptor):
+    """As the first batch leaves, the brokers are known otherwise: another task has just asked for them."""
+
+    nodes: dict[int, Any] | None = None
+
+    def on_batch(self, partition: TopicPartition, record_count: int, size_bytes: int) -> None:
+        nodes, self.nodes = self.nodes, None
+        if nodes is not None:
+            nodes.clear()
+
+
+async def test_a_leader_that_left_as_a_batch_was_on_its_way_to_it_costs_no_record() -> None:
+    forgetting = ForgetsItsBrokers()
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, interceptors=[forgetting]) as producer:
+            await producer.partitions_for("t")
+            forgetting.nodes = producer._cluster.nodes
+
+            assert (await producer.send_and_wait("t", b"x")).offset == 100
+
+    assert len(batches(broker)) == 1
+
+
 async def test_an_old_broker_gets_the_old_format() -> None:
     async with serving(ScriptedBroker({ApiKey.PRODUCE: (0, 2)})) as broker:
         async with Producer(broker.bootstrap_servers, enable_idempotence=False) as producer:

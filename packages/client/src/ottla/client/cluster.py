@@ -132,6 +132,17 @@ class Cluster:
             raise BrokerNotAvailable(f"broker {node_id} is not in the cluster: there are {known}")
         return await self.pool.get(node.address)
 
+    async def connection_to_leader(self, node_id: int) -> Connection:
+        """Return a connection to the broker that was found to lead something.
+
+        Raises LeaderNotAvailable where it is not in the cluster any more: others may have asked for metadata
+        since it was found, and unlike an id that nobody has, that passes.
+        """
+        try:
+            return await self.connection(node_id)
+        except BrokerNotAvailable as error:
+            raise LeaderNotAvailable(str(error)) from error
+
     async def send(
         self,
         node_id: int,

@@ -186,7 +186,8 @@ class Lookups:
         request = ListOffsetsRequest(
             replica_id=NO_REPLICA, isolation_level=self._isolation_level, topics=topics
         )
-        answer = await self._cluster.send(node_id, request, ListOffsetsResponse)
+        leader = await self._cluster.connection_to_leader(node_id)
+        answer = await leader.send(request, ListOffsetsResponse)
         for topic in answer.topics:
             for each in topic.partitions:
                 partition = TopicPartition(topic.name, each.partition_index)
@@ -210,7 +211,8 @@ class Lookups:
             for name, partitions in by_topic(wanted).items()
         ]
         request = OffsetForLeaderEpochRequest(replica_id=NO_REPLICA, topics=topics)
-        answer = await self._cluster.send(node_id, request, OffsetForLeaderEpochResponse)
+        leader = await self._cluster.connection_to_leader(node_id)
+        answer = await leader.send(request, OffsetForLeaderEpochResponse)
         for topic in answer.topics:
             for each in topic.partitions:
                 partition = TopicPartition(topic.topic, each.partition)

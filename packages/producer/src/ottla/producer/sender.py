@@ -349,7 +349,7 @@ class Sender:
 
     async def _deliver(self, leader: int, batches: Sequence[Batch]) -> None:
         try:
-            connection = await self._cluster.connection(leader)
+            connection = await self._cluster.connection_to_leader(leader)
         except (ClientError, KafkaError) as error:
             self._all_failed(batches, error)
         else:

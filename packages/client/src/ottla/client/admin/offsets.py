@@ -95,7 +95,8 @@ class Offsets:
         request = ListOffsetsRequest(
             replica_id=NO_REPLICA, isolation_level=int(read_committed), topics=topics
         )
-        answer = await self._cluster.send(node_id, request, ListOffsetsResponse)
+        leader = await self._cluster.connection_to_leader(node_id)
+        answer = await leader.send(request, ListOffsetsResponse)
         found: dict[TopicPartition, int] = {}
         for topic in answer.topics:
             for each in topic.partitions:
@@ -119,7 +120,8 @@ class Offsets:
         ]
         timeout_ms = self._cluster.config.request_timeout_ms
         request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
-        answer = await self._cluster.send(node_id, request, DeleteRecordsResponse)
+        leader = await self._cluster.connection_to_leader(node_id)
+        answer = await leader.send(request, DeleteRecordsResponse)
         beginnings: dict[TopicPartition, int] = {}
         for topic in answer.topics:
             for each in topic.partitions:
