@@ -631,6 +631,24 @@ async def test_what_is_in_hand_of_a_partition_counts_no_more_when_that_comes_bac
         assert consumer._side.finished_offsets()[A].offset == 10
 
 
+@pytest.mark.parametrize(
+    ("code", "is_put_off"),
+    [(ErrorCode.UNKNOWN_SERVER_ERROR, True), (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, False)],
+)
+async def test_a_broker_that_can_answer_nothing_at_all_is_not_asked_again_at_once(
+    broker: ScriptedBroker, code: ErrorCode, is_put_off: bool
+) -> None:
+    log = Log(broker)
+    log.add(b"a")
+    refusals = [code]
+    broker.on(
+        FetchRequest, lambda asked: FetchResponse(error_code=refusals.pop()) if refusals else log.fetch(asked)
+    )
+    async with reader(broker) as consumer:
+        assert await take(consumer, 1) == [b"a"]
+        assert (consumer._positions[A].not_before_s > 0) is is_put_off
+
+
 class MovingClock(asyncio.SelectorEventLoop):
     """A loop in which time passes between any two readings of the clock, as in a process that has to wait."""
 

@@ -50,6 +50,12 @@ _LOOK_AGAIN = (
     ErrorCode.INCONSISTENT_TOPIC_ID,
 )
 
+_SESSION_OVER = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -266,7 +272,7 @@ class Fetcher:
         else:
             session.answered(answer.session_id, answer.error_code)
             if answer.error_code != ErrorCode.NONE:
-                log.debug("fetch session ended", extra={"broker": node, "code": answer.error_code})
+                self._refused(node, answer.error_code, places)
             await self._read(node, answer, asked)
         finally:
             self._out.discard(node)
@@ -327,6 +333,13 @@ class Fetcher:
             place.preferred = NO_LEADER
             self._put_off(place)
         self._look_up_leaders()
+
+    def _refused(self, node: int, code: int, places: list[Place]) -> None:
+        """A whole fetch was refused: ask anew, at once where only the session is over, else after a while."""
+        log.debug("fetch refused", extra={"broker": node, "code": code})
+        if code not in _SESSION_OVER:
+            for place in places:
+                self._put_off(place)
 
     def _put_off(self, place: Place) -> None:
         place.not_before_s = asyncio.get_running_loop().time() + self._cluster.config.retry_backoff_ms / 1_000
