@@ -71,6 +71,12 @@ class Pipeline:
         self._running.terminate()
         return self._running.wait(LIMIT_S)
 
+    def stop_all(self) -> int:
+        """Ask it and its Java to stop, as who ends a whole process group does, and return its exit code."""
+        assert self._running is not None
+        os.killpg(self._running.pid, signal.SIGTERM)
+        return self._running.wait(LIMIT_S)
+
     def interrupt(self) -> int:
         """Ask it to stop as Ctrl+C in a terminal does, all processes at once, and return its exit code."""
         assert self._running is not None

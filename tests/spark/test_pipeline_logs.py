@@ -368,6 +368,18 @@ def test_without_its_java_it_ends_and_says_so(spark: SparkSession, logs: Logs, t
 
 
 @pytest.mark.timeout(900)
+def test_a_signal_to_all_its_processes_stops_it(spark: SparkSession, logs: Logs, tmp_path: Path) -> None:
+    logs.send(*lines(2_000))
+    pipeline = Pipeline(logs.declare('format = "nginx"', per_batch=100), tmp_path / "state")
+    pipeline.start()
+    pipeline.until(lambda: pipeline.committed() > 1)
+    assert pipeline.stop_all() == 0, pipeline.said()
+    assert pipeline.status()["state"] == "stopped"
+    pipeline.once()
+    _check(spark, logs, pipeline, 2_000)
+
+
+@pytest.mark.timeout(900)
 def test_ctrl_c_lets_it_finish_its_batch(spark: SparkSession, logs: Logs, tmp_path: Path) -> None:
     logs.send(*lines(2_000))
     pipeline = Pipeline(logs.declare('format = "nginx"', per_batch=100), tmp_path / "state")

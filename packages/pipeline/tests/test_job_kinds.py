@@ -64,7 +64,7 @@ def test_each_kind_says_what_it_does(kind: str) -> None:
             '"dead"\noptions.tpoic = 1',
             "dead_letters.options: there is no option 'tpoic'",
         ),
-        ('["access-logs"]', '["a"]\nstarting_offsets = "soon"', "source.options: "),
+        ('["access-logs"]', '["a"]\nstarting_offsets = "soon"', "source.starting_offsets: "),
         ('"lake/access-logs"', '""', "lake.path: must not be empty"),
         ('"nginx"', '"json"\nfields.batch = "INT"', "parse.fields.batch: 'batch' is taken: in Parquet"),
         ('"nginx"', '"json"\nfields._Offset = "INT"', "parse.fields._Offset: '_Offset' is taken: the pipe"),

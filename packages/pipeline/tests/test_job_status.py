@@ -153,6 +153,24 @@ def test_the_cause_of_a_failure_is_what_python_said() -> None:
     assert cause("") == "Spark does not say why"
 
 
+CALL_OF_JAVA = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function
+  File "x.py", line 1, in do
+py4j.protocol.Py4JJavaError: An error occurred while calling o385.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/proc/lake.
+\tat org.apache.spark.Foo(Foo.scala:1)
+Caused by: java.io.IOException: Mkdirs failed to create file:/proc/lake/_temporary
+\tat org.apache.hadoop.Bar(Bar.java:2)
+"""
+
+
+def test_the_cause_of_a_call_that_failed_in_java_is_what_java_said() -> None:
+    assert cause(CALL_OF_JAVA) == "java.io.IOException: Mkdirs failed to create file:/proc/lake/_temporary"
+    alone = CALL_OF_JAVA.split("Caused by")[0]
+    assert cause(alone).startswith("org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed")
+    in_a_task = CALL_OF_JAVA + "Caused by: PythonException: Traceback\nottla.errors.DataLoss: t-0 ends at 3\n"
+    assert cause(in_a_task) == "ottla.errors.DataLoss: t-0 ends at 3"
+
+
 @pytest.mark.parametrize(
     ("adds_up", "said"), [(False, "600 rows, 9 rows/s, lag 2"), (True, "900 rows, 13 rows/s, lag 3")]
 )

@@ -116,6 +116,8 @@ def test_a_declaration(tmp_path: Path) -> None:
             'pattern = "a)|(b"',
             "line 11: source.pattern: is no regular expression: unbalanced",
         ),
+        ('"a, b"', '"a, b?"', "line 11: source.topics[1]: 'b?' has characters other than ASCII letters"),
+        ('name = "toys"', 'name = "my toys"', "line 3: name: must be letters, digits, '.', '_' and '-'"),
         ('topics = "a, b"', 'pattern = ""', "line 11: source.pattern: must not be empty"),
         ('"a, b"', '""', 'line 11: source.topics: needs topics = ["orders"], or a pattern, and not both'),
         ("kafka.security.protocol", "failOnDatLoss", "did you mean 'failOnDataLoss'?"),

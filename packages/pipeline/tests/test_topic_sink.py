@@ -66,8 +66,29 @@ def test_what_is_wrong_with_the_source_is_said_of_the_source(tmp_path: Path) -> 
     with pytest.raises(DeclarationError) as raised:
         read_job(tmp_path / "logs.toml")
     (mistake,) = [each.mistake for each in raised.value.located]
-    assert mistake.path == ("source", "options")
+    assert mistake.path == ("source", "options", "kafka.sasl.password")
     assert "security_protocol" in mistake.message or "security.protocol" in mistake.message
+
+
+def test_two_mistakes_of_the_source_are_said_with_their_lines_and_none_of_the_sink(tmp_path: Path) -> None:
+    wrong = "options.startingOffsets = 'latst'\noptions.kafka.security.protocl = 'SSL'\n\n[parse]"
+    text = sample_declaration("logs").replace("[parse]", wrong, 1)
+    (tmp_path / "logs.toml").write_text(text)
+    with pytest.raises(DeclarationError) as raised:
+        read_job(tmp_path / "logs.toml")
+    first, second = raised.value.located
+    begun = text.splitlines().index("options.startingOffsets = 'latst'") + 1
+    assert (first.line, first.mistake.where) == (begun, "source.options.startingOffsets")
+    assert (second.line, second.mistake.where) == (begun + 1, "source.options.kafka.security.protocl")
+    assert "did you mean 'security.protocol'?" in second.mistake.message
+
+
+@pytest.mark.parametrize("read", [{"topics": ["orders", "dead"]}, {"pattern": "de.*"}])
+def test_what_is_written_must_not_be_read_again(read: dict[str, Any]) -> None:
+    source = Topics.model_validate({"bootstrap_servers": "there:1", **read})
+    assert [each.path for each in TopicSink(topic="dead").inspect(source)] == [("topic",)]
+    assert not list(TopicSink(topic="dead", bootstrap_servers="other:1").inspect(source))
+    assert not list(TopicSink(topic="lost").inspect(source))
 
 
 def test_what_is_wrong_with_the_sink_is_said_of_the_sink() -> None:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ottla.client.config import parse_bootstrap_servers
 from ottla.pipeline.jobs.mistakes import Mistake
 from ottla.pipeline.jobs.patterns import whole
+from ottla.protocol.topics import why_illegal_topic_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,7 @@ __all__ = [
     "Servers",
     "Settings",
     "Table",
+    "TopicName",
     "Topics",
     "option_text",
     "relative_to",
@@ -74,6 +76,13 @@ def _servers(given: str) -> str:
     return given
 
 
+def _topic(given: str) -> str:
+    """Refuse what cannot be a topic's name: no broker has to be asked for that."""
+    if (why := why_illegal_topic_name(given)) is not None:
+        raise ValueError(why)
+    return given
+
+
 def _names(given: Any) -> Any:
     return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
 
@@ -99,6 +108,10 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 """A time: `"10s"`, `"5m"`; a number is seconds."""
 Names = Annotated[list[str], BeforeValidator(_names)]
 """Names: a list, or text with commas."""
+TopicName = Annotated[str, AfterValidator(_topic)]
+"""The name of a topic: ASCII letters, digits, `.`, `_` and `-`."""
+TopicNames = Annotated[list[TopicName], BeforeValidator(_names)]
+"""Names of topics: a list, or text with commas."""
 Settings = Annotated[dict[str, Any], BeforeValidator(_flat)]
 """Settings of somebody else, by their dotted names, which may stand without quotes."""
 
@@ -113,7 +126,7 @@ class Topics(Table):
     """The topics that a pipeline reads."""
 
     bootstrap_servers: Servers
-    topics: Names = Field(default_factory=list, examples=[["orders"]])
+    topics: TopicNames = Field(default_factory=list, examples=[["orders"]])
     pattern: str | None = Field(None, min_length=1)
     """Instead of names: a regular expression that whole names have to match."""
     starting_offsets: str = "earliest"
@@ -124,8 +137,6 @@ class Topics(Table):
 
     def inspect(self) -> Iterator[Mistake]:
         """Yield what the data source would refuse; paths are within this table."""
-        from ottla.pipeline.source.config import SourceConfig
-
         if bool(self.topics) == (self.pattern is not None):
             yield Mistake(("topics",), 'needs topics = ["orders"], or a pattern, and not both')
             return
@@ -134,10 +145,39 @@ class Topics(Table):
         except re.error as error:
             yield Mistake(("pattern",), f"is no regular expression: {error}")
             return
+        left = self
+        while (refused := left._refused()) is not None:
+            # The data source tells one mistake at a time: that of the setting without which it is not told.
+            for path, without in left._each_left_out():
+                if without._refused() != refused:
+                    yield Mistake(path, refused)
+                    left = without
+                    break
+            else:
+                yield Mistake(("options",), refused)
+                return
+
+    def _refused(self) -> str | None:
+        from ottla.pipeline.source.config import SourceConfig
+
         try:
             SourceConfig.of(self.stream_options(), streaming=True).consumer_config()
         except ValueError as error:
-            yield Mistake(("options",), str(error))
+            return str(error)
+        return None
+
+    def _each_left_out(self) -> Iterator[tuple[tuple[str, ...], Topics]]:
+        yield ("starting_offsets",), self.model_copy(update={"starting_offsets": "earliest"})
+        for left_out in self.options:
+            others = {name: value for name, value in self.options.items() if name != left_out}
+            yield ("options", left_out), self.model_copy(update={"options": others})
+
+    def reads(self, topic: str) -> bool:
+        """Say whether a topic is one of these."""
+        try:
+            return topic in self.topics or re.fullmatch(self.pattern or "", topic) is not None
+        except re.error:
+            return False
 
     def stream_options(self) -> dict[str, str]:
         """Return the options for `readStream`."""

@@ -6,6 +6,8 @@ import re
 
 from ottla.pipeline.errors import PipelineError
 
+_CALLED_JAVA = "py4j.protocol.Py4JJavaError: "
+_SAID_BY_JAVA = re.compile(r"(?:Caused by)?: *(?=([\w$]+\.)+[\w$]+)")
 _RAISED = re.compile(r"(ottla(\.\w+)+\.[A-Z]\w*|(\w+\.)*\w*(Error|Exception)): ")
 
 
@@ -15,9 +17,14 @@ def one_line(error: BaseException) -> str:
 
 
 def cause(text: str) -> str:
-    """Return the line of Spark's report that says what went wrong: that of Python, where there is one."""
+    """Return the line of Spark's report that says what went wrong: that of Python, where there is one.
+
+    Of a call into Java Python says only that it failed; then it is the last cause that Java names.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [line for line in lines if _is_raised(line)]
+    if raised and raised[-1].startswith(_CALLED_JAVA):
+        raised += [line[found.end() :] for line in lines if (found := _SAID_BY_JAVA.match(line))]
     said = raised[-1] if raised else (lines[0] if lines else "Spark does not say why")
     return said[:500]
 

@@ -60,10 +60,19 @@ def _first_said(lines: list[str], begun: int) -> int:
 def _is_there(values: Any, path: Path) -> bool:
     for step in path:
         try:
-            values = values[step]
+            values = _under(values, step)
         except (KeyError, IndexError, TypeError):
             return False
     return True
+
+
+def _under(values: Any, step: str | int) -> Any:
+    """Return what stands there; a dotted name that was written without quotes is tables within tables."""
+    if isinstance(values, dict) and isinstance(step, str) and step not in values:
+        for name, inner in values.items():
+            if step.startswith(f"{name}."):
+                return _under(inner, step.removeprefix(f"{name}."))
+    return values[step]
 
 
 class PythonLines:

@@ -70,6 +70,8 @@ def _said(found: Mapping[str, Any], path: Path, model: type[BaseModel]) -> str:
         return f"must be one of {limits['expected']}, not {_shown(found['input'])}"
     if kind in ("too_short", "string_too_short"):
         return "must not be empty"
+    if kind == "string_pattern_mismatch":
+        return f"must be letters, digits, '.', '_' and '-', not {_shown(found['input'])}"
     return str(found["msg"]).removeprefix("Value error, ")
 
 

@@ -40,6 +40,8 @@ A count called `rows` says how many records the batch had, where Spark would cou
 _LOOK_S = 0.5
 _STARTS = 5
 """How often a query is begun: Spark waits ten seconds for a Python, and busy machines take longer."""
+_SAME_SIGNAL_S = 1.0
+"""How much later than Java a signal to all processes may come to this one."""
 FINISH_S = 30.0
 """How long a batch may go on when the pipeline is asked to stop; what is cut off is done again next time."""
 
@@ -73,6 +75,11 @@ class Run:
                 raise
             except BaseException as error:
                 told = JavaGone() if is_java_gone(error) or self._has_lost_java(error) else None
+                if told is not None and self.stopping.wait(_SAME_SIGNAL_S):
+                    # Who ends all processes of a group ends Java too, perhaps before we hear of it.
+                    log.warning("Java was stopped, too; what was not done comes again at the next start")
+                    self._account.say("stopped")
+                    return
                 self._account.say("failed", one_line(told or error))
                 if told is not None:
                     raise told from error
@@ -257,7 +264,8 @@ class Run:
             lock.release()
 
     def _has_lost_java(self, error: BaseException) -> bool:
-        if self._session is None or not isinstance(error, ConnectionError):
+        # A Java that is being stopped refuses what it is asked for, in words of its own.
+        if self._session is None or not (isinstance(error, ConnectionError) or self.stopping.is_set()):
             return False
         from ottla.pipeline.spark import has_ended
 

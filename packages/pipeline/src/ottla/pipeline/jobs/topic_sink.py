@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from ottla.pipeline.jobs.declaration import Mistake, Servers, Settings, Table, Topics, option_text
+from ottla.pipeline.jobs.declaration import (
+    Mistake,
+    Servers,
+    Settings,
+    Table,
+    TopicName,
+    Topics,
+    option_text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,22 +29,33 @@ class TopicSink(Table):
 
     bootstrap_servers: Servers | None = None
     """Without it, the brokers that the pipeline reads from, with the same security."""
-    topic: str = Field(examples=["alerts"], min_length=1)
+    topic: TopicName = Field(examples=["alerts"], min_length=1)
     delivery: Literal["at-least-once", "dedupe", "exactly-once"] = "dedupe"
     """After a crash records may come twice, with headers to know them by; exactly-once needs transactions."""
     options: Settings = Field(default_factory=dict)
     """Any other option of the sink `ottla`, `kafka.*` for the producer among them."""
 
     def inspect(self, source: Topics) -> Iterator[Mistake]:
-        """Yield what the sink would refuse; paths are within this table."""
+        """Yield what the sink would refuse, and what would go round; paths are within this table."""
         from ottla.pipeline.sink.config import SinkConfig
 
+        yield from self._inspect_way(source)
+        if any(source.inspect()):
+            # What is inherited, and wrong, is said of the source: beside that only what is said here counts.
+            source = source.model_copy(update={"options": {}})
         try:
             SinkConfig.of(self.sink_options(source))
         except ValueError as error:
-            # What is inherited, and wrong, is said of the source.
-            if str(error) not in {each.message for each in source.inspect()}:
-                yield Mistake(("options",), str(error))
+            yield Mistake(("options",), str(error))
+
+    def _inspect_way(self, source: Topics) -> Iterator[Mistake]:
+        """Yield what would be read again, and written again, and so on for ever."""
+        same_brokers = (
+            self.sink_options(source)["kafka.bootstrap.servers"] == source.properties()["bootstrap.servers"]
+        )
+        if same_brokers and source.reads(self.topic):
+            said = f"{self.topic!r} is read by [source]: what is written there would come back for ever"
+            yield Mistake(("topic",), said)
 
     def is_exactly_once(self, source: Topics) -> bool:
         """Whether the broker's transactions keep records from coming twice."""
