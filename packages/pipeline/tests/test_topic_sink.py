@@ -83,6 +83,12 @@ def test_two_mistakes_of_the_source_are_said_with_their_lines_and_none_of_the_si
     assert "did you mean 'security.protocol'?" in second.mistake.message
 
 
+def test_settings_that_need_each_other_are_one_mistake() -> None:
+    source = _source(LOGIN | {"kafka.Security.Protocol": "SASL_PLAINTXT", "failOnDatLoss": True})
+    found = sorted(str(each.path[-1]) for each in source.inspect())
+    assert found == ["failOnDatLoss", "kafka.Security.Protocol"]
+
+
 @pytest.mark.parametrize("read", [{"topics": ["orders", "dead"]}, {"pattern": "de.*"}])
 def test_what_is_written_must_not_be_read_again(read: dict[str, Any]) -> None:
     source = Topics.model_validate({"bootstrap_servers": "there:1", **read})

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.jobs.run import Run
 
 __all__ = [
+    "CONNECTION",
     "Job",
     "Mistake",
     "Names",
@@ -48,6 +49,9 @@ def relative_to(folder: Path) -> Iterator[None]:
     finally:
         _base.reset(token)
 
+
+CONNECTION = ("security.", "sasl.", "ssl.")
+"""What settings begin with that say how brokers are reached, whoever connects."""
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _TIME = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?\s*")
@@ -151,7 +155,7 @@ class Topics(Table):
             for path, without in left._each_left_out():
                 if without._refused() != refused:
                     yield Mistake(path, refused)
-                    left = without
+                    left = without._without_connection() if _is_connection(path[-1]) else without
                     break
             else:
                 yield Mistake(("options",), refused)
@@ -171,6 +175,11 @@ class Topics(Table):
         for left_out in self.options:
             others = {name: value for name, value in self.options.items() if name != left_out}
             yield ("options", left_out), self.model_copy(update={"options": others})
+
+    def _without_connection(self) -> Topics:
+        """Leave out how brokers are reached: without one of those settings the others mean nothing."""
+        others = {name: value for name, value in self.options.items() if not _is_connection(name)}
+        return self.model_copy(update={"options": others})
 
     def reads(self, topic: str) -> bool:
         """Say whether a topic is one of these."""
@@ -206,6 +215,10 @@ class Topics(Table):
     def batch(self, spark: SparkSession, more: Mapping[str, str] | None = None) -> DataFrame:
         """Return the topics as they are now; `more` options win."""
         return spark.read.format("ottla").options(**{**self.batch_options(), **(more or {})}).load()
+
+
+def _is_connection(option: str) -> bool:
+    return option.lower().removeprefix("kafka.").startswith(CONNECTION)
 
 
 def option_text(value: Any) -> str:

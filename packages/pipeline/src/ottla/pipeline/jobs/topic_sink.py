@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ottla.pipeline.jobs.declaration import (
+    CONNECTION,
     Mistake,
     Servers,
     Settings,
@@ -19,9 +20,6 @@ from ottla.pipeline.jobs.declaration import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_CONNECTION = ("security.", "sasl.", "ssl.")
-"""What settings begin with that say how brokers are reached, whoever connects."""
 
 
 class TopicSink(Table):
@@ -83,5 +81,5 @@ def _connection(source: Topics) -> dict[str, str]:
     return {
         f"kafka.{name}": value
         for name, value in source.properties().items()
-        if name == "bootstrap.servers" or name.startswith(_CONNECTION)
+        if name == "bootstrap.servers" or name.startswith(CONNECTION)
     }
