@@ -15,7 +15,7 @@ from ottla.broker.handlers import fetch
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.network.frames import FrameReader, PlainFetch, ReceiveBuffer
-from ottla.broker.replication.replicas import LeaderPartition
+from ottla.broker.replication.replicas import HostedPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import RequestHeader, decode_request_header, encode_request, response_header
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -202,7 +202,7 @@ def marker(kind: ControlType) -> bytes:
     return end_transaction_marker(kind, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1)
 
 
-async def filled(plane: DataPlane, rng: random.Random) -> LeaderPartition:
+async def filled(plane: DataPlane, rng: random.Random) -> HostedPartition:
     """A log of several segments and batches of all kinds, maybe with a high watermark in its middle."""
     alone = rng.random() < 0.6
     partition = await plane.lead(

@@ -7,6 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.cluster.topics import Topics
 from ottla.broker.config import broker_config_from
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
@@ -26,9 +28,7 @@ from ottla.broker.handlers import (
     sync_group,
 )
 from ottla.broker.handlers.services import RequestContext, Services
-from ottla.broker.metadata import MetadataCache
 from ottla.broker.metrics import Metrics
-from ottla.broker.topics import Topics
 from ottla.broker.transactions.coordinator import Transactions
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor

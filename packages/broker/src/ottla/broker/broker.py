@@ -10,7 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ottla.broker.configs import Configs
+from ottla.broker.cluster.configs import Configs
+from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.cluster.registration import (
+    Registration,
+    StartupRefused,
+    choose_broker_id,
+    cluster_id,
+    generate_broker_id,
+    make_roots,
+)
+from ottla.broker.cluster.topics import Topics
 from ottla.broker.controller.channels import Sender
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown
@@ -20,25 +30,15 @@ from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.store import ReplicatedOffsets
 from ottla.broker.handlers.services import Services
-from ottla.broker.isr_proposals import IsrProposals
 from ottla.broker.local_sender import LocalSender
 from ottla.broker.log.logs import Logs
-from ottla.broker.metadata import MetadataCache
 from ottla.broker.metrics import TICK_MS, Metrics, watch_event_loop_lag
 from ottla.broker.network.listener import Server
 from ottla.broker.network.routes import Routes
-from ottla.broker.registration import (
-    Registration,
-    StartupRefused,
-    choose_broker_id,
-    cluster_id,
-    generate_broker_id,
-    make_roots,
-)
+from ottla.broker.replication.isr_proposals import IsrProposals
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.routes import ROUTES
 from ottla.broker.tasks import BackgroundTasks
-from ottla.broker.topics import Topics
 from ottla.broker.transactions.coordinator import Transactions
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.errors import BrokerNotAvailable, KafkaError
@@ -49,9 +49,9 @@ from ottla.zookeeper.znodes import Endpoint, LogDirEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ottla.broker.cluster.remote_sender import RemoteController
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.model import LiveBroker
-    from ottla.broker.remote_sender import RemoteController
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
@@ -346,7 +346,7 @@ class Broker:
         if broker.id == self.broker_id:
             return LocalSender(self.services)
         # Imported when there is a second broker: alone, this one never needs a client.
-        from ottla.broker.remote_sender import RemoteSender
+        from ottla.broker.cluster.remote_sender import RemoteSender
 
         timeout_ms = self.config.controller_socket_timeout_ms
         return RemoteSender(broker, self.config.interbroker_listener, self.broker_id, timeout_ms)
@@ -355,7 +355,7 @@ class Broker:
         services = self.services
         if services.controller.is_active or services.metadata.controller_id == self.broker_id:
             return await services.controller.ask(event)
-        from ottla.broker.remote_sender import RemoteController
+        from ottla.broker.cluster.remote_sender import RemoteController
         from ottla.client.errors import ClientError
 
         if self._remote_controller is None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.cluster.placement import new_topic_id
 from ottla.broker.controller import leadership
 from ottla.broker.controller.batch import ControlRequest, Publish
 from ottla.broker.controller.channels import Channels, Sender, Spawn
@@ -39,7 +40,6 @@ from ottla.broker.controller.machine import Machine
 from ottla.broker.controller.model import ControllerContext, LiveBroker
 from ottla.broker.controller.states import ControllerState, state_in
 from ottla.broker.controller.store import Fenced, Store
-from ottla.broker.placement import new_topic_id
 from ottla.protocol.errors import NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from ottla.broker.cluster.registration import make_roots
 from ottla.broker.controller.batch import ControlRequest
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.events import ControlResponse
@@ -20,7 +21,6 @@ from ottla.broker.controller.model import LiveBroker
 from ottla.broker.coordination import retrying
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
-from ottla.broker.registration import make_roots
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ottla.broker.cluster.topics import CreatedTopic, NewTopic
 from ottla.broker.handlers.services import RequestContext, Services
-from ottla.broker.topics import CreatedTopic, NewTopic
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,

@@ -22,7 +22,7 @@ from ottla.protocol.messages.delete_records import (
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.replication.replicas import LeaderPartition
+    from ottla.broker.replication.replicas import HostedPartition
 
 TO_HIGH_WATERMARK: Final = -1
 
@@ -63,7 +63,7 @@ async def _answer(
     return result
 
 
-async def delete_before(partition: LeaderPartition, offset: int) -> int:
+async def delete_before(partition: HostedPartition, offset: int) -> int:
     """Drop records below `offset` (-1: all committed ones); returns the least log start of all replicas."""
     log = partition.log
     if not log.config.delete:

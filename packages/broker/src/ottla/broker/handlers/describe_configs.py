@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ottla.broker.configs import DEFAULT, Entry
+from ottla.broker.cluster.configs import DEFAULT, Entry
 from ottla.broker.handlers.services import RequestContext, Services
 from ottla.protocol.errors import InvalidRequest, InvalidTopicException, KafkaError, UnknownTopicOrPartition
 from ottla.protocol.messages.describe_configs import (

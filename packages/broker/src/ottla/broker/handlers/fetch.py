@@ -26,7 +26,7 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.log.log import Slice
-    from ottla.broker.replication.replicas import LeaderPartition
+    from ottla.broker.replication.replicas import HostedPartition
     from ottla.protocol.messages.fetch import FetchRequest
 
 _log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ def _read_or_fail(reading: Reading, wanted: Wanted, max_bytes: int, at_least_one
 
 
 def _read(
-    reading: Reading, partition: LeaderPartition, wanted: Wanted, max_bytes: int, at_least_one: bool
+    reading: Reading, partition: HostedPartition, wanted: Wanted, max_bytes: int, at_least_one: bool
 ) -> FetchedPartition:
     log = partition.log
     if reading.version < _FIRST_WITH_ZSTD and log.config.compression_type == "zstd":
@@ -172,13 +172,13 @@ def _read(
     return result
 
 
-def _visible_end(reading: Reading, partition: LeaderPartition) -> int:
+def _visible_end(reading: Reading, partition: HostedPartition) -> int:
     if reading.is_follower:
         return partition.log.log_end_offset
     return partition.log.last_stable_offset if reading.committed_only else partition.high_watermark
 
 
-def _note_follower(reading: Reading, partition: LeaderPartition, wanted: Wanted) -> None:
+def _note_follower(reading: Reading, partition: HostedPartition, wanted: Wanted) -> None:
     if reading.replica not in partition.core.followers:
         raise NotLeaderOrFollower(f"broker {reading.replica} is no replica of {partition.topic_partition}")
     if wanted.last_fetched_epoch < 0 or _divergence(partition, wanted) is None:
@@ -186,7 +186,7 @@ def _note_follower(reading: Reading, partition: LeaderPartition, wanted: Wanted)
         partition.fetched(reading.replica, wanted.fetch_offset, wanted.log_start_offset, now_ms)
 
 
-def _divergence(partition: LeaderPartition, wanted: Wanted) -> tuple[int, int] | None:
+def _divergence(partition: HostedPartition, wanted: Wanted) -> tuple[int, int] | None:
     """Say where the reader's log leaves the leader's, if it does (KIP-320, KIP-595)."""
     epoch, end = partition.log.leader_epochs.end_offset_for(
         wanted.last_fetched_epoch, partition.log.log_end_offset
@@ -198,7 +198,7 @@ def _divergence(partition: LeaderPartition, wanted: Wanted) -> tuple[int, int] |
     return None
 
 
-def _aborted(partition: LeaderPartition, start: int, end: int) -> list[tuple[int, int]]:
+def _aborted(partition: HostedPartition, start: int, end: int) -> list[tuple[int, int]]:
     return [(one.producer_id, one.first_offset) for one in partition.log.aborted_transactions(start, end)]
 
 
@@ -249,8 +249,8 @@ async def _until_enough(
             partition.watchers.pop(news.set, None)
 
 
-def _watch(reading: Reading, fetch: FetchContext, news: asyncio.Event) -> list[LeaderPartition]:
-    watched: list[LeaderPartition] = []
+def _watch(reading: Reading, fetch: FetchContext, news: asyncio.Event) -> list[HostedPartition]:
+    watched: list[HostedPartition] = []
     for one in fetch.wanted:
         partition = reading.services.replicas.hosted(one.topic_partition)
         if partition is not None:

@@ -16,7 +16,7 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.metadata import BrokerEndpoint
+    from ottla.broker.cluster.metadata import BrokerEndpoint
 
 GROUP: Final = 0
 TRANSACTION: Final = 1

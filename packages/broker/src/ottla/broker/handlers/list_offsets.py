@@ -22,7 +22,7 @@ from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.replication.replicas import LeaderPartition
+    from ottla.broker.replication.replicas import HostedPartition
     from ottla.protocol.messages.list_offsets import ListOffsetsPartition
 
 LATEST: Final = -1
@@ -73,7 +73,7 @@ def _answer(
 
 
 def _find(
-    partition: LeaderPartition,
+    partition: HostedPartition,
     request: ListOffsetsRequest,
     version: int,
     timestamp: int,
@@ -99,7 +99,7 @@ def _find(
         response.leader_epoch = _epoch_at(partition, found.offset)
 
 
-def _check_available(partition: LeaderPartition, request: ListOffsetsRequest, version: int) -> None:
+def _check_available(partition: HostedPartition, request: ListOffsetsRequest, version: int) -> None:
     # The high watermark of a new leader lags one fetch behind what its predecessor had answered: saying
     # "latest" before it is inside this epoch would let offsets go back (KIP-207).
     core = partition.core
@@ -107,7 +107,7 @@ def _check_available(partition: LeaderPartition, request: ListOffsetsRequest, ve
         raise OffsetNotAvailable if version >= _FIRST_WITH_NOT_AVAILABLE else LeaderNotAvailable
 
 
-def visible_end(partition: LeaderPartition, request: ListOffsetsRequest) -> int:
+def visible_end(partition: HostedPartition, request: ListOffsetsRequest) -> int:
     """Return the end of the log as the asking client or broker may see it."""
     if request.replica_id >= 0:
         return partition.log.log_end_offset
@@ -116,12 +116,12 @@ def visible_end(partition: LeaderPartition, request: ListOffsetsRequest) -> int:
     return partition.high_watermark
 
 
-def _epoch_at(partition: LeaderPartition, offset: int) -> int:
+def _epoch_at(partition: HostedPartition, offset: int) -> int:
     epoch = partition.log.leader_epochs.epoch_for(offset)
     return -1 if epoch is None else epoch
 
 
-def offsets_before(partition: LeaderPartition, timestamp: int, max_num_offsets: int) -> list[int]:
+def offsets_before(partition: HostedPartition, timestamp: int, max_num_offsets: int) -> list[int]:
     """Give version 0's answer: starts of segments changed before a time, and the end, newest first."""
     log = partition.log
     segments = [(one.base_offset, one.last_modified_ms) for one in log.segments]

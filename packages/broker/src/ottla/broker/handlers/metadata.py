@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+from ottla.broker.cluster.metadata import KnownPartition, KnownTopic
 from ottla.broker.handlers.services import RequestContext, Services
-from ottla.broker.metadata import KnownPartition, KnownTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import (
     MetadataRequest,

@@ -31,7 +31,7 @@ from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.log.log import Appended
-    from ottla.broker.replication.replicas import LeaderPartition
+    from ottla.broker.replication.replicas import HostedPartition
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
@@ -58,7 +58,7 @@ class Placed:
 
     def __init__(self, response: PartitionProduceResponse) -> None:
         self.response = response
-        self.partition: LeaderPartition | None = None
+        self.partition: HostedPartition | None = None
         self.appended: Appended | None = None
 
     def failed(self, error: KafkaError) -> None:
@@ -68,7 +68,7 @@ class Placed:
         response.error_message = str(error) or None
         response.base_offset, response.log_append_time_ms, response.log_start_offset = -1, -1, -1
 
-    def placed(self, partition: LeaderPartition, appended: Appended) -> None:
+    def placed(self, partition: HostedPartition, appended: Appended) -> None:
         """Answer with where the batches are."""
         response = self.response
         response.base_offset = appended.base_offset

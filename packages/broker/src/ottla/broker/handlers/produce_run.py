@@ -19,7 +19,7 @@ from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.handlers.services import Services
-    from ottla.broker.replication.replicas import LeaderPartition
+    from ottla.broker.replication.replicas import HostedPartition
 
 ALL_ACKS: Final = -1
 
@@ -133,7 +133,7 @@ class ProduceRuns:
             return self._when_replicated(run, partition, appended)
         return run.answers(appended.base_offset, appended.log_append_time_ms, appended.log_start_offset)
 
-    async def _when_replicated(self, run: Run, partition: LeaderPartition, appended: Appended) -> bytes:
+    async def _when_replicated(self, run: Run, partition: HostedPartition, appended: Appended) -> bytes:
         try:
             async with asyncio.timeout(run.timeout_ms / 1000):
                 await partition.replicated(appended.last_offset + 1)

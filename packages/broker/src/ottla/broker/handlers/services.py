@@ -14,17 +14,17 @@ from ottla.broker.handlers.topic_metrics import TopicMetrics
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.cluster.topics import Topics
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.configs import Configs
     from ottla.broker.controller.controller import Controller
     from ottla.broker.environment import Environment
     from ottla.broker.groups.coordinator import GroupCoordinator
     from ottla.broker.log.log import Slice
     from ottla.broker.log.logs import Logs
-    from ottla.broker.metadata import MetadataCache
     from ottla.broker.metrics import Metrics
     from ottla.broker.replication.replicas import Replicas
-    from ottla.broker.topics import Topics
     from ottla.broker.transactions.coordinator import Transactions
     from ottla.protocol.headers import RequestHeader
     from ottla.zookeeper.session import Session

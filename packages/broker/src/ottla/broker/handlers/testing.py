@@ -15,7 +15,7 @@ from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import open_log
 from ottla.broker.metrics import Metrics
 from ottla.broker.replication.partition import Assignment
-from ottla.broker.replication.replicas import LeaderPartition, Replicas
+from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
@@ -93,7 +93,7 @@ class DataPlane:
         isr: tuple[int, ...] = (BROKER_ID,),
         replicas: tuple[int, ...] = (BROKER_ID,),
         **overrides: str,
-    ) -> LeaderPartition:
+    ) -> HostedPartition:
         topic_partition = TopicPartition(topic, partition)
         self.overrides.setdefault(topic, {}).update(
             {name.replace("_", "."): value for name, value in overrides.items()}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _RECENT_BYTES: Final = 32 << 20
 
 
-class LeaderPartition:
+class HostedPartition:
     """A partition hosted here. The promises of `append` and `replicated` hold while this broker leads it."""
 
     def __init__(

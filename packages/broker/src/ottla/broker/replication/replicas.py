@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.replication.checkpoints import read_high_watermarks, write_high_watermarks
-from ottla.broker.replication.hosted import LeaderPartition
+from ottla.broker.replication.hosted import HostedPartition
 from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition
 from ottla.broker.replication.requests import (
     assignments_of,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
     from ottla.protocol.messages.stop_replica import StopReplicaRequest
 
-__all__ = ["FollowerFetching", "LeaderPartition", "LeadershipListener", "NoFollowers", "Replicas"]
+__all__ = ["FollowerFetching", "HostedPartition", "LeadershipListener", "NoFollowers", "Replicas"]
 
 log = logging.getLogger("state-change")
 
@@ -68,7 +68,7 @@ class LeadershipListener(Protocol):
 class FollowerFetching(Protocol):
     """Copies partitions from their leaders."""
 
-    def follow(self, partition: LeaderPartition, leader: int) -> None:
+    def follow(self, partition: HostedPartition, leader: int) -> None:
         """Begin to copy a partition from broker `leader`, or from another one than before."""
         ...
 
@@ -80,7 +80,7 @@ class FollowerFetching(Protocol):
 class NoFollowers:
     """Copies nothing: a follower keeps its log as it is and waits for a role."""
 
-    def follow(self, partition: LeaderPartition, leader: int) -> None:
+    def follow(self, partition: HostedPartition, leader: int) -> None:
         log.info("%s follows broker %d and is not copied", partition.topic_partition, leader)
 
     def unfollow(self, topic_partition: TopicPartition) -> None:
@@ -120,7 +120,7 @@ class Replicas:
         self._propose_isr = propose_isr or (lambda _partition, _proposal: None)
         self._followers: FollowerFetching = followers or NoFollowers()
         self._is_known = is_known
-        self._hosted: dict[TopicPartition, LeaderPartition] = {}
+        self._hosted: dict[TopicPartition, HostedPartition] = {}
         self._offline: set[TopicPartition] = set()
         self._listeners: list[LeadershipListener] = []
         self._saved: dict[TopicPartition, int] = {}
@@ -157,7 +157,7 @@ class Replicas:
 
     # ---- finding partitions
 
-    def leader(self, topic_partition: TopicPartition, current_leader_epoch: int = -1) -> LeaderPartition:
+    def leader(self, topic_partition: TopicPartition, current_leader_epoch: int = -1) -> HostedPartition:
         """Return the partition if it is led here.
 
         Raises `UnknownTopicOrPartition`, `NotLeaderOrFollower`, `KafkaStorageError`, and
@@ -179,14 +179,14 @@ class Replicas:
             return NotLeaderOrFollower()
         return UnknownTopicOrPartition()
 
-    def hosted(self, topic_partition: TopicPartition) -> LeaderPartition | None:
+    def hosted(self, topic_partition: TopicPartition) -> HostedPartition | None:
         """Return a partition hosted here in whatever role, or None."""
         return self._hosted.get(topic_partition)
 
-    def __iter__(self) -> Iterator[LeaderPartition]:
+    def __iter__(self) -> Iterator[HostedPartition]:
         return iter(list(self._hosted.values()))
 
-    def leaders(self) -> Iterator[LeaderPartition]:
+    def leaders(self) -> Iterator[HostedPartition]:
         """Iterate over all partitions led here."""
         return (one for one in list(self._hosted.values()) if one.leads)
 
@@ -282,7 +282,7 @@ class Replicas:
             if led_epoch is not None:
                 resigned.append((topic_partition, assignment.leader_epoch))
 
-    def _check(self, partition: LeaderPartition | None, topic_id: UUID | None, new: Assignment) -> None:
+    def _check(self, partition: HostedPartition | None, topic_id: UUID | None, new: Assignment) -> None:
         if self.broker_id not in new.replicas:
             raise UnknownTopicOrPartition
         if partition is None:
@@ -293,7 +293,7 @@ class Replicas:
         if not partition.core.accepts(new):
             raise StaleControllerEpoch
 
-    def _host(self, topic_partition: TopicPartition, topic_id: UUID | None, is_new: bool) -> LeaderPartition:
+    def _host(self, topic_partition: TopicPartition, topic_id: UUID | None, is_new: bool) -> HostedPartition:
         found = self._logs.get(topic_partition)
         if found is not None and topic_id and found.topic_id and topic_id != found.topic_id:
             if not is_new:
@@ -314,7 +314,7 @@ class Replicas:
             ),
         )
         found.high_watermark = core.high_watermark
-        partition = LeaderPartition(
+        partition = HostedPartition(
             topic_partition, found, core, propose_isr=self._propose_isr, isr_changed=self._count_isr_change
         )
         self._hosted[topic_partition] = partition

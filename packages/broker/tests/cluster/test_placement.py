@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from ottla.broker.placement import assign_replicas, interleave_by_rack
+from ottla.broker.cluster.placement import assign_replicas, interleave_by_rack
 from ottla.protocol.errors import BrokerNotAvailable, InvalidPartitions, InvalidReplicationFactor
 
 

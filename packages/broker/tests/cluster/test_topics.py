@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
+from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.cluster.registration import make_roots
+from ottla.broker.cluster.topics import NewTopic, Topics
 from ottla.broker.config import broker_config_from
 from ottla.broker.environment import Environment
-from ottla.broker.metadata import MetadataCache
-from ottla.broker.registration import make_roots
-from ottla.broker.topics import NewTopic, Topics
 from ottla.protocol import errors
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,

@@ -10,9 +10,9 @@ from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
 from ottla.broker.config import ConfigError, parse_topic_overrides
 from ottla.broker.coordination import retrying
-from ottla.broker.placement import Assignments, assign_replicas, new_topic_id
 from ottla.broker.values import frozen
 from ottla.protocol.errors import (
     InvalidConfig,
@@ -46,9 +46,9 @@ from ottla.zookeeper.session import (
 from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.environment import Environment
-    from ottla.broker.metadata import MetadataCache
     from ottla.zookeeper.session import Session
 
 DEFAULT = -1

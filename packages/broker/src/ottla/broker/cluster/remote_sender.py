@@ -25,8 +25,8 @@ from ottla.protocol.schema import Message
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.controller.model import LiveBroker
-    from ottla.broker.metadata import MetadataCache
 
 _R = TypeVar("_R", bound=Message)
 

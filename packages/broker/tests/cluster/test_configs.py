@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ottla.broker.config import BrokerConfig, LogConfig, broker_config_from
-from ottla.broker.configs import (
+from ottla.broker.cluster.configs import (
     DEFAULT,
     DYNAMIC_BROKER,
     DYNAMIC_DEFAULT_BROKER,
@@ -17,8 +16,9 @@ from ottla.broker.configs import (
     Configs,
     Entry,
 )
+from ottla.broker.cluster.registration import make_roots
+from ottla.broker.config import BrokerConfig, LogConfig, broker_config_from
 from ottla.broker.environment import Environment
-from ottla.broker.registration import make_roots
 from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
