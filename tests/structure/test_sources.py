@@ -1,0 +1,32 @@
+"""The readers of the structure tests find what they are meant to find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from structure.sources import Source, cycles
+
+
+def test_the_length_of_a_native_function_ends_where_the_next_definition_begins(tmp_path: Path) -> None:
+    file = tmp_path / "one.pyx"
+    file.write_text(
+        '# cython: language_level=3\n"""What it is."""\n\n'
+        "cdef class Box:\n    cdef int size\n\n    cdef int grow(self, int by) except -1:\n"
+        "        self.size += by\n\n        return 0\n\n    def show(self):\n        return self.size\n\n\n"
+        "cdef inline int two(\n    int a,\n    int b,\n) nogil:\n    return a + b\n"
+    )
+
+    source = Source(file)
+
+    assert source.docstring == "What it is."
+    assert [(one.name, one.first_line, one.lines) for one in source.functions()] == [
+        ("grow", 7, 4),
+        ("show", 12, 2),
+        ("two", 16, 5),
+    ]
+
+
+def test_modules_that_reach_each_other_are_one_cycle() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"d"}}
+
+    assert cycles(graph) == [["a", "b", "c"]]
