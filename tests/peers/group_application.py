@@ -10,9 +10,9 @@ from typing import Any
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
-from ottla.consumer.commits import AutoCommit, Commits
-from ottla.consumer.group_config import GroupConfig
-from ottla.consumer.membership import Membership
+from ottla.consumer.group.commits import AutoCommit, Commits
+from ottla.consumer.group.config import GroupConfig
+from ottla.consumer.group.membership import Membership
 from ottla.consumer.subscription import Subscription
 from ottla.protocol.topics import TopicPartition
 

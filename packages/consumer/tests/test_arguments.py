@@ -10,7 +10,7 @@ from ottla.client.groups import OffsetAndMetadata
 from ottla.client.settings import SettingError, aliases, places
 from ottla.consumer import Consumer, ConsumerConfig, ConsumerRecord, RecordBatch, SyncConsumer
 from ottla.consumer.arguments import to_commit
-from ottla.consumer.elsewhere import PRODUCER_SETTINGS
+from ottla.consumer.foreign_names import PRODUCER_SETTINGS
 from ottla.protocol.topics import TopicPartition
 
 A = TopicPartition("t", 0)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ottla.client.cluster import Cluster
-from ottla.consumer.lookups import Lookups
+from ottla.consumer.fetch.lookups import Lookups
 from ottla.pipeline.source.bounds import Edge
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.reading import forget, reader_for

@@ -18,10 +18,10 @@ from ottla.consumer.errors import (
     RecordDeserializationFailed,
     WrongMode,
 )
-from ottla.consumer.group_errors import CommitFailed, Fenced, GroupFailed, ListenerFailed, NoSuchPartitions
+from ottla.consumer.fetch.lookups import OffsetAndTimestamp
+from ottla.consumer.group.errors import CommitFailed, Fenced, GroupFailed, ListenerFailed, NoSuchPartitions
 from ottla.consumer.interceptors import ConsumerInterceptor
 from ottla.consumer.listener import RebalanceListener
-from ottla.consumer.lookups import OffsetAndTimestamp
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import ConsumerRecord, RecordBatch
 from ottla.consumer.subscription import TopicFilter

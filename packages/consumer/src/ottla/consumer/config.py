@@ -13,7 +13,7 @@ from ottla.client.serialization import DeserializerSpec, deserializer
 from ottla.client.settings import Alias, SettingError, configure, from_properties, setting, teaching, validate
 from ottla.consumer.aliases import CONSUMER_ALIASES, RESETS
 from ottla.consumer.assignors import Assignor, assignors
-from ottla.consumer.group_config import DEFAULT_ASSIGNORS, GroupConfig
+from ottla.consumer.group.config import DEFAULT_ASSIGNORS, GroupConfig
 
 OffsetReset = Literal["earliest", "latest", "none"]
 IsolationLevel = Literal["read_uncommitted", "read_committed"]

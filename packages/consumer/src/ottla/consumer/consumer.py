@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.consumer._records import ConsumerRecord
 from ottla.consumer.arguments import Offset, Partition, to_commit, to_offset, to_partition, to_partitions
-from ottla.consumer.arrow import USUAL_BYTES, pyarrow_module, read_columns, record_batch
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
-from ottla.consumer.elsewhere import no_such_name
 from ottla.consumer.errors import NotAssigned, WrongMode
-from ottla.consumer.giving import Records
-from ottla.consumer.life import Life
-from ottla.consumer.lookups import EARLIEST, LATEST, OffsetAndTimestamp
+from ottla.consumer.fetch.arrow import USUAL_BYTES, pyarrow_module, read_columns, record_batch
+from ottla.consumer.fetch.delivery import Records
+from ottla.consumer.fetch.lookups import EARLIEST, LATEST, OffsetAndTimestamp
+from ottla.consumer.foreign_names import no_such_name
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import RecordBatch
+from ottla.consumer.runtime import Life
 from ottla.consumer.subscription import TopicFilter, subscription
 from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.records.arrow import ColumnBuilder, check_columns

@@ -11,7 +11,7 @@ from ottla.client.cluster import Cluster, Node, Topic
 from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.connection import Connection
 from ottla.client.errors import ConnectionClosed
-from ottla.consumer.decoding import decode
+from ottla.consumer.fetch.decoding import decode
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.errors import ErrorCode, KafkaError, MessageTooLarge, UnknownTopicOrPartition, error_for
 from ottla.protocol.messages.fetch import (

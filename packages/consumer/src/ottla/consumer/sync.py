@@ -17,12 +17,12 @@ from ottla.client.errors import DeadlineExceeded
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import chosen
 from ottla.consumer.arguments import Offset, Partition, to_topics
-from ottla.consumer.arrow import USUAL_BYTES
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer
-from ottla.consumer.elsewhere import check_settings, no_such_name
+from ottla.consumer.fetch.arrow import USUAL_BYTES
+from ottla.consumer.fetch.lookups import OffsetAndTimestamp
+from ottla.consumer.foreign_names import check_settings, no_such_name
 from ottla.consumer.listener import Partitions, RebalanceListener
-from ottla.consumer.lookups import OffsetAndTimestamp
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import ConsumerRecord, RecordBatch
 from ottla.consumer.subscription import TopicFilter

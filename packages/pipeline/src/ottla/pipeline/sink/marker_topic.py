@@ -11,7 +11,7 @@ from ottla.client.admin.configs import TOPIC, Configs
 from ottla.client.admin.topics import Topics
 from ottla.client.cluster import Cluster, NoSuchTopic, is_stale
 from ottla.client.errors import ClientError
-from ottla.consumer.lookups import EARLIEST, LATEST, Lookups
+from ottla.consumer.fetch.lookups import EARLIEST, LATEST, Lookups
 from ottla.pipeline.sink.errors import MarkersUnreadable
 from ottla.pipeline.sink.markers import Ledger, Markers
 from ottla.protocol.errors import (

@@ -14,7 +14,7 @@ from ottla.client.blocking import LoopThread
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.lookups import EARLIEST, LATEST, NOT_FOUND, Lookups
+from ottla.consumer.fetch.lookups import EARLIEST, LATEST, NOT_FOUND, Lookups
 from ottla.pipeline.source.bounds import Bound, Edge
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offsets import Offsets

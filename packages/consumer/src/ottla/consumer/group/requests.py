@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ottla.client.errors import ClientError
-from ottla.consumer.coordinator_line import CoordinatorLine
-from ottla.consumer.group_config import GroupConfig
-from ottla.consumer.rebalance_events import (
+from ottla.consumer.group.config import GroupConfig
+from ottla.consumer.group.coordinator_connection import CoordinatorLine
+from ottla.consumer.group.rebalance_events import (
     Event,
     GroupMember,
     Heartbeat,

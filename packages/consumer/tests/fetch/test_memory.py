@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.consumer.answers import copy_leftovers, held_bytes
-from ottla.consumer.decoding import Cursor
-from ottla.consumer.positions import Piece
+from ottla.consumer.fetch.decoding import Cursor
+from ottla.consumer.fetch.memory import copy_leftovers, held_bytes
+from ottla.consumer.fetch.positions import Piece
 from ottla.protocol.records import BatchBuilder, Codec
 from ottla.protocol.topics import TopicPartition
 

@@ -30,14 +30,14 @@ from ottla.consumer.assignors import (
     TopicRacks,
     shared_protocol,
 )
-from ottla.consumer.group_errors import Fenced, GroupFailed, refusal
-from ottla.consumer.group_payloads import (
+from ottla.consumer.group.errors import Fenced, GroupFailed, refusal
+from ottla.consumer.group.leadership import Leadership
+from ottla.consumer.group.member_rules import BEATING, REBALANCING, MemberRules, Phase
+from ottla.consumer.group.payloads import (
     decode_assignment,
     encode_subscription,
 )
-from ottla.consumer.leadership import Leadership
-from ottla.consumer.member_rules import BEATING, REBALANCING, MemberRules, Phase
-from ottla.consumer.rebalance_events import (
+from ottla.consumer.group.rebalance_events import (
     Adopt,
     Adopted,
     Asked,

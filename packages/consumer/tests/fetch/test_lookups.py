@@ -7,7 +7,7 @@ import asyncio
 from ottla.client.cluster import Cluster
 from ottla.client.retry import is_retriable
 from ottla.client.testing import ScriptedBroker
-from ottla.consumer.lookups import EARLIEST, Lookups
+from ottla.consumer.fetch.lookups import EARLIEST, Lookups
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.topics import TopicPartition

@@ -12,20 +12,20 @@ from ottla.client.cluster import Cluster
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
 from ottla.client.settings import chosen
-from ottla.consumer.beginnings import Beginnings
-from ottla.consumer.commits import AutoCommit, Commits
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.elsewhere import check_settings
 from ottla.consumer.errors import ConsumerClosed, NoOffset, WrongMode
-from ottla.consumer.fetcher import Fetcher
-from ottla.consumer.giving import Giver
-from ottla.consumer.group_side import GroupSide
-from ottla.consumer.leaders import Leaders, partitions_of
-from ottla.consumer.lookups import EARLIEST, Lookups
-from ottla.consumer.membership import Membership
+from ottla.consumer.fetch.assigned_partitions import GroupSide
+from ottla.consumer.fetch.delivery import Giver
+from ottla.consumer.fetch.fetcher import Fetcher
+from ottla.consumer.fetch.leaders import Leaders, partitions_of
+from ottla.consumer.fetch.lookups import EARLIEST, Lookups
+from ottla.consumer.fetch.notifier import News
+from ottla.consumer.fetch.position_resolver import Beginnings
+from ottla.consumer.fetch.positions import Place, Positions
+from ottla.consumer.foreign_names import check_settings
+from ottla.consumer.group.commits import AutoCommit, Commits
+from ottla.consumer.group.membership import Membership
 from ottla.consumer.metrics import ConsumerMetrics
-from ottla.consumer.news import News
-from ottla.consumer.positions import Place, Positions
 from ottla.consumer.subscription import Subscription
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataResponse

@@ -21,8 +21,8 @@ from ottla.consumer import (
     TopicPartition,
     WrongMode,
 )
-from ottla.consumer.answers import held_bytes
-from ottla.consumer.lookups import Answers, EpochEnd
+from ottla.consumer.fetch.lookups import Answers, EpochEnd
+from ottla.consumer.fetch.memory import held_bytes
 from ottla.protocol.errors import ErrorCode, UnknownServerError
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.protocol.messages.list_offsets import (

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ottla.client.groups import OffsetAndMetadata
 from ottla.consumer._records import Cursor
-from ottla.consumer.positions import Positions
+from ottla.consumer.fetch.positions import Positions
 from ottla.protocol.topics import TopicPartition
 
 Partitions = frozenset[TopicPartition]

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from ottla.client.cluster import Cluster
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.groups import OffsetAndMetadata
-from ottla.consumer.beginnings import Beginnings
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.lookups import Lookups
-from ottla.consumer.news import News
-from ottla.consumer.positions import Positions
+from ottla.consumer.fetch.lookups import Lookups
+from ottla.consumer.fetch.notifier import News
+from ottla.consumer.fetch.position_resolver import Beginnings
+from ottla.consumer.fetch.positions import Positions
 from ottla.protocol.errors import GroupAuthorizationFailed
 from ottla.protocol.topics import TopicPartition
 

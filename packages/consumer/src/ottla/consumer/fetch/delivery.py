@@ -9,11 +9,11 @@ from typing import Any
 from ottla.client.interceptors import Interceptors
 from ottla.consumer._records import ConsumerRecord, RecordSource
 from ottla.consumer.errors import OffsetOutOfRange
-from ottla.consumer.fetcher import Fetcher, RawPiece
-from ottla.consumer.group_side import in_hand
-from ottla.consumer.membership import Membership
-from ottla.consumer.news import News
-from ottla.consumer.positions import Place, Positions
+from ottla.consumer.fetch.assigned_partitions import in_hand
+from ottla.consumer.fetch.fetcher import Fetcher, RawPiece
+from ottla.consumer.fetch.notifier import News
+from ottla.consumer.fetch.positions import Place, Positions
+from ottla.consumer.group.membership import Membership
 from ottla.consumer.record import RecordBatch
 from ottla.protocol.topics import TopicPartition
 
@@ -226,7 +226,7 @@ class Giver(RecordSource):
         shown: Sequence[Any] = self._interceptors.transform(self._on_consume, [record])
         return shown[0] if shown else None
 
-    # --- what the group asks (group_side.Giving)
+    # --- what the group asks (assigned_partitions.Giving)
 
     def stop_giving(self, partitions: frozenset[TopicPartition]) -> None:
         """Go on with other partitions, from the next record on."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.consumer.fetch_session import FetchSession, Wanted
+from ottla.consumer.fetch.session import FetchSession, Wanted
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
 

@@ -14,9 +14,9 @@ from ottla.client.groups import OffsetAndMetadata
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import LogTruncated, NoOffset
-from ottla.consumer.lookups import EARLIEST, LATEST, NOT_FOUND, EpochEnd, Lookups
-from ottla.consumer.news import News
-from ottla.consumer.positions import NO_EPOCH, Place, Positions
+from ottla.consumer.fetch.lookups import EARLIEST, LATEST, NOT_FOUND, EpochEnd, Lookups
+from ottla.consumer.fetch.notifier import News
+from ottla.consumer.fetch.positions import NO_EPOCH, Place, Positions
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ottla.client.groups import OffsetAndMetadata
-from ottla.consumer.decoding import Cursor
 from ottla.consumer.errors import NotAssigned
+from ottla.consumer.fetch.decoding import Cursor
 from ottla.protocol.messages.fetch import AbortedTransaction
 from ottla.protocol.records import Buffer
 from ottla.protocol.topics import TopicPartition

@@ -1,4 +1,4 @@
-"""What happens to a member of a group, and what it wants done: the words of `ottla.consumer.rebalance`."""
+"""Events of a member of a group, and the effects it asks for: the vocabulary of `group.rebalance`."""
 
 from __future__ import annotations
 

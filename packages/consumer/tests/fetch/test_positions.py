@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.consumer.decoding import Cursor, end_of
 from ottla.consumer.errors import NoOffset, NotAssigned
-from ottla.consumer.positions import Piece, Place, Positions
+from ottla.consumer.fetch.decoding import Cursor, end_of
+from ottla.consumer.fetch.positions import Piece, Place, Positions
 from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
 

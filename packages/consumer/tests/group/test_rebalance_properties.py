@@ -28,9 +28,9 @@ from ottla.broker.groups.events import Leave as LeaveSent
 from ottla.broker.groups.events import Sync as SyncSent
 from ottla.broker.groups.testing import GroupDriver
 from ottla.consumer.assignors import assignors
-from ottla.consumer.member_rules import MemberRules, Phase
-from ottla.consumer.rebalance import Member
-from ottla.consumer.rebalance_events import (
+from ottla.consumer.group.member_rules import MemberRules, Phase
+from ottla.consumer.group.rebalance import Member
+from ottla.consumer.group.rebalance_events import (
     Adopt,
     Adopted,
     Asked,

@@ -11,9 +11,9 @@ from ottla.client.cluster import Cluster
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer import Consumer
-from ottla.consumer.commits import Commits
-from ottla.consumer.group_errors import CommitFailed, NoSuchPartitions
-from ottla.consumer.group_payloads import encode_assignment
+from ottla.consumer.group.commits import Commits
+from ottla.consumer.group.errors import CommitFailed, NoSuchPartitions
+from ottla.consumer.group.payloads import encode_assignment
 from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.subscription import subscription
 from ottla.protocol.api import ApiKey

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import cast
 
-from ottla.consumer.positions import Piece
+from ottla.consumer.fetch.positions import Piece
 from ottla.protocol.records import Buffer
 
 

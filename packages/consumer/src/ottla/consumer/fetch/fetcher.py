@@ -14,14 +14,14 @@ from ottla.client.errors import ClientError
 from ottla.client.pool import Pool
 from ottla.client.retry import is_retriable
 from ottla.client.serialization import deserializer
-from ottla.consumer.answers import copy_leftovers, held_bytes
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.decoding import Cursor, abortions, decompression_ms, end_of
 from ottla.consumer.errors import OffsetOutOfRange, named_error
-from ottla.consumer.fetch_session import Asked, FetchSession, Wanted
+from ottla.consumer.fetch.decoding import Cursor, abortions, decompression_ms, end_of
+from ottla.consumer.fetch.memory import copy_leftovers, held_bytes
+from ottla.consumer.fetch.notifier import News
+from ottla.consumer.fetch.positions import NO_LEADER, Piece, Place, Positions
+from ottla.consumer.fetch.session import Asked, FetchSession, Wanted
 from ottla.consumer.metrics import ConsumerMetrics
-from ottla.consumer.news import News
-from ottla.consumer.positions import NO_LEADER, Piece, Place, Positions
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, KafkaError, MessageTooLarge, error_for
 from ottla.protocol.messages.fetch import (
     AbortedTransaction,

@@ -21,16 +21,13 @@ from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.groups import GroupMetadata
 from ottla.client.retry import Backoff
 from ottla.consumer.assignors import RebalanceProtocol, assignors
-from ottla.consumer.commits import AutoCommit
-from ottla.consumer.coordinator_line import CoordinatorLine
-from ottla.consumer.group_config import GroupConfig
-from ottla.consumer.group_errors import Fenced
-from ottla.consumer.group_requests import GroupRequests
-from ottla.consumer.listener import tell
-from ottla.consumer.member_rules import MemberRules, Phase
-from ottla.consumer.metrics import ConsumerMetrics
-from ottla.consumer.rebalance import NO_GENERATION, Member
-from ottla.consumer.rebalance_events import (
+from ottla.consumer.group.commits import AutoCommit
+from ottla.consumer.group.config import GroupConfig
+from ottla.consumer.group.coordinator_connection import CoordinatorLine
+from ottla.consumer.group.errors import Fenced
+from ottla.consumer.group.member_rules import MemberRules, Phase
+from ottla.consumer.group.rebalance import NO_GENERATION, Member
+from ottla.consumer.group.rebalance_events import (
     Adopt,
     Adopted,
     Asked,
@@ -53,8 +50,11 @@ from ottla.consumer.rebalance_events import (
     TimePassed,
     TopicsFound,
 )
+from ottla.consumer.group.requests import GroupRequests
+from ottla.consumer.group.topic_watch import TopicWatch
+from ottla.consumer.listener import tell
+from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.subscription import Subscription
-from ottla.consumer.topic_watch import TopicWatch
 from ottla.protocol.errors import KafkaError
 
 # How often to look whether the application is through with what it has in hand, while a rebalance waits.

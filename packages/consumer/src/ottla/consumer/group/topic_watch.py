@@ -10,8 +10,8 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.consumer.assignors import TopicRacks
 from ottla.consumer.errors import named_error
-from ottla.consumer.group_config import GroupConfig
-from ottla.consumer.rebalance_events import Event, Subscribed, TopicsSeen
+from ottla.consumer.group.config import GroupConfig
+from ottla.consumer.group.rebalance_events import Event, Subscribed, TopicsSeen
 from ottla.consumer.subscription import Subscription
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic

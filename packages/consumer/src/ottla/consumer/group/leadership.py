@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from ottla.consumer.assignors import Assignor, MemberSubscription, TopicRacks
-from ottla.consumer.group_errors import GroupFailed
-from ottla.consumer.group_payloads import decode_subscription, encode_assignment
-from ottla.consumer.rebalance_events import Joined
+from ottla.consumer.group.errors import GroupFailed
+from ottla.consumer.group.payloads import decode_subscription, encode_assignment
+from ottla.consumer.group.rebalance_events import Joined
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.topics import TopicPartition
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ottla.consumer.decoding import decode
+from ottla.consumer.fetch.decoding import decode
 from ottla.protocol.messages.fetch import AbortedTransaction
 from ottla.protocol.records import BatchBuilder, ControlType, convert_down, end_transaction_marker
 from ottla.protocol.topics import TopicPartition

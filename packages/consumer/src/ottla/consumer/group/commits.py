@@ -11,10 +11,10 @@ from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.groups import GroupMetadata, OffsetAndMetadata
-from ottla.consumer.coordinator_line import CoordinatorLine
-from ottla.consumer.group_errors import CommitFailed, NoSuchPartitions
+from ottla.consumer.group.coordinator_connection import CoordinatorLine
+from ottla.consumer.group.errors import CommitFailed, NoSuchPartitions
+from ottla.consumer.group.fifo import Turn, Turns
 from ottla.consumer.metrics import ConsumerMetrics
-from ottla.consumer.turns import Turn, Turns
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ottla.consumer.assignors import RangeAssignor
-from ottla.consumer.group_payloads import encode_assignment
-from ottla.consumer.member_rules import MemberRules, Phase
-from ottla.consumer.rebalance import Member
-from ottla.consumer.rebalance_events import (
+from ottla.consumer.group.member_rules import MemberRules, Phase
+from ottla.consumer.group.payloads import encode_assignment
+from ottla.consumer.group.rebalance import Member
+from ottla.consumer.group.rebalance_events import (
     Adopted,
     Asked,
     Join,

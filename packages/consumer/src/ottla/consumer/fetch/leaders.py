@@ -11,8 +11,8 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.client.retry import is_retriable
 from ottla.consumer.errors import named_error
-from ottla.consumer.news import News
-from ottla.consumer.positions import NO_EPOCH, NO_LEADER, Place, Positions
+from ottla.consumer.fetch.notifier import News
+from ottla.consumer.fetch.positions import NO_EPOCH, NO_LEADER, Place, Positions
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from ottla.protocol.primitives import ZERO_UUID

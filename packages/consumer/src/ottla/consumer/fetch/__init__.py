@@ -1,0 +1,1 @@
+"""Read the assigned partitions: positions, fetches, decoding, and delivery to the application."""

@@ -1,0 +1,1 @@
+"""Take part in a consumer group: membership, rebalances, heartbeats, and commits."""
