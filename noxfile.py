@@ -148,6 +148,34 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def compare(session: nox.Session) -> None:
+    """Measure the hot paths against an earlier commit, in interleaved pairs: `-- REF`."""
+    if not session.posargs:
+        session.error("say which commit to compare with: nox -s compare -- main~10")
+    ref, *options = session.posargs
+    _install(session, "psutil", "rich", "pyarrow", *PEERS)
+    python = _environment_of(session, ref)
+    session.run("python", "benchmarks/two_trees.py", "--before", python, *options)
+
+
+def _environment_of(session: nox.Session, ref: str) -> str:
+    """Install the packages of another commit into an environment of their own; return its Python."""
+    folder = Path(session.create_tmp()).resolve() / "tree"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    archive = folder / "tree.tar"
+    session.run("git", "archive", "-o", str(archive), ref, external=True)
+    shutil.unpack_archive(archive, folder)
+    python = _empty_environment(session, "before")
+    _install_into(session, python, "-c", str(CONSTRAINTS), *BUILD_TOOLS, "psutil", "rich", "pyarrow", *PEERS)
+    for name in PACKAGES:
+        _install_into(
+            session, python, "--no-build-isolation", "-c", str(CONSTRAINTS), str(folder / "packages" / name)
+        )
+    return python
+
+
+@nox.session
 def crash(session: nox.Session) -> None:
     """Cut the power at thousands of moments of a log's life; `OTTLA_CRASH_STATES` says how many."""
     _install(session, *TESTING)

@@ -27,11 +27,14 @@ IN_ORDER = (
     "spark_segments",
 )
 
+# Needs the Python of another tree: `nox -s compare`.
+APART = ("__main__", "two_trees")
+
 
 def benchmarks() -> dict[str, str]:
     """Give each benchmark's name and the first sentence of its text, in the order to run them."""
     found = {path.stem: ast.parse(path.read_text()) for path in sorted(HERE.glob("*.py"))}
-    scripts = {name: tree for name, tree in found.items() if _is_script(tree) and name != "__main__"}
+    scripts = {name: tree for name, tree in found.items() if _is_script(tree) and name not in APART}
     ordered = sorted(scripts, key=lambda name: IN_ORDER.index(name) if name in IN_ORDER else len(IN_ORDER))
     return {name: (ast.get_docstring(scripts[name]) or "").split("\n")[0] for name in ordered}
 

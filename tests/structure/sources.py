@@ -118,7 +118,7 @@ def module_name(source: Source) -> str:
 
 
 def imported_modules(source: Source, known: set[str]) -> set[str]:
-    """Return which of the `known` modules a source imports anywhere, also for types only or inside a function."""
+    """Return which of the `known` modules a source imports, for types only and inside functions included."""
     name = module_name(source)
     package = name if source.path.stem == "__init__" else name.rpartition(".")[0]
     found: set[str] = set()
