@@ -23,6 +23,7 @@ from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.logs import Logs
 from ottla.broker.log.memory_files import MemoryFiles, PowerLoss
 from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.testing import commit
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
     BatchBuilder,
@@ -97,7 +98,7 @@ class Life:
                 logs = await opened(self.files)
                 found = logs.get(PARTITION)
                 self.log = found or logs.create(PARTITION)
-                self.log.high_watermark = self.log.log_end_offset
+                commit(self.log)
                 self._resumed()
                 for _ in range(chance.randrange(5, 80)):
                     await self._do_something(logs)
@@ -129,7 +130,7 @@ class Life:
         result = act()
         if result is not None:
             await result
-        self.log.high_watermark = self.log.log_end_offset
+        commit(self.log)
         self.model.synced = self.log.recovery_point
         self.model.start = self.log.log_start_offset
         self.now_ms += self.chance.randrange(20)

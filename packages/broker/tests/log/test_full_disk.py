@@ -11,7 +11,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.log.log import Log
 from ottla.broker.log.logs import Logs
 from ottla.broker.log.memory_files import MemoryFiles
-from ottla.broker.log.testing import append
+from ottla.broker.log.testing import append, commit
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.topics import TopicPartition
 
@@ -107,7 +107,7 @@ async def test_retention_makes_room_on_a_full_disk() -> None:
     )
     for _ in range(4):
         append(log, b"x" * 60)
-    log.high_watermark = 3
+    commit(log, 3)
     filled(files)
 
     assert await logs.retain(0) == 3
@@ -128,7 +128,7 @@ async def test_retention_keeps_the_active_segment_where_there_is_no_room_for_ano
     )
     for _ in range(3):
         append(log, b"x" * 60)
-    log.high_watermark = 3
+    commit(log, 3)
     files.used_up = True
 
     assert await logs.retain(0) == 2

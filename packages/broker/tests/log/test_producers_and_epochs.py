@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.producer_state import ProducerStates
-from ottla.broker.log.testing import append, idempotent, log_in
+from ottla.broker.log.testing import append, commit, idempotent, log_in
 from ottla.protocol.errors import InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
 from ottla.protocol.records import (
     ControlType,
@@ -85,7 +85,7 @@ def marker(kind: ControlType, *, coordinator_epoch: int = 0, epoch: int = 0) -> 
 
 def end(log: Log, kind: ControlType) -> None:
     log.append(marker(kind), leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
-    log.high_watermark = log.log_end_offset
+    commit(log)
 
 
 def test_an_open_transaction_holds_the_last_stable_offset() -> None:
@@ -104,10 +104,10 @@ def test_a_marker_that_is_not_replicated_holds_it_too() -> None:
     log = log_in(AT)
     log.append(idempotent(0, transactional=True), leader_epoch=0, now_ms=0)
     log.append(marker(ControlType.COMMIT), leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
-    log.high_watermark = 1
+    commit(log, 1)
 
     assert log.last_stable_offset == 0
-    log.high_watermark = 2
+    commit(log, 2)
     assert log.last_stable_offset == 2
 
 

@@ -9,7 +9,7 @@ from ottla.broker.config import LogConfig
 from ottla.broker.log.log import Log
 from ottla.broker.log.memory_files import MemoryFiles
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET
-from ottla.broker.log.testing import append, batch, log_in, records_of
+from ottla.broker.log.testing import append, batch, commit, log_in, records_of
 from ottla.protocol.records import assign_offsets
 
 AT = Path("/data")
@@ -125,7 +125,7 @@ def test_nothing_above_the_high_watermark_goes() -> None:
     log = log_in(AT, segment_bytes=150, retention_ms=1)
     for _ in range(4):
         append(log, b"x" * 60)
-    log.high_watermark = 2
+    commit(log, 2)
 
     assert expire(log, 10**12) == [0, 1]
 
@@ -162,5 +162,5 @@ def test_starting_anew_leaves_nothing() -> None:
 
     log.truncate_fully_and_start_at(500)
 
-    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (500, 500, 500)
+    assert (log.log_start_offset, log.log_end_offset) == (500, 500)
     assert append(log, b"y") == 500

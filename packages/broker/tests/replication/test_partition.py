@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from ottla.broker.log.watermark import HighWatermark
 from ottla.broker.replication.partition import (
     Assignment,
     HighWatermarkAdvanced,
@@ -43,7 +44,8 @@ def leading(
     min_isr: int = 1,
     high_watermark: int = 0,
 ) -> Partition:
-    partition = Partition(1, min_insync_replicas=min_isr, max_lag_ms=LAG_MS, high_watermark=high_watermark)
+    partition = Partition(1, min_insync_replicas=min_isr, max_lag_ms=LAG_MS)
+    partition.restored(high_watermark, 0, log_end)
     partition.lead(assignment(isr=isr, replicas=replicas), log_end, now_ms=0)
     return partition
 
@@ -193,6 +195,59 @@ def test_the_low_watermark_is_the_least_log_start() -> None:
     partition.fetched(2, 10, 3, now_ms=1)
 
     assert partition.low_watermark == 3
+
+
+@pytest.mark.parametrize(
+    ("saved", "start", "end", "high_watermark"), [(5, 0, 10, 5), (15, 0, 10, 10), (5, 7, 10, 7), (0, 0, 0, 0)]
+)
+def test_a_restored_high_watermark_lies_within_the_log(
+    saved: int, start: int, end: int, high_watermark: int
+) -> None:
+    partition = Partition(1)
+
+    partition.restored(saved, start, end)
+
+    assert partition.high_watermark == high_watermark
+    assert (partition.log_start_offset, partition.log_end_offset) == (start, end)
+
+
+def test_the_core_writes_the_cell_that_its_log_reads() -> None:
+    watermark = HighWatermark(3)
+    partition = Partition(1, watermark=watermark)
+    partition.lead(assignment(isr=(1,), replicas=(1,)), 3, now_ms=0)
+
+    partition.appended_alone(9)
+
+    assert watermark.offset == partition.high_watermark == 9
+
+
+def test_a_truncation_lowers_the_high_watermark_to_the_end_of_the_log() -> None:
+    partition = Partition(1)
+    partition.restored(8, 0, 10)
+
+    partition.truncated(0, 9)
+    assert partition.high_watermark == 8
+    partition.truncated(0, 5)
+    assert partition.high_watermark == partition.log_end_offset == 5
+
+
+def test_a_log_that_begins_anew_has_its_high_watermark_at_its_start() -> None:
+    partition = Partition(1)
+    partition.restored(8, 0, 10)
+
+    partition.truncated(500, 500)
+
+    assert (partition.high_watermark, partition.log_start_offset, partition.log_end_offset) == (500, 500, 500)
+
+
+def test_the_high_watermark_never_lies_below_the_start_of_the_log() -> None:
+    partition = Partition(1)
+    partition.restored(4, 0, 10)
+
+    partition.log_start_moved(3)
+    assert partition.high_watermark == 4
+    partition.log_start_moved(6)
+    assert partition.high_watermark == partition.log_start_offset == 6
 
 
 @pytest.mark.parametrize("seed", range(300))

@@ -3,14 +3,14 @@ from collections.abc import Mapping
 from ottla.broker.handlers.fetch_plain import Reader
 from ottla.broker.log.slices import Slice
 from ottla.broker.metrics import Meter
-from ottla.broker.replication.hosted import LeaderPartition
+from ottla.broker.replication.hosted import HostedPartition
 
 class Target:
     """A partition and its topic's meter, as the index holds them."""
 
-    partition: LeaderPartition
+    partition: HostedPartition
     bytes_out: Meter
-    def __init__(self, partition: LeaderPartition, bytes_out: Meter) -> None: ...
+    def __init__(self, partition: HostedPartition, bytes_out: Meter) -> None: ...
 
 class Answers:
     """Whole responses, one behind the other, to requests of one version."""

@@ -1,14 +1,14 @@
 from ottla.broker.handlers.produce_run import Run
 from ottla.broker.handlers.topic_metrics import TopicMeters
-from ottla.broker.replication.replicas import LeaderPartition
+from ottla.broker.replication.replicas import HostedPartition
 
 class Target:
     """A partition and its topic's meters, as the index holds them."""
 
-    partition: LeaderPartition
+    partition: HostedPartition
     meters: TopicMeters
 
-    def __init__(self, partition: LeaderPartition, meters: TopicMeters, all_meters: TopicMeters) -> None: ...
+    def __init__(self, partition: HostedPartition, meters: TopicMeters, all_meters: TopicMeters) -> None: ...
     def append_alone(self, run: Run, now_ms: int) -> bytes | None:
         """Append a run to a partition that has no followers, if nothing about it is unusual.
 

@@ -34,8 +34,7 @@ cdef class Target:
         if partition.watchers or partition._waiting:
             partition.grown(now_ms)
         else:
-            next_offset = tail.next_offset
-            core.log_end_offset = core.high_watermark = log.high_watermark = next_offset
+            core.appended_alone(tail.next_offset)
         self.count(run)
         return run.answers(base_offset, -1, log.log_start_offset)
 

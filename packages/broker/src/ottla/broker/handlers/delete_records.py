@@ -73,6 +73,6 @@ async def delete_before(partition: HostedPartition, offset: int) -> int:
         raise OffsetOutOfRange
     if wanted > log.log_start_offset:
         log.advance_log_start(wanted)
-    partition.core.log_start_offset = log.log_start_offset
+    partition.core.log_start_moved(log.log_start_offset)
     await partition.low_watermark_at(wanted)
     return partition.core.low_watermark

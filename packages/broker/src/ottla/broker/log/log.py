@@ -35,6 +35,7 @@ from ottla.broker.log.validation import (
     prepare,
     target_codec,
 )
+from ottla.broker.log.watermark import HighWatermark
 from ottla.protocol.errors import (
     InvalidRecord,
     KafkaStorageError,
@@ -137,8 +138,8 @@ class Log:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.log_start_offset = log_start_offset
-        self.high_watermark = log_start_offset
-        """Records below it are committed; replication moves it."""
+        self.watermark = HighWatermark(log_start_offset)
+        """The cell that replication writes (`replication.partition.Partition`)."""
         self.recovery_point = min(recovery_point, log_end_offset)
         """Everything below it is on the disk."""
         self.flushed_ms = 0
@@ -208,12 +209,18 @@ class Log:
         return self.tail.next_offset
 
     @property
+    def high_watermark(self) -> int:
+        """Records below it are committed."""
+        return self.watermark.offset
+
+    @property
     def last_stable_offset(self) -> int:
         """Records below it belong to no open transaction, and are committed."""
+        high_watermark = self.watermark.offset
         if not self.producers.has_transactions:
-            return self.high_watermark
-        first = self.producers.first_unstable_offset(self.high_watermark)
-        return self.high_watermark if first is None else min(first, self.high_watermark)
+            return high_watermark
+        first = self.producers.first_unstable_offset(high_watermark)
+        return high_watermark if first is None else min(first, high_watermark)
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -664,6 +671,7 @@ class Log:
         Raises `OffsetOutOfRange` below the log start, `KafkaStorageError`. Waits for the disk: what was cut
         off must not come back behind what is appended next. A follower does this before its first fetch in a
         new epoch, or replicas diverge (KIP-101); epochs that begin there go even when no record does.
+        The caller tells the replication core: the high watermark may be above the new end until then.
         """
         if offset < self.log_start_offset:
             raise OffsetOutOfRange(f"cannot cut {self} to {offset}")
@@ -692,7 +700,6 @@ class Log:
         self._unlink(gone)
         end = self._cut_segment(found, offset)
         self._lower_recovery_point(end)
-        self.high_watermark = min(self.high_watermark, end)
         self.tail = self._tail_of(found, end)
         drop_snapshots(self.files, self.directory, lambda at: at > end)
         self.files.sync_dir(self.directory)
@@ -754,7 +761,7 @@ class Log:
         self._names_changed = True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and begin anew at `offset`. Waits for the disk."""
+        """Drop everything and begin anew at `offset`. Waits for the disk; the caller tells the core."""
         try:
             self._truncations += 1
             self._lower_recovery_point(0)
@@ -772,7 +779,7 @@ class Log:
         except OSError as error:
             self.fail(error)
             raise KafkaStorageError(f"{self.topic_partition} cannot be begun anew: {error}") from error
-        self.log_start_offset = self.recovery_point = self.high_watermark = offset
+        self.log_start_offset = self.recovery_point = offset
         self.producers = ProducerStates(end_offset=offset)
 
     def advance_log_start(self, offset: int) -> None:

@@ -11,6 +11,7 @@ from ottla.broker.log.files import Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.memory_files import MemoryFiles
 from ottla.broker.log.recovery import open_log
+from ottla.broker.replication.partition import Partition
 from ottla.protocol.records import BatchBuilder, Codec, Record, iter_records
 from ottla.protocol.topics import TopicPartition
 
@@ -47,8 +48,15 @@ def log_in(directory: Path, files: Files | None = None, *, clean: bool = True, *
 def append(log: Log, *values: bytes, now_ms: int = 1_000, leader_epoch: int = 0, **how: Any) -> int:
     """Append one batch and commit it; gives its base offset."""
     appended = log.append(batch(*values, **how), leader_epoch=leader_epoch, now_ms=now_ms)
-    log.high_watermark = log.log_end_offset
+    commit(log)
     return appended.base_offset
+
+
+def commit(log: Log, offset: int | None = None) -> None:
+    """Put the high watermark of a log that no partition hosts at `offset`, or at the log's end."""
+    end = log.log_end_offset
+    core = Partition(0, watermark=log.watermark)
+    core.restored(end if offset is None else offset, log.log_start_offset, end)
 
 
 def records_of(log: Log, offset: int | None = None) -> list[Record]:

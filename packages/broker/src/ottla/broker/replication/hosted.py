@@ -68,7 +68,7 @@ class HostedPartition:
     @property
     def high_watermark(self) -> int:
         """Records below it are committed."""
-        return self.core.high_watermark
+        return self.core.watermark.offset
 
     # ---- a leader's work
 
@@ -107,7 +107,6 @@ class HostedPartition:
         """Take in that the log has grown by an append of this leader."""
         if not self.core.followers:
             offset = self.core.appended_alone(self.log.tail.next_offset)
-            self.log.high_watermark = offset
             if self._waiting:
                 self._release(offset)
             if self.watchers:
@@ -125,7 +124,7 @@ class HostedPartition:
         Raises `NotLeaderOrFollower` when leadership ends first, `NotEnoughReplicasAfterAppend` when the
         records are in but the ISR fell below the minimum. The bound is the caller's (`asyncio.timeout`).
         """
-        if self.core.high_watermark < offset:
+        if self.core.watermark.offset < offset:
             await self._high_watermark_at(offset)
         if self.core.is_under_min_isr:
             raise NotEnoughReplicasAfterAppend
@@ -158,7 +157,7 @@ class HostedPartition:
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, now_ms: int) -> None:
         """Take in that a follower asked for `offset`."""
-        self.core.log_start_offset = self.log.log_start_offset
+        self.core.log_start_moved(self.log.log_start_offset)
         self.perform(self.core.fetched(replica, offset, log_start_offset, now_ms))
 
         self._release_low()
@@ -170,12 +169,29 @@ class HostedPartition:
             self._waiting_low.append((offset, future))
             await future
 
+    # ---- truncation
+
+    def truncate_to(self, offset: int) -> int:
+        """Truncate the log (`Log.truncate_to`) and lower the high watermark with it; return the log end."""
+        end = self.log.truncate_to(offset)
+        self.log_truncated()
+        return end
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop all records (`Log.truncate_fully_and_start_at`); the high watermark is at `offset` then."""
+        self.log.truncate_fully_and_start_at(offset)
+        self.log_truncated()
+
+    def log_truncated(self) -> None:
+        """Tell the core the bounds of a log that was just truncated, before anything else runs."""
+        self.core.truncated(self.log.log_start_offset, self.log.log_end_offset)
+
     # ---- roles
 
     def lead(self, assignment: Assignment, now_ms: int) -> None:
         """Become leader, or lead in a new epoch."""
         self.core.min_insync_replicas = self.log.config.min_insync_replicas
-        self.core.log_start_offset = self.log.log_start_offset
+        self.core.log_start_moved(self.log.log_start_offset)
         self.log.leader_epochs.assign(assignment.leader_epoch, self.log.log_end_offset)
         self.perform(self.core.lead(assignment, self.log.log_end_offset, now_ms))
         self.wake()
@@ -197,7 +213,6 @@ class HostedPartition:
         for effect in effects:
             match effect:
                 case HighWatermarkAdvanced(offset):
-                    self.log.high_watermark = offset
                     self._release(offset)
                     self.wake()
                 case IsrProposed():

@@ -1,7 +1,8 @@
 """One partition as its broker sees it: who leads, who is in sync, what is committed. Pure.
 
 The core knows no log, clock or socket. Events go in as method calls with `now_ms`, effects come out as a
-list. Three rules carry it (KIP-101, KIP-497, KIP-966):
+list. This module is the only one that writes a high watermark: the cell that the core shares with the log.
+Three rules carry it (KIP-101, KIP-497, KIP-966):
 
 - The high watermark is the least log end over the *maximal* ISR: the committed members, together with those
   a proposal in flight adds. A removal counts only once the controller has confirmed it, an addition counts
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ottla.broker.log.watermark import HighWatermark
 from ottla.broker.values import frozen
 
 UNKNOWN_OFFSET = -1
@@ -132,7 +134,8 @@ class Partition:
     isr: frozenset[int] = frozenset()
     """The committed ISR: what the controller last confirmed."""
     proposal: Proposal | None = None
-    high_watermark: int = 0
+    watermark: HighWatermark = field(default_factory=HighWatermark)
+    """The cell of the partition's log. The methods here are the only code that writes it."""
     log_end_offset: int = 0
     log_start_offset: int = 0
     epoch_start_offset: int = 0
@@ -141,6 +144,11 @@ class Partition:
     _tokens: int = 0
 
     # ---- what can be asked
+
+    @property
+    def high_watermark(self) -> int:
+        """Records below it are committed."""
+        return self.watermark.offset
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -223,6 +231,26 @@ class Partition:
         )
         return ended
 
+    # ---- the log's events, in any role
+
+    def restored(self, high_watermark: int, log_start_offset: int, log_end_offset: int) -> None:
+        """The log was opened with these bounds; `high_watermark` is what its checkpoint says.
+
+        The checkpoint may be older than the log's start, or newer than what a crash has left of the log.
+        """
+        self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
+        self.watermark.offset = max(log_start_offset, min(high_watermark, log_end_offset))
+
+    def truncated(self, log_start_offset: int, log_end_offset: int) -> None:
+        """The log was truncated to these bounds; a log that begins anew has both at one offset."""
+        self.restored(self.watermark.offset, log_start_offset, log_end_offset)
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """DeleteRecords or retention moved the log's start; records below it count as committed."""
+        self.log_start_offset = log_start_offset
+        if self.watermark.offset < log_start_offset:
+            self.watermark.offset = log_start_offset
+
     # ---- a leader's events
 
     def appended(self, log_end_offset: int, now_ms: int) -> list[Effect]:
@@ -232,7 +260,7 @@ class Partition:
 
     def appended_alone(self, log_end_offset: int) -> int:
         """`appended` for a leader without followers: all is committed; gives the high watermark."""
-        self.log_end_offset = self.high_watermark = log_end_offset
+        self.log_end_offset = self.watermark.offset = log_end_offset
         return log_end_offset
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, now_ms: int) -> list[Effect]:
@@ -282,7 +310,7 @@ class Partition:
         # At the high watermark alone is not enough: a new leader's own is a fetch behind, and a follower
         # that stops short of this epoch's start may lack what the epoch before had acknowledged.
         end = self.followers[replica].log_end_offset
-        return end >= self.high_watermark and end >= self.epoch_start_offset and end != UNKNOWN_OFFSET
+        return end >= self.watermark.offset and end >= self.epoch_start_offset and end != UNKNOWN_OFFSET
 
     def _propose(self, isr: frozenset[int]) -> list[Effect]:
         self._tokens += 1
@@ -293,9 +321,9 @@ class Partition:
         if self.is_under_min_isr:
             return []
         committed = min([self.log_end_offset, *(one.log_end_offset for one in self._who_hold_back(now_ms))])
-        if committed <= self.high_watermark:
+        if committed <= self.watermark.offset:
             return []
-        self.high_watermark = committed
+        self.watermark.offset = committed
         return [HighWatermarkAdvanced(committed)]
 
     def _who_hold_back(self, now_ms: int) -> list[Progress]:

@@ -309,20 +309,16 @@ class Replicas:
             self.broker_id,
             min_insync_replicas=found.config.min_insync_replicas,
             max_lag_ms=self._config.replica_lag_time_max_ms,
-            high_watermark=self._saved_high_watermark(
-                topic_partition, found.log_start_offset, found.log_end_offset
-            ),
+            watermark=found.watermark,
         )
-        found.high_watermark = core.high_watermark
+        start = found.log_start_offset
+        core.restored(self._saved.pop(topic_partition, start), start, found.log_end_offset)
         partition = HostedPartition(
             topic_partition, found, core, propose_isr=self._propose_isr, isr_changed=self._count_isr_change
         )
         self._hosted[topic_partition] = partition
         self._offline.discard(topic_partition)
         return partition
-
-    def _saved_high_watermark(self, topic_partition: TopicPartition, start: int, end: int) -> int:
-        return max(start, min(self._saved.pop(topic_partition, start), end))
 
     def _count_isr_change(self, change: IsrChanged) -> None:
         (self._shrinks if change.shrunk else self._expands).mark()
