@@ -21,11 +21,11 @@ from ottla.broker.cluster.registration import (
     make_roots,
 )
 from ottla.broker.cluster.topics import Topics
+from ottla.broker.cluster.zookeeper_session import measure_session, retrying
 from ottla.broker.controller.channels import Sender
 from ottla.broker.controller.controller import Controller
+from ottla.broker.controller.controllership import NO_CONTROLLER
 from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown
-from ottla.broker.controller.leadership import NOBODY
-from ottla.broker.coordination import measure_session, retrying
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.store import ReplicatedOffsets
@@ -49,9 +49,9 @@ from ottla.zookeeper.znodes import Endpoint, LogDirEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ottla.broker.cluster.remote_sender import RemoteController
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.model import LiveBroker
+    from ottla.broker.controller.remote import RemoteController
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ class Broker:
             connect=self._connect,
             spawn=control.lasting,
             unclean_allowed=lambda topic: configs.log_config(topic).unclean_leader_election_enable,
-            holder_changed=metadata.wake,
+            active_controller_changed=metadata.wake,
             inter_broker_listener=config.interbroker_listener,
         )
         self.services = Services(
@@ -325,7 +325,7 @@ class Broker:
         metadata, controller = self.services.metadata, self.services.controller
 
         def led_elsewhere() -> bool:
-            return controller.holder not in (NOBODY, self.broker_id)
+            return controller.active_controller_id not in (NO_CONTROLLER, self.broker_id)
 
         await self._wait(lambda: metadata.is_alive(self.broker_id) or led_elsewhere())
         await self._server.serve()
@@ -346,7 +346,7 @@ class Broker:
         if broker.id == self.broker_id:
             return LocalSender(self.services)
         # Imported when there is a second broker: alone, this one never needs a client.
-        from ottla.broker.cluster.remote_sender import RemoteSender
+        from ottla.broker.controller.remote import RemoteSender
 
         timeout_ms = self.config.controller_socket_timeout_ms
         return RemoteSender(broker, self.config.interbroker_listener, self.broker_id, timeout_ms)
@@ -355,7 +355,7 @@ class Broker:
         services = self.services
         if services.controller.is_active or services.metadata.controller_id == self.broker_id:
             return await services.controller.ask(event)
-        from ottla.broker.cluster.remote_sender import RemoteController
+        from ottla.broker.controller.remote import RemoteController
         from ottla.client.errors import ClientError
 
         if self._remote_controller is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.coordination import retrying
+from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import (
     BadVersion,
@@ -133,7 +133,7 @@ class Registration:
         bound, session_id = self._session.bound(), self._session.session_id
         node = self._node()
         epoch = await retrying(lambda: self._write(bound, session_id, node))
-        await self._forget_old_office(bound, session_id)
+        await self._delete_stale_controllership(bound, session_id)
         self._remember(session_id)
         _log.info("registered", extra={"broker": self._broker_id, "broker_epoch": epoch})
         return epoch
@@ -173,7 +173,7 @@ class Registration:
         await _delete_quietly(bound, node.path, stat.version)
         return await self._write(bound, session_id, node)
 
-    async def _forget_old_office(self, bound: Operations, session_id: int) -> None:
+    async def _delete_stale_controllership(self, bound: Operations, session_id: int) -> None:
         """Vacate the controllership that an earlier session of this data directory held."""
         try:
             data, stat = await bound.get(paths.CONTROLLER)

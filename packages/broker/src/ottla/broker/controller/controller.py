@@ -1,4 +1,4 @@
-"""The controller of one broker: runs for office, and in office feeds the machine and does what it says.
+"""The controller of one broker: it runs for election and, once elected, performs what the machine decides.
 
 One task owns everything here. Watches, brokers' answers and requests only put something into
 its queue; the queue has no bound, because whoever waits for a place in it would hold up the
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.placement import new_topic_id
-from ottla.broker.controller import leadership
+from ottla.broker.controller import controllership
 from ottla.broker.controller.batch import ControlRequest, Publish
 from ottla.broker.controller.channels import Channels, Sender, Spawn
 from ottla.broker.controller.events import (
@@ -35,8 +35,8 @@ from ottla.broker.controller.events import (
     WriteLeaderships,
     WriteResults,
 )
-from ottla.broker.controller.gauges import measure_controller
 from ottla.broker.controller.machine import Machine
+from ottla.broker.controller.metrics import measure_controller
 from ottla.broker.controller.model import ControllerContext, LiveBroker
 from ottla.broker.controller.states import ControllerState, state_in
 from ottla.broker.controller.store import Fenced, Store
@@ -64,13 +64,13 @@ _state_change = logging.getLogger("state-change")
 RETRY_BACKOFF_S: Final = 0.1
 NO_EPOCH: Final = -1
 
-_OFFICE: Final = "office"
+_CONTROLLERSHIP: Final = "controllership"
 _BROKERS: Final = "brokers"
 _TOPICS: Final = "topics"
 _PREFERRED: Final = "preferred"
 _LOG_DIRS: Final = "log dirs"
 _STATES: Final = {
-    _OFFICE: ControllerState.CONTROLLER_CHANGE,
+    _CONTROLLERSHIP: ControllerState.CONTROLLER_CHANGE,
     _BROKERS: ControllerState.BROKER_CHANGE,
     _TOPICS: ControllerState.TOPIC_CHANGE,
     _PREFERRED: ControllerState.MANUAL_LEADER_BALANCE,
@@ -110,20 +110,20 @@ class Controller:
         connect: Callable[[LiveBroker], Sender],
         spawn: Spawn,
         unclean_allowed: Callable[[str], bool] = lambda topic: False,
-        holder_changed: Callable[[], None] = lambda: None,
+        active_controller_changed: Callable[[], None] = lambda: None,
         inter_broker_listener: str = "PLAINTEXT",
     ) -> None:
         self.broker_id = broker_id
         self.broker_epoch = NO_EPOCH
-        self.holder = leadership.NOBODY
-        """The broker that is controller, as the znode says; -1 for nobody."""
+        self.active_controller_id = controllership.NO_CONTROLLER
+        """The broker that the controller znode names; -1 without one."""
         self._session = session
         self._environment = environment
         self._register = register
         self._connect = connect
         self._spawn = spawn
         self._unclean_allowed = unclean_allowed
-        self._holder_changed = holder_changed
+        self._active_controller_changed = active_controller_changed
         self._listener = inter_broker_listener
         self._signals: dict[str, None] = {}
         self._dirty_topics: set[str] = set()
@@ -133,7 +133,7 @@ class Controller:
         self._machine: Machine | None = None
         self._store: Store | None = None
         self._channels: Channels | None = None
-        self._office_session = -1
+        self._controllership_session = -1
         self._registered_session = -1
         self._closing = False
         self._watches: dict[str, Callable[[WatchEvent], None]] = {}
@@ -194,7 +194,7 @@ class Controller:
     async def run(self) -> None:
         """Take part for ever. Cancel to stop."""
         self._stop_listening = self._session.listen(self._session_changed)
-        self._signal(_OFFICE)
+        self._signal(_CONTROLLERSHIP)
         try:
             while True:
                 await self._something.wait()
@@ -211,11 +211,11 @@ class Controller:
                 await self._next()
             except SessionExpired:
                 self._resign("the session is over")
-                self._signal(_OFFICE)
+                self._signal(_CONTROLLERSHIP)
                 await asyncio.sleep(0)
             except Fenced:
                 self._resign("another controller has been elected")
-                self._signal(_OFFICE)
+                self._signal(_CONTROLLERSHIP)
             except ZooKeeperError as error:
                 await self._not_reached(error)
             finally:
@@ -237,12 +237,12 @@ class Controller:
         """Begin again with everything: what was half read or half done is read again."""
         _log.warning("ZooKeeper operation failed", extra={"reason": str(error)})
         self._resign("a ZooKeeper operation failed")
-        self._signal(_OFFICE)
+        self._signal(_CONTROLLERSHIP)
         await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def _follow(self, signal: str) -> None:
-        if signal == _OFFICE:
-            await self._office()
+        if signal == _CONTROLLERSHIP:
+            await self._check_controllership()
         elif self._machine is None:
             return
         elif signal == _BROKERS:
@@ -284,11 +284,11 @@ class Controller:
             # At once and before everything that waits: from here on somebody else may be elected.
             self._resign("the session is lost")
         elif change.state is SessionState.CONNECTED:
-            self._signal(_OFFICE)
+            self._signal(_CONTROLLERSHIP)
 
-    # ---- office
+    # ---- controllership
 
-    async def _office(self) -> None:
+    async def _check_controllership(self) -> None:
         """Register in a new session, see who is controller, and become it if nobody is."""
         if self._closing or not self._session.connected:
             return
@@ -297,42 +297,42 @@ class Controller:
             self.broker_epoch = await self._register()
             self._registered_session = number
         bound = self._session.bound(number)
-        holder = await leadership.read_holder(bound, session_id, self.broker_id, self._watch(_OFFICE))
-        self._see(holder.broker_id)
-        if holder.mine and self._machine is not None and self._office_session == number:
+        active = await controllership.read_active_controller(
+            bound, session_id, self.broker_id, self._watch(_CONTROLLERSHIP)
+        )
+        self._see(active.broker_id)
+        if active.mine and self._machine is not None and self._controllership_session == number:
             return
         self._resign("somebody else is controller")
-        if holder.mine:
+        if active.mine:
             # Left over from a controllership that ended within this session.
-            await leadership.leave_office(bound, session_id)
-            self._signal(_OFFICE)
-        elif holder.broker_id == leadership.NOBODY:
-            await self._run_for_office(number, session_id)
+            await controllership.resign(bound, session_id)
+            self._signal(_CONTROLLERSHIP)
+        elif active.broker_id == controllership.NO_CONTROLLER:
+            await self._run_for_election(number, session_id)
 
-    def _see(self, holder: int) -> None:
-        self.holder = holder
-        self._holder_changed()
+    def _see(self, broker_id: int) -> None:
+        self.active_controller_id = broker_id
+        self._active_controller_changed()
 
-    async def _run_for_office(self, number: int, session_id: int) -> None:
+    async def _run_for_election(self, number: int, session_id: int) -> None:
         bound = self._session.bound(number)
         now_ms = self._environment.clock.now_ms()
-        office = await leadership.run_for_office(bound, session_id, self.broker_id, now_ms)
-        if office is None:
-            self._signal(_OFFICE)
+        won = await controllership.run_for_election(bound, session_id, self.broker_id, now_ms)
+        if won is None:
+            self._signal(_CONTROLLERSHIP)
             return
         if self._session.session_number != number:
             raise SessionExpired(paths.CONTROLLER)
-        await self._take_office(office, number)
+        await self._take_over(won, number)
 
-    async def _take_office(self, office: leadership.Office, number: int) -> None:
-        _log.info("elected controller", extra={"epoch": office.epoch, "broker": self.broker_id})
+    async def _take_over(self, won: controllership.Controllership, number: int) -> None:
+        _log.info("elected controller", extra={"epoch": won.epoch, "broker": self.broker_id})
         self._see(self.broker_id)
-        self._office_session = number
-        context = ControllerContext(self.broker_id, office.epoch, self._unclean_allowed)
+        self._controllership_session = number
+        context = ControllerContext(self.broker_id, won.epoch, self._unclean_allowed)
         machine = Machine(context, self._listener)
-        self._store = Store(
-            self._session.bound(number), office, lambda: new_topic_id(self._environment.random)
-        )
+        self._store = Store(self._session.bound(number), won, lambda: new_topic_id(self._environment.random))
         self._channels = Channels(self._connect, self._replied, self._spawn)
         self._machine = machine
         self._dirty_topics.clear()

@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from ottla.broker.cluster.zookeeper_session import retrying
+from ottla.broker.controller.controllership import Controllership
 from ottla.broker.controller.events import WriteResults, Written
-from ottla.broker.controller.leadership import Office
 from ottla.broker.controller.model import Assignment, Endpoint, Leadership, LiveBroker, Topic
-from ottla.broker.coordination import retrying
 from ottla.broker.values import replace
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 from ottla.zookeeper import paths
@@ -46,13 +46,15 @@ class Fenced(Exception):
 class Store:
     """One controllership's view of ZooKeeper.
 
-    `operations` are bound to the session that the office was won in, so nothing here outlives
+    `operations` are bound to the session that the controllership was won in, so nothing here outlives
     it. A lost connection is waited out; SessionExpired and `Fenced` end the controllership.
     """
 
-    def __init__(self, operations: Operations, office: Office, new_id: Callable[[], uuid.UUID]) -> None:
+    def __init__(
+        self, operations: Operations, controllership: Controllership, new_id: Callable[[], uuid.UUID]
+    ) -> None:
         self._zk = operations
-        self._office = office
+        self._controllership = controllership
         self._new_id = new_id
 
     # ---- reading
@@ -138,7 +140,7 @@ class Store:
 
         Other errors come with the index of the operation that failed.
         """
-        check = Check(paths.CONTROLLER_EPOCH, self._office.epoch_version)
+        check = Check(paths.CONTROLLER_EPOCH, self._controllership.epoch_version)
         try:
             return (await self._zk.multi([check, *operations]))[1:]
         except (BadVersion, NoNode) as error:
@@ -175,7 +177,7 @@ class Store:
             present = await self.leadership(partition)
             if present == _after(wanted):
                 return Written(present, ours=True)
-            if present is not None and present.controller_epoch > self._office.epoch:
+            if present is not None and present.controller_epoch > self._controllership.epoch:
                 raise Fenced
             if (present.partition_epoch if present else -1) != wanted.partition_epoch:
                 return Written(present, ours=False)

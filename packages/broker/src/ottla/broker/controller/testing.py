@@ -14,11 +14,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ottla.broker.cluster.registration import make_roots
+from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.controller.batch import ControlRequest
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.events import ControlResponse
 from ottla.broker.controller.model import LiveBroker
-from ottla.broker.coordination import retrying
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
 from ottla.protocol.errors import ErrorCode
@@ -144,7 +144,7 @@ class Invariants:
         if epoch == 0:
             return
         if not isinstance(claimed, NodeCreated):
-            raise InvariantViolated(f"I1: controller epoch {epoch} raised without taking the office")
+            raise InvariantViolated(f"I1: controller epoch {epoch} raised without a new controllership")
         if self._owners.setdefault(epoch, claimed.owner) != claimed.owner:
             raise InvariantViolated(f"I1: two sessions with controller epoch {epoch}")
         self.elections += 1

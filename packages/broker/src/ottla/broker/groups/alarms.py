@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.groups.deadlines import Deadlines
+from ottla.broker.coordinators.deadlines import Deadlines
 from ottla.broker.groups.hosted import HostedGroup
 
 if TYPE_CHECKING:

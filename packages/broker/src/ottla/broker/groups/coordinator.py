@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from ottla.broker.coordinators.partitions import partition_for
 from ottla.broker.groups.alarms import GROUPS_BETWEEN_YIELDS, Alarms
 from ottla.broker.groups.descriptions import GroupDescription, ListedGroup, describe
 from ottla.broker.groups.events import (
@@ -31,11 +32,10 @@ from ottla.broker.groups.events import (
 from ottla.broker.groups.group import Group
 from ottla.broker.groups.hosted import HostedGroup, HostedPartition, HostedPartitions
 from ottla.broker.groups.loading import groups_of, load_until_there
-from ottla.broker.groups.measures import GroupMeters
+from ottla.broker.groups.metrics import GroupMeters
 from ottla.broker.groups.offsets import CommittedOffset, expiry_rule
-from ottla.broker.groups.partitions import partition_for
 from ottla.broker.groups.records import group_record, group_tombstone, offset_record
-from ottla.broker.groups.rules import GroupLimits
+from ottla.broker.groups.states import GroupLimits
 from ottla.broker.groups.store import OffsetsStore, Written
 from ottla.broker.groups.write_errors import after_failed_commit, after_failed_group_write
 from ottla.broker.groups.writing import RecordWriter

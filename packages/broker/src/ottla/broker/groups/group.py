@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ottla.broker.groups.checks import has_room_for, supports, why_not_commit, why_not_current
-from ottla.broker.groups.deadlines import Deadlines
+from ottla.broker.coordinators.deadlines import Deadlines
 from ottla.broker.groups.events import (
     UNKNOWN_MEMBER_ID,
     Event,
@@ -38,9 +37,10 @@ from ottla.broker.groups.events import (
     TimePassed,
     Unloaded,
 )
+from ottla.broker.groups.members import GroupMember
 from ottla.broker.groups.rebalance import Rebalancing
-from ottla.broker.groups.roster import Member
-from ottla.broker.groups.rules import Wait
+from ottla.broker.groups.states import Wait
+from ottla.broker.groups.validation import has_room_for, supports, why_not_commit, why_not_current
 from ottla.protocol.errors import ErrorCode
 
 
@@ -145,7 +145,7 @@ class Group(Rebalancing):
         else:
             self._rejoin(join, self.members[join.member_id])
 
-    def _rejoin(self, join: Join, member: Member) -> None:
+    def _rejoin(self, join: Join, member: GroupMember) -> None:
         same = member.protocols == join.protocols
         leads = member.member_id == self.leader_id
         if self.state is GroupState.EMPTY:
@@ -161,7 +161,7 @@ class Group(Rebalancing):
             self._prepare_rebalance()
 
     def _add_and_rebalance(self, join: Join, member_id: str) -> None:
-        member = Member(
+        member = GroupMember(
             member_id=member_id,
             instance_id=join.instance_id,
             client_id=join.client_id,
@@ -182,7 +182,7 @@ class Group(Rebalancing):
         self._expect_heartbeat(member)
         self._prepare_rebalance()
 
-    def _update(self, member: Member, join: Join) -> None:
+    def _update(self, member: GroupMember, join: Join) -> None:
         self.members.set_protocols(member, join.protocols)
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
         member.session_timeout_ms = join.session_timeout_ms
@@ -194,7 +194,7 @@ class Group(Rebalancing):
 
     # ---- a static member that comes back under a new id
 
-    def _replace_static(self, join: Join, member: Member) -> None:
+    def _replace_static(self, join: Join, member: GroupMember) -> None:
         replacement = Replacement(
             instance_id=member.instance_id or "",
             new_member_id=join.new_member_id,
@@ -218,7 +218,7 @@ class Group(Rebalancing):
                 return
         self._prepare_rebalance()
 
-    def _rename(self, member: Member, member_id: str) -> None:
+    def _rename(self, member: GroupMember, member_id: str) -> None:
         old = member.member_id
         self._answer_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
         self._deadlines.cancel((Wait.SESSION, old))
@@ -283,7 +283,7 @@ class Group(Rebalancing):
             self._remove(self.members[member_id])
         return error
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: GroupMember) -> None:
         self._drop(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._prepare_rebalance()
         self._complete_join_if_all_are_there()

@@ -13,7 +13,7 @@ from ottla.broker.groups.group import Group
 from ottla.broker.groups.hosted import HostedGroup
 from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.groups.records import GroupRecord, OffsetRecord, read_record
-from ottla.broker.groups.rules import GroupLimits
+from ottla.broker.groups.states import GroupLimits
 from ottla.broker.groups.store import OffsetsStore
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.records import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from ottla.broker.groups.deadlines import Deadlines
+from ottla.broker.coordinators.deadlines import Deadlines
 from ottla.broker.groups.events import (
     NO_GENERATION,
     UNKNOWN_MEMBER_ID,
@@ -23,8 +23,8 @@ from ottla.broker.groups.events import (
     SyncResult,
     Token,
 )
-from ottla.broker.groups.roster import Member, Roster
-from ottla.broker.groups.rules import NEW_MEMBER_JOIN_TIMEOUT_MS, PREVIOUS_STATES, GroupLimits, Wait
+from ottla.broker.groups.members import GroupMember, Members
+from ottla.broker.groups.states import NEW_MEMBER_JOIN_TIMEOUT_MS, PREVIOUS_STATES, GroupLimits, Wait
 from ottla.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from ottla.protocol.errors import ErrorCode
 
@@ -41,7 +41,7 @@ class Membership:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.members = Roster()
+        self.members = Members()
         self.pending_members: set[str] = set()
         self.subscribed_topics: frozenset[str] | None = None
         self._pending_syncs: set[str] = set()
@@ -64,7 +64,7 @@ class Membership:
         group.protocol_name = snapshot.protocol_name
         group.leader_id = snapshot.leader_id
         for one in snapshot.members:
-            member = Member(
+            member = GroupMember(
                 member_id=one.member_id,
                 instance_id=one.instance_id,
                 client_id=one.client_id,
@@ -114,11 +114,11 @@ class Membership:
 
     # ---- members
 
-    def _expect_heartbeat(self, member: Member) -> None:
+    def _expect_heartbeat(self, member: GroupMember) -> None:
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         self._deadlines.set((Wait.SESSION, member.member_id), self._now_ms + timeout_ms)
 
-    def _drop(self, member: Member, error: ErrorCode) -> None:
+    def _drop(self, member: GroupMember, error: ErrorCode) -> None:
         """Take a member out and answer what it waits for; says nothing of a rebalance."""
         self._answer_waiting(member, error)
         self.members.remove(member)
@@ -162,13 +162,13 @@ class Membership:
     def _refuse_join(self, join: Join, error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> None:
         self._reply(join.token, JoinResult(error=error, member_id=member_id))
 
-    def _answer_join(self, member: Member, leader_id: str | None = None) -> None:
+    def _answer_join(self, member: GroupMember, leader_id: str | None = None) -> None:
         token = self.members.set_join(member, None)
         assert token is not None
         leads = leader_id is None and member.member_id == self.leader_id
         self._reply(token, self._joined(member, tell_members=leads, leader_id=leader_id))
 
-    def _joined(self, member: Member, *, tell_members: bool, leader_id: str | None = None) -> JoinResult:
+    def _joined(self, member: GroupMember, *, tell_members: bool, leader_id: str | None = None) -> JoinResult:
         return JoinResult(
             error=ErrorCode.NONE,
             member_id=member.member_id,
@@ -179,7 +179,7 @@ class Membership:
             members=self.members.joined(self.protocol_name) if tell_members else (),
         )
 
-    def _synced(self, member: Member, error: ErrorCode) -> SyncResult:
+    def _synced(self, member: GroupMember, error: ErrorCode) -> SyncResult:
         if error is not ErrorCode.NONE:
             return SyncResult(error=error)
         return SyncResult(
@@ -189,7 +189,7 @@ class Membership:
             assignment=member.assignment,
         )
 
-    def _answer_waiting(self, member: Member, error: ErrorCode) -> None:
+    def _answer_waiting(self, member: GroupMember, error: ErrorCode) -> None:
         join = self.members.set_join(member, None)
         if join is not None:
             lost = error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)

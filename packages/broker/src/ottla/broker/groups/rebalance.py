@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.groups.checks import why_not_sync
 from ottla.broker.groups.events import (
     GroupState,
     Persist,
@@ -13,7 +12,8 @@ from ottla.broker.groups.events import (
     SyncResult,
 )
 from ottla.broker.groups.membership import Membership
-from ottla.broker.groups.rules import PREVIOUS_STATES, SHORTEST_SECOND_WAIT_MS, Wait
+from ottla.broker.groups.states import PREVIOUS_STATES, SHORTEST_SECOND_WAIT_MS, Wait
+from ottla.broker.groups.validation import why_not_sync
 from ottla.protocol.errors import ErrorCode
 
 _REBALANCE: Final = (Wait.REBALANCE, "")

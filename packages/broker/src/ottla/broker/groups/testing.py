@@ -26,7 +26,7 @@ from ottla.broker.groups.events import (
 )
 from ottla.broker.groups.group import Group
 from ottla.broker.groups.records import KeyValue
-from ottla.broker.groups.rules import GroupLimits
+from ottla.broker.groups.states import GroupLimits
 from ottla.broker.groups.store import Written, build_batch
 from ottla.protocol.errors import ErrorCode, KafkaError, NotLeaderOrFollower
 from ottla.protocol.records import assign_offsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.groups.partitions import partition_for
+from ottla.broker.coordinators.partitions import partition_for
 from ottla.broker.handlers.services import RequestContext, Services
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,

@@ -1,15 +1,15 @@
-"""The way to other brokers: the controller's requests to them, and this broker's to the controller."""
+"""Requests between a controller and the brokers that run elsewhere, in both directions."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from ottla.broker.cluster.peers import PeerConnection
 from ottla.broker.controller.batch import ControlRequest, endpoint_of
 from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown, ControlResponse
 from ottla.broker.controller.model import Leadership
-from ottla.client.config import Address, ClientConfig
-from ottla.client.connection import Connection
+from ottla.client.config import Address
 from ottla.protocol.errors import BrokerNotAvailable
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -21,42 +21,11 @@ from ottla.protocol.messages.controlled_shutdown import ControlledShutdownReques
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from ottla.protocol.schema import Message
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.controller.model import LiveBroker
-
-_R = TypeVar("_R", bound=Message)
-
-
-class PeerConnection:
-    """A connection to one broker that is opened when needed, and anew after a failure."""
-
-    def __init__(self, address: Address, client_id: str, timeout_ms: int) -> None:
-        self.address = address
-        self._config = ClientConfig(client_id=client_id)
-        self._timeout_s = timeout_ms / 1000
-        self._connection: Connection | None = None
-
-    async def send(self, request: Message, response_type: type[_R]) -> _R:
-        """Send a request and return the answer; whatever goes wrong closes the connection."""
-        connection = self._connection
-        if connection is None or not connection.is_open:
-            connection = self._connection = Connection(self.address, self._config)
-            await connection.connect()
-        try:
-            return await connection.send(request, response_type, timeout_s=self._timeout_s)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        """Close the connection, if there is one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
 
 
 class RemoteSender:

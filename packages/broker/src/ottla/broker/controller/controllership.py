@@ -1,4 +1,4 @@
-"""Becoming the controller: one step that takes the office and raises its epoch, or neither."""
+"""Becoming the controller: one ZooKeeper transaction creates the controller znode and raises the epoch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ottla.zookeeper.session import (
 )
 from ottla.zookeeper.znodes import ControllerEpoch, ControllerNode
 
-NOBODY = -1
+NO_CONTROLLER = -1
 
 
 @frozen
-class Office:
+class Controllership:
     """A controllership: its epoch, and the version of the epoch znode that fences its writes."""
 
     epoch: int
@@ -29,39 +29,41 @@ class Office:
 
 
 @frozen
-class Holder:
+class ActiveController:
     """Who is controller now; `mine` when the znode belongs to this very session."""
 
     broker_id: int
     mine: bool = False
 
 
-async def read_holder(
+async def read_active_controller(
     session: Operations, session_id: int, broker_id: int, watch: Watch | None = None
-) -> Holder:
-    """Look who holds the office, and watch for its change.
+) -> ActiveController:
+    """Read which broker is the controller, and watch for a change.
 
     Only the session that owns the znode counts: one that an earlier session of this broker
     left behind is somebody else's.
     """
     while True:
-        # The watch is set on existence too, so that an empty office is noticed when it is taken.
+        # The watch is set on existence too, so that the election of another controller is noticed.
         if await session.exists(paths.CONTROLLER, watch) is None:
-            return Holder(NOBODY)
+            return ActiveController(NO_CONTROLLER)
         try:
             data, stat = await session.get(paths.CONTROLLER)
         except NoNode:
             continue
         node = ControllerNode.decode(data)
         mine = node.broker_id == broker_id and stat.ephemeral_owner == session_id
-        return Holder(node.broker_id, mine)
+        return ActiveController(node.broker_id, mine)
 
 
-async def run_for_office(session: Operations, session_id: int, broker_id: int, now_ms: int) -> Office | None:
+async def run_for_election(
+    session: Operations, session_id: int, broker_id: int, now_ms: int
+) -> Controllership | None:
     """Try once to become controller; None when somebody else was faster, or nobody knows who was."""
     epoch, version = await _read_epoch(session)
     node = ControllerNode(broker_id=broker_id, timestamp_ms=now_ms)
-    won = Office(epoch + 1, version + 1)
+    won = Controllership(epoch + 1, version + 1)
     try:
         await session.multi(
             [
@@ -75,7 +77,7 @@ async def run_for_office(session: Operations, session_id: int, broker_id: int, n
     return won
 
 
-async def leave_office(session: Operations, session_id: int) -> None:
+async def resign(session: Operations, session_id: int) -> None:
     """Remove the controller znode that this session owns."""
     try:
         _, stat = await session.get(paths.CONTROLLER)
@@ -101,7 +103,7 @@ async def _create_epoch(session: Operations) -> None:
         return
 
 
-async def _is_mine(session: Operations, session_id: int, broker_id: int, wanted: Office) -> bool:
-    holder = await read_holder(session, session_id, broker_id)
+async def _is_mine(session: Operations, session_id: int, broker_id: int, wanted: Controllership) -> bool:
+    active = await read_active_controller(session, session_id, broker_id)
     epoch, version = await _read_epoch(session)
-    return holder.mine and (epoch, version) == (wanted.epoch, wanted.epoch_version)
+    return active.mine and (epoch, version) == (wanted.epoch, wanted.epoch_version)

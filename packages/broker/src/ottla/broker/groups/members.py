@@ -10,7 +10,7 @@ from ottla.broker.groups.events import JoinedMember, MemberSnapshot, Token
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class GroupMember:
     """One member of a group. `join` and `sync` are its requests that wait for an answer."""
 
     member_id: str
@@ -53,14 +53,14 @@ class Member:
         )
 
 
-class Roster:
+class Members:
     """The members by id, in the order of their coming, with counts kept up to date.
 
     Every change of a member's protocols or waiting join goes through here.
     """
 
     def __init__(self) -> None:
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, GroupMember] = {}
         self._static: dict[str, str] = {}
         self._speakers: Counter[str] = Counter()
         self.awaiting_join = 0
@@ -68,16 +68,16 @@ class Roster:
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[GroupMember]:
         return iter(list(self._members.values()))
 
     def __contains__(self, member_id: object) -> bool:
         return member_id in self._members
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> GroupMember:
         return self._members[member_id]
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> GroupMember | None:
         """A member by its id, or None."""
         return self._members.get(member_id)
 
@@ -96,7 +96,7 @@ class Roster:
 
     # ---- changing
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMember) -> None:
         """Take a member in."""
         self._members[member.member_id] = member
         if member.instance_id is not None:
@@ -104,7 +104,7 @@ class Roster:
         self._speakers.update({name for name, _ in member.protocols})
         self.awaiting_join += member.join is not None
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: GroupMember) -> None:
         """Let a member go."""
         del self._members[member.member_id]
         if member.instance_id is not None:
@@ -112,7 +112,7 @@ class Roster:
         self._forget_protocols(member)
         self.awaiting_join -= member.join is not None
 
-    def replace(self, member: Member, new_member_id: str) -> None:
+    def replace(self, member: GroupMember, new_member_id: str) -> None:
         """Let a static member go on under another id, at the same place in the order."""
         old = member.member_id
         member.member_id = new_member_id
@@ -122,19 +122,19 @@ class Roster:
         if member.instance_id is not None:
             self._static[member.instance_id] = new_member_id
 
-    def set_join(self, member: Member, token: Token | None) -> Token | None:
+    def set_join(self, member: GroupMember, token: Token | None) -> Token | None:
         """Let the member wait with this join, or with none; returns the one it waited with."""
         previous, member.join = member.join, token
         self.awaiting_join += (token is not None) - (previous is not None)
         return previous
 
-    def set_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
+    def set_protocols(self, member: GroupMember, protocols: tuple[tuple[str, bytes], ...]) -> None:
         """Take in what the member says it speaks now."""
         self._forget_protocols(member)
         member.protocols = protocols
         self._speakers.update({name for name, _ in protocols})
 
-    def _forget_protocols(self, member: Member) -> None:
+    def _forget_protocols(self, member: GroupMember) -> None:
         for name in {name for name, _ in member.protocols}:
             self._speakers[name] -= 1
             if not self._speakers[name]:

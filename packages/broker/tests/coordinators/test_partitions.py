@@ -1,6 +1,6 @@
 import pytest
 
-from ottla.broker.groups.partitions import java_string_hash, partition_for
+from ottla.broker.coordinators.partitions import java_string_hash, partition_for
 
 
 @pytest.mark.parametrize(
