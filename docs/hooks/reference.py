@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import html
-import inspect
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
@@ -14,14 +11,15 @@ import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from ottla.broker.config import ALIASES, IGNORED, TOPIC_SYNONYMS, BrokerConfig, Key, keys_of, topic_keys
+from ottla.broker.config import ALIASES, IGNORED, TOPIC_SYNONYMS, BrokerConfig, Setting, keys_of, topic_keys
 from ottla.broker.metrics.catalogue import catalogue
 from ottla.broker.routes import ROUTES
 from ottla.client.cli import main as ottla
 from ottla.client.config import ClientConfig
+from ottla.client.definition import documentation, options
 from ottla.client.metrics import Metrics
 from ottla.client.security import SecurityConfig
-from ottla.client.settings import Alias, options, places
+from ottla.client.settings import Alias, settings_of
 from ottla.client.settings import aliases as aliases_of
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.metrics import ConsumerMetrics
@@ -124,7 +122,7 @@ def topic_configuration() -> Iterator[str]:
     yield from table(("Key", "Type", "Default", "Broker's key", "What it does"), rows)
 
 
-def key_table(keys: Iterable[Key]) -> Iterator[str]:
+def key_table(keys: Iterable[Setting]) -> Iterator[str]:
     """Write a table of keys."""
     rows = ((code(key.name), key.type, code(key.show(key.default)), key.update, key.doc) for key in keys)
     yield from table(("Key", "Type", "Default", "Change", "What it does"), rows)
@@ -162,23 +160,16 @@ def client_settings(name: str, config: type[Any]) -> Iterator[str]:
 
 def setting_rows(config: type[Any]) -> Iterator[tuple[str, ...]]:
     """Give name, type, default and meaning of the settings of one class, without what it holds."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    # The docstring of a field is the expression behind it.
-    for field, after in zip(tree.body, tree.body[1:], strict=False):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr)):
-            continue
-        if not (isinstance(field.target, ast.Name) and isinstance(after.value, ast.Constant)):
-            continue
-        name = field.target.id
+    known = settings_of(config)
+    for name, doc in documentation(config).items():
         if name in ("client", "security"):
             continue
-        default = config.__dataclass_fields__[name].default
+        default = known[name].default
         shown = "" if default is None else str(default) if isinstance(default, str | int | float) else "()"
         if isinstance(default, tuple):
             shown = ",".join(default)
-        kind = kind_of(places(config)[name].type, ast.unparse(field.annotation))
-        yield code(name), kind, code(shown), " ".join(str(after.value.value).split())
+        kind = kind_of(known[name].annotation, config.__annotations__[name])
+        yield code(name), kind, code(shown), doc
 
 
 def kind_of(kind: Any, otherwise: str) -> str:

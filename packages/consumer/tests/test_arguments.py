@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.client.groups import OffsetAndMetadata
-from ottla.client.settings import SettingError, aliases, places
+from ottla.client.settings import SettingError, aliases, settings_of
 from ottla.consumer import Consumer, ConsumerConfig, ConsumerRecord, RecordBatch, SyncConsumer
 from ottla.consumer.arguments import to_commit
 from ottla.consumer.foreign_names import PRODUCER_SETTINGS
@@ -83,7 +83,7 @@ def test_a_setting_of_the_producer_is_named_as_such(kind: Any) -> None:
 
 
 def test_the_settings_of_the_producer_are_no_settings_of_the_consumer() -> None:
-    assert not PRODUCER_SETTINGS & (places(ConsumerConfig).keys() | aliases(ConsumerConfig).keys())
+    assert not PRODUCER_SETTINGS & (settings_of(ConsumerConfig).keys() | aliases(ConsumerConfig).keys())
 
 
 @pytest.mark.parametrize("kind", [Consumer, SyncConsumer])

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from ottla.client.settings import aliases, configure, places
+from ottla.client.settings import aliases, configure, settings_of
 from ottla.consumer.assignors import StickyAssignor
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 
 
 def test_every_field_can_be_given_as_a_keyword_and_every_keyword_is_a_field() -> None:
-    assert set(ConsumerSettings.__annotations__) == {*places(ConsumerConfig), "client", "security"}
+    assert set(ConsumerSettings.__annotations__) == {*settings_of(ConsumerConfig), "client", "security"}
 
 
 def test_every_alias_stands_for_a_field_or_says_what_became_of_it() -> None:
     for name, alias in aliases(ConsumerConfig).items():
-        assert name not in places(ConsumerConfig)
-        assert alias.field in places(ConsumerConfig) or alias.expand or alias.advice, name
+        assert name not in settings_of(ConsumerConfig)
+        assert alias.field in settings_of(ConsumerConfig) or alias.expand or alias.advice, name
 
 
 @pytest.mark.parametrize(

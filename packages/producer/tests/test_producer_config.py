@@ -8,7 +8,7 @@ import pytest
 
 from ottla.client.config import ClientConfig
 from ottla.client.security import SecurityConfig
-from ottla.client.settings import SettingError, aliases, chosen, configure, places
+from ottla.client.settings import SettingError, aliases, chosen, configure, settings_of
 from ottla.producer import Producer, ProducerInterceptor
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.partitioner import RoundRobin
@@ -17,13 +17,13 @@ from ottla.producer.partitioner import RoundRobin
 def test_every_field_can_be_given_as_a_keyword_and_every_keyword_is_a_field() -> None:
     keywords = set(ProducerSettings.__annotations__)
 
-    assert keywords == {*places(ProducerConfig), "client", "security"}
+    assert keywords == {*settings_of(ProducerConfig), "client", "security"}
 
 
 def test_every_alias_stands_for_a_field_or_says_what_became_of_it() -> None:
     for name, alias in aliases(ProducerConfig).items():
-        assert name not in places(ProducerConfig)
-        assert alias.field in places(ProducerConfig) or alias.expand or alias.advice, name
+        assert name not in settings_of(ProducerConfig)
+        assert alias.field in settings_of(ProducerConfig) or alias.expand or alias.advice, name
 
 
 def test_flat_keywords_find_their_place() -> None:

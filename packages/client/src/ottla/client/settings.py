@@ -1,8 +1,8 @@
-"""Settings of clients: flat keywords, or properties files, into frozen dataclasses that check themselves.
+"""Settings of clients: read flat keywords and properties files into frozen dataclasses that check themselves.
 
-A config class is a frozen dataclass whose fields are settings; where a field is a config class itself, its
-settings are given flat all the same. `aliases` of a class say which other names it knows, those of older
-Kafkas and of other clients, and what has become of settings that mean nothing any more.
+A config class is a frozen dataclass whose fields are settings (`ottla.client.definition`). A field may hold
+another config class; its settings are given flat all the same. `aliases` of a class are further names of
+settings, those of older Kafkas and of other clients, and tell what replaces settings that have no effect.
 """
 
 from __future__ import annotations
@@ -11,15 +11,28 @@ import dataclasses
 import difflib
 import functools
 import logging
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import MappingProxyType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
+from ottla.client.definition import Setting, SettingError, define, setting
 from ottla.client.properties import parse
+
+__all__ = [
+    "Alias",
+    "SettingError",
+    "aliases",
+    "chosen",
+    "configure",
+    "from_properties",
+    "setting",
+    "settings_of",
+    "suggest_names",
+    "validate",
+]
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +41,6 @@ SETTINGS = "ottla.settings"
 
 T = TypeVar("T")
 C = TypeVar("C")
-
-
-class SettingError(ValueError):
-    """A setting that there is not, or that cannot have the value it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +60,14 @@ class Alias:
     """Whether messages must not show its value."""
 
 
-def setting(
-    default: T,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    synonyms: Mapping[Any, Any] = MappingProxyType({}),
-) -> T:
-    """Declare a field of a config class: its default, its limits, and values that stand for others."""
-    metadata = {"at_least": at_least, "at_most": at_most, "synonyms": synonyms}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
 def validate(config: Any) -> None:
     """Check the fields of a config against their types and limits. Raises SettingError naming the first."""
-    for name, place in places(type(config)).items():
-        if len(place.path) > 1:
-            continue
+    for name, one in _own_settings(type(config)).items():
         given = getattr(config, name)
-        value = _meant(given, place)
+        value = one.meant(given)
         if value is not given:
             object.__setattr__(config, name, value)
-        _check(name, value, place)
+        one.check(value, name)
 
 
 def configure(cls: type[C], settings: Mapping[str, Any]) -> C:
@@ -115,35 +110,23 @@ def from_properties(cls: type[C], source: str | Path | Mapping[str, Any], **sett
     return _assemble(cls, wanted, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a flat setting lives: names of the fields that lead to it, and what it may be."""
-
-    path: tuple[str, ...]
-    type: Any
-    field: dataclasses.Field[Any]
-
-
-def places(cls: type[Any]) -> Mapping[str, Place]:
-    """Return the settings of a config class and of those it holds, by their flat names."""
-    if cls not in _places:
-        _places[cls] = MappingProxyType(_find_places(cls))
-    return _places[cls]
-
-
-_places: dict[type[Any], Mapping[str, Place]] = {}
-
-
-def _find_places(cls: type[Any]) -> dict[str, Place]:
-    found: dict[str, Place] = {}
+def settings_of(cls: type[Any]) -> Mapping[str, Setting]:
+    """Return the settings of a config class and of the config classes it holds, by their flat names."""
+    own, found = _own_settings(cls), dict[str, Setting]()
     for field in dataclasses.fields(cls):
         nested = _nested(field)
-        if nested is None:
-            found[field.name] = Place((field.name,), _resolve(cls, field.type), field)
-        else:
-            inner = places(nested).items()
-            found |= {name: Place((field.name, *each.path), each.type, each.field) for name, each in inner}
-    return found
+        found |= settings_of(nested) if nested is not None else {field.name: own[field.name]}
+    return MappingProxyType(found)
+
+
+def _own_settings(cls: type[Any]) -> Mapping[str, Setting]:
+    if cls not in _defined:
+        fields = {field.name: field for field in dataclasses.fields(cls) if _nested(field) is None}
+        _defined[cls] = define(cls, fields, null_texts=("", "null"))
+    return _defined[cls]
+
+
+_defined: dict[type[Any], Mapping[str, Setting]] = {}
 
 
 def aliases(cls: type[Any]) -> Mapping[str, Alias]:
@@ -161,16 +144,6 @@ def _nested(field: dataclasses.Field[Any]) -> type[Any] | None:
     return factory if isinstance(factory, type) and dataclasses.is_dataclass(factory) else None
 
 
-def _resolve(cls: type[Any], annotation: Any) -> Any:
-    """Return what an annotation means; `object` where it needs a module that only type checkers load."""
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, vars(sys.modules[cls.__module__]))
-    except NameError:
-        return object
-
-
 def _assemble(cls: type[C], wanted: Mapping[str, Any], base: C | None) -> C:
     own: dict[str, Any] = {}
     for field in dataclasses.fields(cast("Any", cls)):
@@ -186,7 +159,7 @@ def _assemble(cls: type[C], wanted: Mapping[str, Any], base: C | None) -> C:
 
 def _translate(cls: type[Any], given: Mapping[str, Any], *, dotted: bool) -> dict[str, Any]:
     """Bring settings under their own names, and text of files into their types."""
-    known, others, wholes = places(cls), aliases(cls), set(_wholes(cls))
+    known, others, wholes = settings_of(cls), aliases(cls), set(_wholes(cls))
     wanted: dict[str, Any] = {}
     for spelling, value in given.items():
         name = spelling.replace(".", "_") if dotted else spelling
@@ -230,7 +203,7 @@ def _shown(value: Any, is_secret: bool) -> str:
     return "the value given" if is_secret else repr(value)
 
 
-def teaching(cls: type[C]) -> type[C]:
+def suggest_names(cls: type[C]) -> type[C]:
     """Let a config class refuse keywords that are no fields with a SettingError that names the nearest."""
     plain: Callable[..., None] = cls.__init__
 
@@ -263,93 +236,13 @@ def _whose(name: str, cls: type[Any]) -> str | None:
         other = entry.load()
         if other is not cls and dataclasses.is_dataclass(other):
             kind = cast("type[Any]", other)
-            if name in places(kind) or name in aliases(kind):
+            if name in settings_of(kind) or name in aliases(kind):
                 return entry.name
     return None
 
 
-def options(kind: Any) -> tuple[Any, ...]:
-    """Return what a type consists of: the members of a union, or itself."""
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-
-
-def _check(name: str, value: Any, place: Place) -> None:
-    kinds = options(place.type)
-    if not any(_fits(value, kind) for kind in kinds):
-        shown = _shown(value, is_secret=not place.field.repr)
-        raise SettingError(f"{name} must be {' or '.join(_words(kind) for kind in kinds)}, not {shown}")
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        _check_limits(name, value, place.field.metadata)
-
-
-def _check_limits(name: str, value: float, limits: Mapping[str, Any]) -> None:
-    at_least, at_most = limits.get("at_least"), limits.get("at_most")
-    if at_least is not None and value < at_least:
-        raise SettingError(f"{name} must be at least {at_least:_}, not {value:_}")
-    if at_most is not None and value > at_most:
-        raise SettingError(f"{name} must be at most {at_most:_}, not {value:_}")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return any(value == each and type(value) is type(each) for each in get_args(kind))
-    if kind is int or kind is float:
-        return isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-    if kind is None or kind is type(None):
-        return value is None
-    if kind in (bool, str):
-        return isinstance(value, kind)
-    return True
-
-
-_WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
-
-
-def _words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return " or ".join(repr(each) for each in get_args(kind))
-    return _WORDS.get(kind, str(kind))
-
-
-def _meant(value: Any, place: Place) -> Any:
-    synonyms = place.field.metadata.get("synonyms", {})
-    return synonyms.get(value, value) if synonyms and isinstance(value, str | None) else value
-
-
-def _of_file(spelling: str, value: Any, place: Place) -> Any:
-    """Read a value, and check it under the name that it was given by."""
-    found = _meant(_from_text(spelling, value, place), place)
-    _check(spelling, found, place)
+def _of_file(spelling: str, value: Any, one: Setting) -> Any:
+    """Read a value that may be text, and check it under the name it was given by."""
+    found = one.meant(one.convert(value, spelling) if isinstance(value, str) else value)
+    one.check(found, spelling)
     return found
-
-
-def _from_text(spelling: str, value: Any, place: Place) -> Any:
-    """Make of the text of a file what a field wants; what is no text stays."""
-    if not isinstance(value, str):
-        return value
-    text = _meant(value.strip(), place)
-    kinds = [each for each in options(place.type) if each is not type(None)]
-    if len(kinds) < len(options(place.type)) and text in ("", "null"):
-        return None
-    for each in kinds:
-        found = _read_text(text, each)
-        if found is not None:
-            return found
-    wanted = " or ".join(_words(each).replace("True or False", "true or false") for each in kinds)
-    raise SettingError(f"{spelling} must be {wanted}, not {value!r}")
-
-
-def _read_text(text: str, kind: Any) -> Any:
-    """Return None where text cannot be of a type."""
-    if get_origin(kind) is Literal:
-        return {str(each): each for each in get_args(kind)}.get(text)
-    if kind is bool:
-        return {"true": True, "false": False}.get(text.lower())
-    if kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            return None
-    if get_origin(kind) in (tuple, list, Sequence):
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    return text

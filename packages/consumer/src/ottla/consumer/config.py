@@ -10,7 +10,15 @@ from typing import Any, ClassVar, Literal, Self, Unpack
 from ottla.client.config import ClientConfig, ClientSettings
 from ottla.client.interceptors import load
 from ottla.client.serialization import DeserializerSpec, deserializer
-from ottla.client.settings import Alias, SettingError, configure, from_properties, setting, teaching, validate
+from ottla.client.settings import (
+    Alias,
+    SettingError,
+    configure,
+    from_properties,
+    setting,
+    suggest_names,
+    validate,
+)
 from ottla.consumer.aliases import CONSUMER_ALIASES, RESETS
 from ottla.consumer.assignors import Assignor, assignors
 from ottla.consumer.group.config import DEFAULT_ASSIGNORS, GroupConfig
@@ -22,7 +30,7 @@ Assignors = str | Assignor | Iterable[str | Assignor]
 FOREVER = -1
 
 
-@teaching
+@suggest_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
     """How records are fetched, and shared in a group."""

@@ -10,7 +10,15 @@ from typing import Any, ClassVar, Literal, Self, Unpack
 from ottla.client.config import ClientConfig, ClientSettings
 from ottla.client.interceptors import load
 from ottla.client.serialization import SerializerSpec, serializer
-from ottla.client.settings import Alias, SettingError, configure, from_properties, setting, teaching, validate
+from ottla.client.settings import (
+    Alias,
+    SettingError,
+    configure,
+    from_properties,
+    setting,
+    suggest_names,
+    validate,
+)
 from ottla.producer.aliases import PRODUCER_ALIASES
 from ottla.producer.partitioner import Partitioner, PartitionerFunction, partitioner
 from ottla.protocol.records import Codec
@@ -28,7 +36,7 @@ CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 FOREVER = -1
 
 
-@teaching
+@suggest_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """How records are gathered and sent."""

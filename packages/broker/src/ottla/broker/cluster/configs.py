@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.config import (
     BrokerConfig,
     ConfigError,
-    Key,
     LogConfig,
+    Setting,
     check_broker_config,
-    field_names_of,
     keys_of,
     synonyms_of,
     topic_keys,
@@ -249,9 +248,11 @@ class Configs:
                 listener(topic, self.log_config(topic))
 
     def _with_dynamic(self, stored: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
-        known, fields = keys_of(BrokerConfig), field_names_of(BrokerConfig)
+        known = keys_of(BrokerConfig)
         settings = {**stored.get(CLUSTER_DEFAULT, {}), **stored.get(str(self._broker_id), {})}
-        values = {fields[name]: known[name].parse(text) for name, text in settings.items() if name in known}
+        values = {
+            known[name].field: known[name].parse(text) for name, text in settings.items() if name in known
+        }
         config = replace(self.static, **values)
         check_broker_config(config)
         return config
@@ -266,7 +267,7 @@ class Configs:
         """The same for given overrides."""
         return [self._topic_entry(key, overrides) for key in topic_keys().values()]
 
-    def _topic_entry(self, key: Key, overrides: Mapping[str, str | None]) -> Entry:
+    def _topic_entry(self, key: Setting, overrides: Mapping[str, str | None]) -> Entry:
         synonyms: list[Synonym] = []
         if key.name in overrides:
             synonyms.append(Synonym(key.name, overrides[key.name], DYNAMIC_TOPIC))
@@ -279,8 +280,8 @@ class Configs:
         value = synonyms[0].value if synonyms[0].source == DYNAMIC_TOPIC else self._effective(key)
         return _entry(key, value, synonyms, read_only=False)
 
-    def _effective(self, key: Key) -> str | None:
-        return key.show(getattr(LogConfig.from_broker(self.broker), field_names_of(LogConfig)[key.name]))
+    def _effective(self, key: Setting) -> str | None:
+        return key.show(getattr(LogConfig.from_broker(self.broker), key.field))
 
     def describe_broker(self, name: str) -> list[Entry]:
         """Every key of this broker; with an empty name only the cluster-wide dynamic ones that are set."""
@@ -298,9 +299,9 @@ class Configs:
             ]
         return [self._broker_entry(key) for key in known.values()]
 
-    def _broker_entry(self, key: Key) -> Entry:
+    def _broker_entry(self, key: Setting) -> Entry:
         synonyms = self._broker_synonyms(key.name, with_default=True)
-        value = key.show(getattr(self.broker, field_names_of(BrokerConfig)[key.name]))
+        value = key.show(getattr(self.broker, key.field))
         return _entry(key, value, synonyms, read_only=key.update == "read-only")
 
     def _broker_synonyms(self, name: str, *, with_default: bool) -> list[Synonym]:
@@ -312,7 +313,7 @@ class Configs:
         ):
             if name in self._brokers.get(entity, {}):
                 synonyms.append(Synonym(name, self._brokers[entity][name], source))
-        static = getattr(self.static, field_names_of(BrokerConfig)[name])
+        static = getattr(self.static, key.field)
         if static != key.default:
             synonyms.append(Synonym(name, key.show(static), STATIC_BROKER))
         if with_default:
@@ -396,7 +397,7 @@ def _check_dynamic(settings: Mapping[str, str], *, per_broker: bool) -> None:
         raise InvalidRequest(f"Cannot update these configs at default cluster level: {', '.join(own)}")
 
 
-def _entry(key: Key, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+def _entry(key: Setting, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
     sensitive = key.type == "password"
     if sensitive:
         value = None

@@ -1,7 +1,7 @@
 """The broker's and the topics' configuration, in one typed place."""
 
-from ottla.broker.config.broker import BrokerConfig, synonyms_of
-from ottla.broker.config.definition import ConfigError, Key, field_names_of, keys_of
+from ottla.broker.config.broker import BrokerConfig
+from ottla.broker.config.keys import keys_of
 from ottla.broker.config.listeners import Listener, parse_listeners
 from ottla.broker.config.loading import (
     ALIASES,
@@ -11,7 +11,14 @@ from ottla.broker.config.loading import (
     check_broker_config,
     load_broker_config,
 )
-from ottla.broker.config.topic import TOPIC_SYNONYMS, LogConfig, parse_topic_overrides, topic_keys
+from ottla.broker.config.topic import (
+    TOPIC_SYNONYMS,
+    LogConfig,
+    parse_topic_overrides,
+    synonyms_of,
+    topic_keys,
+)
+from ottla.client.definition import ConfigError, Setting
 
 __all__ = [
     "ALIASES",
@@ -19,13 +26,12 @@ __all__ = [
     "TOPIC_SYNONYMS",
     "BrokerConfig",
     "ConfigError",
-    "Key",
     "Listener",
     "Loaded",
     "LogConfig",
+    "Setting",
     "broker_config_from",
     "check_broker_config",
-    "field_names_of",
     "keys_of",
     "load_broker_config",
     "parse_listeners",

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from ottla.broker.config.definition import (
-    MAX_INT,
-    MAX_LONG,
-    at_least,
-    between,
-    each_of,
-    key,
-    one_of,
-)
 from ottla.broker.config.listeners import Listener, parse_listeners
-from ottla.broker.config.topic import COMPRESSION_TYPES, TOPIC_SYNONYMS, LogConfig
 from ottla.broker.values import frozen
+from ottla.client.definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
 
 _HOUR_MS = 3_600_000
 _CLUSTER: Final = "cluster-wide"
+
+COMPRESSION_TYPES: Final = ("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd")
 
 
 def _limits_by_host(text: str) -> str | None:
@@ -32,154 +25,160 @@ class BrokerConfig:
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
 
     # --- identity and network
-    broker_id: int = key(
+    broker_id: int = setting(
         -1, "The broker's id; -1 takes a free one above reserved.broker.max.id.", at_least(-1)
     )
-    broker_id_generation_enable: bool = key(True, "Whether a broker without an id may take a generated one.")
-    reserved_broker_max_id: int = key(1000, "The largest id that can be given by hand.", at_least(0))
-    broker_rack: str | None = key(
+    broker_id_generation_enable: bool = setting(
+        True, "Whether a broker without an id may take a generated one."
+    )
+    reserved_broker_max_id: int = setting(1000, "The largest id that can be given by hand.", at_least(0))
+    broker_rack: str | None = setting(
         None, "The rack (or zone) the broker stands in; replicas are spread over racks."
     )
-    listeners: str = key(
+    listeners: str = setting(
         "PLAINTEXT://:9092",
         "Addresses to listen on, as NAME://host:port separated by commas; an empty host is every interface.",
     )
-    advertised_listeners: str | None = key(
+    advertised_listeners: str | None = setting(
         None, "Addresses given to clients, where they differ from listeners."
     )
-    listener_security_protocol_map: str = key(
+    listener_security_protocol_map: str = setting(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         "Which security protocol each listener name speaks.",
     )
-    inter_broker_listener_name: str | None = key(None, "The listener that brokers use among themselves.")
-    control_plane_listener_name: str | None = key(
+    inter_broker_listener_name: str | None = setting(None, "The listener that brokers use among themselves.")
+    control_plane_listener_name: str | None = setting(
         None, "A listener of its own for the controller's requests."
     )
-    security_inter_broker_protocol: str = key(
+    security_inter_broker_protocol: str = setting(
         "PLAINTEXT",
         "The protocol between brokers when no listener name is given for it.",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )
-    num_network_threads: int = key(
+    num_network_threads: int = setting(
         3, "Accepted for compatibility: one event loop serves the network.", at_least(1)
     )
-    num_io_threads: int = key(
+    num_io_threads: int = setting(
         8,
         "Threads for work that blocks: cold reads, recompression, directory work.",
         at_least(1),
     )
-    background_threads: int = key(
+    background_threads: int = setting(
         10,
         "Accepted for compatibility: background work runs as tasks of the event loop.",
         at_least(1),
     )
-    queued_max_requests: int = key(
+    queued_max_requests: int = setting(
         500, "Requests that may be in progress; above it, connections are no longer read.", at_least(1)
     )
-    socket_send_buffer_bytes: int = key(
+    socket_send_buffer_bytes: int = setting(
         102_400, "SO_SNDBUF of a client's socket; -1 leaves it to the system."
     )
-    socket_receive_buffer_bytes: int = key(
+    socket_receive_buffer_bytes: int = setting(
         102_400, "SO_RCVBUF of a client's socket; -1 leaves it to the system."
     )
-    socket_request_max_bytes: int = key(
+    socket_request_max_bytes: int = setting(
         104_857_600, "The largest request; a larger one closes its connection.", at_least(1)
     )
-    socket_listen_backlog_size: int = key(
+    socket_listen_backlog_size: int = setting(
         50, "Connections the system may hold before they are accepted.", at_least(1)
     )
-    max_connections: int = key(
+    max_connections: int = setting(
         MAX_INT, "Connections the broker accepts in all.", at_least(0), update=_CLUSTER
     )
-    max_connections_per_ip: int = key(
+    max_connections_per_ip: int = setting(
         MAX_INT, "Connections the broker accepts from one address.", at_least(0), update=_CLUSTER
     )
-    max_connections_per_ip_overrides: str = key(
+    max_connections_per_ip_overrides: str = setting(
         "", "Other limits for some addresses, as `host:limit,…`.", _limits_by_host, update=_CLUSTER
     )
-    connections_max_idle_ms: int = key(
+    connections_max_idle_ms: int = setting(
         600_000, "How long a connection may be silent before it is closed; -1 means for ever.", long=True
     )
-    connection_failed_authentication_delay_ms: int = key(
+    connection_failed_authentication_delay_ms: int = setting(
         100, "How long the answer to a failed authentication is held back.", at_least(0)
     )
-    request_timeout_ms: int = key(
+    request_timeout_ms: int = setting(
         30_000, "How long the broker waits for answers of other brokers.", at_least(1)
     )
 
     # --- coordination
-    zookeeper_connect: str | None = key(
+    zookeeper_connect: str | None = setting(
         None,
         "ZooKeeper's addresses, `host:port,host:port/chroot`; without it the coordinator is embedded.",
     )
-    zookeeper_session_timeout_ms: int = key(
+    zookeeper_session_timeout_ms: int = setting(
         18_000, "How long ZooKeeper keeps a broker that it does not hear from.", at_least(1)
     )
-    zookeeper_connection_timeout_ms: int | None = key(
+    zookeeper_connection_timeout_ms: int | None = setting(
         None, "How long to try to reach ZooKeeper at start; the session timeout when not set."
     )
-    zookeeper_max_in_flight_requests: int = key(10, "Requests to ZooKeeper in progress at once.", at_least(1))
-    zookeeper_set_acl: bool = key(False, "Whether znodes are written so that only brokers may change them.")
-    controlled_shutdown_enable: bool = key(
+    zookeeper_max_in_flight_requests: int = setting(
+        10, "Requests to ZooKeeper in progress at once.", at_least(1)
+    )
+    zookeeper_set_acl: bool = setting(
+        False, "Whether znodes are written so that only brokers may change them."
+    )
+    controlled_shutdown_enable: bool = setting(
         True, "Whether leaderships are handed over before the broker stops."
     )
-    controlled_shutdown_max_retries: int = key(3, "Tries of a controlled shutdown.", at_least(0))
-    controlled_shutdown_retry_backoff_ms: int = key(
+    controlled_shutdown_max_retries: int = setting(3, "Tries of a controlled shutdown.", at_least(0))
+    controlled_shutdown_retry_backoff_ms: int = setting(
         5_000, "Pause between tries of a controlled shutdown.", at_least(0), long=True
     )
-    controller_socket_timeout_ms: int = key(
+    controller_socket_timeout_ms: int = setting(
         30_000, "How long the controller waits for a broker's answer.", at_least(1)
     )
-    auto_leader_rebalance_enable: bool = key(
+    auto_leader_rebalance_enable: bool = setting(
         True, "Whether leaderships go back to the preferred replicas by themselves."
     )
-    leader_imbalance_per_broker_percentage: int = key(
+    leader_imbalance_per_broker_percentage: int = setting(
         10, "Share of a broker's preferred leaderships held elsewhere that starts a rebalance.", at_least(0)
     )
-    leader_imbalance_check_interval_seconds: int = key(
+    leader_imbalance_check_interval_seconds: int = setting(
         300, "How often the imbalance is looked at.", at_least(1), long=True
     )
-    unclean_leader_election_enable: bool = key(
+    unclean_leader_election_enable: bool = setting(
         False,
         "Whether a replica that may lack acknowledged records can become leader as a last resort.",
         update=_CLUSTER,
     )
-    inter_broker_protocol_version: str = key(
+    inter_broker_protocol_version: str = setting(
         "2.8-IV1", "Accepted for compatibility; the broker speaks the protocol of Kafka 2.8."
     )
 
     # --- topics
-    num_partitions: int = key(1, "Partitions of a topic created without saying how many.", at_least(1))
-    default_replication_factor: int = key(
+    num_partitions: int = setting(1, "Partitions of a topic created without saying how many.", at_least(1))
+    default_replication_factor: int = setting(
         1, "Replicas of a topic created without saying how many.", at_least(1)
     )
-    auto_create_topics_enable: bool = key(
+    auto_create_topics_enable: bool = setting(
         True, "Whether a topic comes into being when a client first asks for it."
     )
-    delete_topic_enable: bool = key(True, "Whether topics can be deleted.")
-    create_topic_policy_class_name: str | None = key(
+    delete_topic_enable: bool = setting(True, "Whether topics can be deleted.")
+    create_topic_policy_class_name: str | None = setting(
         None, "Not supported: policies are Java classes. Must stay empty."
     )
-    min_insync_replicas: int = key(
+    min_insync_replicas: int = setting(
         1,
         "In-sync replicas that must hold a record before acks=all is answered.",
         at_least(1),
         update=_CLUSTER,
     )
-    max_partitions_per_topic: int = key(
+    max_partitions_per_topic: int = setting(
         100_000,
         "The most partitions a topic may be created with.",
         at_least(1),
         ottla_only=True,
         update=_CLUSTER,
     )
-    compression_type: str = key(
+    compression_type: str = setting(
         "producer",
         "The codec that batches are stored with; `producer` keeps what was sent.",
         one_of(*COMPRESSION_TYPES),
         update=_CLUSTER,
     )
-    message_max_bytes: int = key(
+    message_max_bytes: int = setting(
         1_048_588,
         "The largest batch a producer may send, its overhead included.",
         at_least(0),
@@ -187,148 +186,154 @@ class BrokerConfig:
     )
 
     # --- log
-    log_dir: str = key("/tmp/kafka-logs", "The data directory, when log.dirs is not set.")
-    log_dirs: tuple[str, ...] | None = key(
+    log_dir: str = setting("/tmp/kafka-logs", "The data directory, when log.dirs is not set.")
+    log_dirs: tuple[str, ...] | None = setting(
         None, "The data directories, separated by commas; a new partition goes where the fewest are."
     )
-    log_segment_bytes: int = key(
+    log_segment_bytes: int = setting(
         1_073_741_824, "Size at which a new segment is begun.", at_least(14), update=_CLUSTER
     )
-    log_roll_ms: int | None = key(
+    log_roll_ms: int | None = setting(
         None, "Age at which a new segment is begun.", at_least(1), long=True, update=_CLUSTER
     )
-    log_roll_hours: int = key(168, "The same in hours, when log.roll.ms is not set.", at_least(1))
-    log_roll_jitter_ms: int | None = key(
+    log_roll_hours: int = setting(168, "The same in hours, when log.roll.ms is not set.", at_least(1))
+    log_roll_jitter_ms: int | None = setting(
         None, "Most that is taken at random from the roll age.", at_least(0), long=True, update=_CLUSTER
     )
-    log_roll_jitter_hours: int = key(0, "The same in hours, when log.roll.jitter.ms is not set.", at_least(0))
-    log_retention_ms: int | None = key(
+    log_roll_jitter_hours: int = setting(
+        0, "The same in hours, when log.roll.jitter.ms is not set.", at_least(0)
+    )
+    log_retention_ms: int | None = setting(
         None, "Age at which a segment goes; -1 means never.", at_least(-1), long=True, update=_CLUSTER
     )
-    log_retention_minutes: int | None = key(
+    log_retention_minutes: int | None = setting(
         None, "The same in minutes, when log.retention.ms is not set.", at_least(-1)
     )
-    log_retention_hours: int = key(168, "The same in hours, when neither of the others is set.", at_least(-1))
-    log_retention_bytes: int = key(
+    log_retention_hours: int = setting(
+        168, "The same in hours, when neither of the others is set.", at_least(-1)
+    )
+    log_retention_bytes: int = setting(
         -1,
         "Size a partition may reach before its oldest segments go; -1 means no limit.",
         long=True,
         update=_CLUSTER,
     )
-    log_retention_check_interval_ms: int = key(
+    log_retention_check_interval_ms: int = setting(
         300_000, "How often retention is applied.", at_least(1), long=True
     )
-    log_cleanup_policy: tuple[str, ...] = key(
+    log_cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
         "What happens to old segments: `delete`, `compact`, or both.",
         each_of("delete", "compact"),
         update=_CLUSTER,
     )
-    log_cleaner_enable: bool = key(True, "Whether compacted topics are compacted.")
-    log_cleaner_threads: int = key(1, "Threads that compact.", at_least(0))
-    log_cleaner_io_max_bytes_per_second: float = key(
+    log_cleaner_enable: bool = setting(True, "Whether compacted topics are compacted.")
+    log_cleaner_threads: int = setting(1, "Threads that compact.", at_least(0))
+    log_cleaner_io_max_bytes_per_second: float = setting(
         1.7976931348623157e308, "Bytes a second that compaction may read and write."
     )
-    log_cleaner_dedupe_buffer_size: int = key(
+    log_cleaner_dedupe_buffer_size: int = setting(
         134_217_728, "Memory for the offset maps of compaction.", long=True
     )
-    log_cleaner_io_buffer_size: int = key(524_288, "Memory for compaction's reads and writes.", at_least(0))
-    log_cleaner_io_buffer_load_factor: float = key(0.9, "How full an offset map may get.")
-    log_cleaner_backoff_ms: int = key(
+    log_cleaner_io_buffer_size: int = setting(
+        524_288, "Memory for compaction's reads and writes.", at_least(0)
+    )
+    log_cleaner_io_buffer_load_factor: float = setting(0.9, "How full an offset map may get.")
+    log_cleaner_backoff_ms: int = setting(
         15_000, "Pause when there is nothing to compact.", at_least(0), long=True
     )
-    log_cleaner_min_cleanable_ratio: float = key(
+    log_cleaner_min_cleanable_ratio: float = setting(
         0.5,
         "Share of a log that must be uncompacted before compaction looks at it.",
         between(0, 1),
         update=_CLUSTER,
     )
-    log_cleaner_delete_retention_ms: int = key(
+    log_cleaner_delete_retention_ms: int = setting(
         86_400_000, "How long a tombstone outlives its compaction.", at_least(0), long=True, update=_CLUSTER
     )
-    log_cleaner_min_compaction_lag_ms: int = key(
+    log_cleaner_min_compaction_lag_ms: int = setting(
         0, "Shortest time a record stays as it is before compaction.", at_least(0), long=True, update=_CLUSTER
     )
-    log_cleaner_max_compaction_lag_ms: int = key(
+    log_cleaner_max_compaction_lag_ms: int = setting(
         MAX_LONG, "Longest time a record may stay uncompacted.", at_least(1), long=True, update=_CLUSTER
     )
-    log_index_size_max_bytes: int = key(
+    log_index_size_max_bytes: int = setting(
         10_485_760, "Size of an index file; a full one begins a new segment.", at_least(4), update=_CLUSTER
     )
-    log_index_interval_bytes: int = key(
+    log_index_interval_bytes: int = setting(
         4_096, "Bytes appended between two entries of the offset index.", at_least(0), update=_CLUSTER
     )
-    log_flush_interval_messages: int = key(
+    log_flush_interval_messages: int = setting(
         MAX_LONG, "Records after which a log is forced to disk.", at_least(1), long=True, update=_CLUSTER
     )
-    log_flush_interval_ms: int | None = key(
+    log_flush_interval_ms: int | None = setting(
         None, "Time after which appended records are forced to disk.", long=True, update=_CLUSTER
     )
-    log_flush_scheduler_interval_ms: int = key(
+    log_flush_scheduler_interval_ms: int = setting(
         MAX_LONG, "How often logs are looked at that may need to be forced to disk.", long=True
     )
-    log_flush_before_acknowledge: bool = key(
+    log_flush_before_acknowledge: bool = setting(
         False,
         "Whether a produce request is answered only once its records are on disk (one fsync for all).",
         ottla_only=True,
         update=_CLUSTER,
     )
-    log_flush_offset_checkpoint_interval_ms: int = key(
+    log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, "How often recovery points are written down.", at_least(0)
     )
-    log_flush_start_offset_checkpoint_interval_ms: int = key(
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
         60_000, "How often log start offsets are written down.", at_least(0)
     )
-    log_segment_delete_delay_ms: int = key(
+    log_segment_delete_delay_ms: int = setting(
         60_000,
         "How long a deleted segment stays on disk under another name.",
         at_least(0),
         long=True,
         update=_CLUSTER,
     )
-    log_preallocate: bool = key(
+    log_preallocate: bool = setting(
         False, "Whether a new segment's file is allocated whole at once.", update=_CLUSTER
     )
-    log_message_format_version: str = key(
+    log_message_format_version: str = setting(
         "3.0-IV1", "Accepted for compatibility; batches are always stored in format 2."
     )
-    log_message_timestamp_type: str = key(
+    log_message_timestamp_type: str = setting(
         "CreateTime",
         "Whether a record keeps its producer's time or gets the time of its append.",
         one_of("CreateTime", "LogAppendTime"),
         update=_CLUSTER,
     )
-    log_message_timestamp_difference_max_ms: int = key(
+    log_message_timestamp_difference_max_ms: int = setting(
         MAX_LONG,
         "How far a timestamp may be from the broker's clock.",
         at_least(0),
         long=True,
         update=_CLUSTER,
     )
-    log_message_timestamp_before_max_ms: int = key(
+    log_message_timestamp_before_max_ms: int = setting(
         MAX_LONG,
         "How far a timestamp may lie before the broker's clock.",
         at_least(0),
         long=True,
         update=_CLUSTER,
     )
-    log_message_timestamp_after_max_ms: int = key(
+    log_message_timestamp_after_max_ms: int = setting(
         MAX_LONG,
         "How far a timestamp may lie ahead of the broker's clock.",
         at_least(0),
         long=True,
         update=_CLUSTER,
     )
-    log_message_downconversion_enable: bool = key(
+    log_message_downconversion_enable: bool = setting(
         True, "Whether batches are rewritten for consumers that only know older formats.", update=_CLUSTER
     )
-    num_recovery_threads_per_data_dir: int = key(
+    num_recovery_threads_per_data_dir: int = setting(
         1,
         "Threads per data directory for recovery at start and flushing at stop.",
         at_least(1),
         update=_CLUSTER,
     )
-    max_open_segment_files: int = key(
+    max_open_segment_files: int = setting(
         4_096,
         "Segment files kept open at once; others are reopened when read.",
         at_least(16),
@@ -336,129 +341,111 @@ class BrokerConfig:
     )
 
     # --- replication
-    replica_lag_time_max_ms: int = key(
+    replica_lag_time_max_ms: int = setting(
         30_000, "How long a follower may lag before it leaves the in-sync replicas.", at_least(1), long=True
     )
-    replica_socket_timeout_ms: int = key(30_000, "How long a follower waits for its leader.", at_least(1))
-    replica_socket_receive_buffer_bytes: int = key(65_536, "SO_RCVBUF of a follower's socket.")
-    replica_fetch_max_bytes: int = key(1_048_576, "Bytes a follower asks for per partition.", at_least(0))
-    replica_fetch_wait_max_ms: int = key(500, "How long a leader may hold a follower's fetch.", at_least(0))
-    replica_fetch_min_bytes: int = key(1, "Bytes worth answering a follower's fetch for.", at_least(0))
-    replica_fetch_response_max_bytes: int = key(10_485_760, "Bytes of one answer to a follower.", at_least(0))
-    replica_fetch_backoff_ms: int = key(1_000, "Pause after a failed fetch from a leader.", at_least(0))
-    num_replica_fetchers: int = key(1, "Fetchers per leader.", at_least(1))
-    replica_high_watermark_checkpoint_interval_ms: int = key(
+    replica_socket_timeout_ms: int = setting(30_000, "How long a follower waits for its leader.", at_least(1))
+    replica_socket_receive_buffer_bytes: int = setting(65_536, "SO_RCVBUF of a follower's socket.")
+    replica_fetch_max_bytes: int = setting(1_048_576, "Bytes a follower asks for per partition.", at_least(0))
+    replica_fetch_wait_max_ms: int = setting(
+        500, "How long a leader may hold a follower's fetch.", at_least(0)
+    )
+    replica_fetch_min_bytes: int = setting(1, "Bytes worth answering a follower's fetch for.", at_least(0))
+    replica_fetch_response_max_bytes: int = setting(
+        10_485_760, "Bytes of one answer to a follower.", at_least(0)
+    )
+    replica_fetch_backoff_ms: int = setting(1_000, "Pause after a failed fetch from a leader.", at_least(0))
+    num_replica_fetchers: int = setting(1, "Fetchers per leader.", at_least(1))
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
         5_000, "How often high watermarks are written down.", at_least(1), long=True
     )
-    replica_selector_class: str | None = key(
+    replica_selector_class: str | None = setting(
         None, "How a consumer's preferred replica is chosen; RackAwareReplicaSelector or nothing."
     )
-    fetch_purgatory_purge_interval_requests: int = key(1_000, "Accepted for compatibility.")
-    producer_purgatory_purge_interval_requests: int = key(1_000, "Accepted for compatibility.")
-    delete_records_purgatory_purge_interval_requests: int = key(1, "Accepted for compatibility.")
-    max_incremental_fetch_session_cache_slots: int = key(
+    fetch_purgatory_purge_interval_requests: int = setting(1_000, "Accepted for compatibility.")
+    producer_purgatory_purge_interval_requests: int = setting(1_000, "Accepted for compatibility.")
+    delete_records_purgatory_purge_interval_requests: int = setting(1, "Accepted for compatibility.")
+    max_incremental_fetch_session_cache_slots: int = setting(
         1_000, "Fetch sessions remembered at once.", at_least(0)
     )
-    fetch_max_bytes: int = key(57_671_680, "The most bytes in one fetch response.", at_least(1024))
+    fetch_max_bytes: int = setting(57_671_680, "The most bytes in one fetch response.", at_least(1024))
 
     # --- groups and offsets
-    group_min_session_timeout_ms: int = key(6_000, "The shortest session timeout a member may ask for.")
-    group_max_session_timeout_ms: int = key(1_800_000, "The longest session timeout a member may ask for.")
-    group_initial_rebalance_delay_ms: int = key(
+    group_min_session_timeout_ms: int = setting(6_000, "The shortest session timeout a member may ask for.")
+    group_max_session_timeout_ms: int = setting(
+        1_800_000, "The longest session timeout a member may ask for."
+    )
+    group_initial_rebalance_delay_ms: int = setting(
         3_000, "How long the first rebalance of an empty group waits for more members.", at_least(0)
     )
-    group_max_size: int = key(MAX_INT, "Members a group may have.", at_least(1))
-    offset_metadata_max_bytes: int = key(4_096, "The longest text that goes with a committed offset.")
-    offsets_load_buffer_size: int = key(
+    group_max_size: int = setting(MAX_INT, "Members a group may have.", at_least(1))
+    offset_metadata_max_bytes: int = setting(4_096, "The longest text that goes with a committed offset.")
+    offsets_load_buffer_size: int = setting(
         5_242_880, "Bytes read at once when a group partition is loaded.", at_least(1)
     )
-    offsets_topic_replication_factor: int = key(3, "Replicas of __consumer_offsets.", at_least(1))
-    offsets_topic_num_partitions: int = key(50, "Partitions of __consumer_offsets.", at_least(1))
-    offsets_topic_segment_bytes: int = key(104_857_600, "Segment size of __consumer_offsets.", at_least(1))
-    offsets_topic_compression_codec: int = key(
+    offsets_topic_replication_factor: int = setting(3, "Replicas of __consumer_offsets.", at_least(1))
+    offsets_topic_num_partitions: int = setting(50, "Partitions of __consumer_offsets.", at_least(1))
+    offsets_topic_segment_bytes: int = setting(
+        104_857_600, "Segment size of __consumer_offsets.", at_least(1)
+    )
+    offsets_topic_compression_codec: int = setting(
         0, "Codec of __consumer_offsets, as its number.", between(0, 4)
     )
-    offsets_retention_minutes: int = key(10_080, "How long offsets of an empty group are kept.", at_least(1))
-    offsets_retention_check_interval_ms: int = key(
+    offsets_retention_minutes: int = setting(
+        10_080, "How long offsets of an empty group are kept.", at_least(1)
+    )
+    offsets_retention_check_interval_ms: int = setting(
         600_000, "How often expired offsets are looked for.", at_least(1), long=True
     )
-    offsets_commit_timeout_ms: int = key(5_000, "How long a commit may wait for its replicas.", at_least(1))
-    offsets_commit_required_acks: int = key(-1, "Accepted for compatibility; commits wait for all replicas.")
+    offsets_commit_timeout_ms: int = setting(
+        5_000, "How long a commit may wait for its replicas.", at_least(1)
+    )
+    offsets_commit_required_acks: int = setting(
+        -1, "Accepted for compatibility; commits wait for all replicas."
+    )
 
     # --- transactions and producers
-    transactional_id_expiration_ms: int = key(
+    transactional_id_expiration_ms: int = setting(
         604_800_000, "How long an idle transactional id lives.", at_least(1)
     )
-    transaction_max_timeout_ms: int = key(900_000, "The longest transaction timeout.", at_least(1))
-    transaction_state_log_num_partitions: int = key(50, "Partitions of __transaction_state.", at_least(1))
-    transaction_state_log_replication_factor: int = key(3, "Replicas of __transaction_state.", at_least(1))
-    transaction_state_log_segment_bytes: int = key(
+    transaction_max_timeout_ms: int = setting(900_000, "The longest transaction timeout.", at_least(1))
+    transaction_state_log_num_partitions: int = setting(50, "Partitions of __transaction_state.", at_least(1))
+    transaction_state_log_replication_factor: int = setting(
+        3, "Replicas of __transaction_state.", at_least(1)
+    )
+    transaction_state_log_segment_bytes: int = setting(
         104_857_600, "Segment size of __transaction_state.", at_least(1)
     )
-    transaction_state_log_min_isr: int = key(2, "min.insync.replicas of __transaction_state.", at_least(1))
-    transaction_state_log_load_buffer_size: int = key(
+    transaction_state_log_min_isr: int = setting(
+        2, "min.insync.replicas of __transaction_state.", at_least(1)
+    )
+    transaction_state_log_load_buffer_size: int = setting(
         5_242_880, "Bytes read at once when transaction state is loaded.", at_least(1)
     )
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = key(
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
         10_000, "How often timed-out transactions are aborted.", at_least(1)
     )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = key(
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         3_600_000, "How often expired transactional ids are removed.", at_least(1)
     )
-    producer_id_expiration_ms: int = key(
+    producer_id_expiration_ms: int = setting(
         86_400_000, "How long the state of an idle idempotent producer is kept.", at_least(1), update=_CLUSTER
     )
-    producer_id_expiration_check_interval_ms: int = key(
+    producer_id_expiration_check_interval_ms: int = setting(
         600_000, "How often idle producer state is dropped.", at_least(1)
     )
 
     # --- monitoring and Ottla's own
-    metrics_port: int = key(
+    metrics_port: int = setting(
         -1, "Port of the Prometheus endpoint; -1 for none.", between(-1, 65_535), ottla_only=True
     )
-    metrics_host: str = key("127.0.0.1", "Address of the Prometheus endpoint.", ottla_only=True)
-    event_loop_watchdog_enable: bool = key(
+    metrics_host: str = setting("127.0.0.1", "Address of the Prometheus endpoint.", ottla_only=True)
+    event_loop_watchdog_enable: bool = setting(
         False,
         "Whether the process ends itself when its event loop has been silent for a session timeout, "
         "so that a stuck broker does not stay leader.",
         ottla_only=True,
     )
-
-    def log_defaults(self) -> dict[str, Any]:
-        """Give the fields of `LogConfig` as this broker's own keys set them."""
-        return {
-            "cleanup_policy": self.log_cleanup_policy,
-            "compression_type": self.compression_type,
-            "delete_retention_ms": self.log_cleaner_delete_retention_ms,
-            "file_delete_delay_ms": self.log_segment_delete_delay_ms,
-            "flush_messages": self.log_flush_interval_messages,
-            "flush_ms": self.log_flush_scheduler_interval_ms
-            if self.log_flush_interval_ms is None
-            else self.log_flush_interval_ms,
-            "flush_before_acknowledge": self.log_flush_before_acknowledge,
-            "index_interval_bytes": self.log_index_interval_bytes,
-            "max_compaction_lag_ms": self.log_cleaner_max_compaction_lag_ms,
-            "max_message_bytes": self.message_max_bytes,
-            "message_downconversion_enable": self.log_message_downconversion_enable,
-            "message_format_version": self.log_message_format_version,
-            "message_timestamp_difference_max_ms": self.log_message_timestamp_difference_max_ms,
-            "message_timestamp_before_max_ms": self.log_message_timestamp_before_max_ms,
-            "message_timestamp_after_max_ms": self.log_message_timestamp_after_max_ms,
-            "message_timestamp_type": self.log_message_timestamp_type,
-            "min_cleanable_dirty_ratio": self.log_cleaner_min_cleanable_ratio,
-            "min_compaction_lag_ms": self.log_cleaner_min_compaction_lag_ms,
-            "min_insync_replicas": self.min_insync_replicas,
-            "preallocate": self.log_preallocate,
-            "retention_bytes": self.log_retention_bytes,
-            "retention_ms": self.retention_ms,
-            "segment_bytes": self.log_segment_bytes,
-            "segment_index_bytes": self.log_index_size_max_bytes,
-            "segment_jitter_ms": self.log_roll_jitter_hours * _HOUR_MS
-            if self.log_roll_jitter_ms is None
-            else self.log_roll_jitter_ms,
-            "segment_ms": self.log_roll_hours * _HOUR_MS if self.log_roll_ms is None else self.log_roll_ms,
-            "unclean_leader_election_enable": self.unclean_leader_election_enable,
-        }
 
     @property
     def retention_ms(self) -> int:
@@ -494,12 +481,3 @@ class BrokerConfig:
             if listener.security_protocol == self.security_inter_broker_protocol:
                 return listener.name
         return self.security_inter_broker_protocol
-
-    def default_log_config(self) -> LogConfig:
-        """What governs a topic that overrides nothing."""
-        return LogConfig.from_broker(self)
-
-
-def synonyms_of(topic_key: str) -> tuple[str, ...]:
-    """List the broker keys that stand behind a topic key, the strongest first."""
-    return TOPIC_SYNONYMS.get(topic_key, ())

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.broker.config.broker import BrokerConfig
-from ottla.broker.config.definition import ConfigError, field_names_of, keys_of
+from ottla.broker.config.keys import keys_of
 from ottla.broker.values import frozen
+from ottla.client.definition import ConfigError
 
 ENVIRONMENT_PREFIX = "OTTLA_"
 
@@ -70,12 +71,12 @@ def load_broker_config(
 
 def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
     """Build a checked configuration from dotted keys, all of which must be known."""
-    known, fields = keys_of(BrokerConfig), field_names_of(BrokerConfig)
+    known = keys_of(BrokerConfig)
     values: dict[str, Any] = {}
     for name, text in settings.items():
         if name not in known:
             raise ConfigError(name, "is not a broker configuration")
-        values[fields[name]] = known[name].parse(text)
+        values[known[name].field] = known[name].parse(text)
     config = BrokerConfig(**values)
     check_broker_config(config)
     return config

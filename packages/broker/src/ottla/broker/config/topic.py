@@ -3,127 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from ottla.broker.config.definition import (
+from ottla.broker.config.broker import COMPRESSION_TYPES, BrokerConfig
+from ottla.broker.config.keys import keys_of
+from ottla.broker.values import frozen, replace
+from ottla.client.definition import (
     MAX_LONG,
     ConfigError,
-    Key,
+    Setting,
     at_least,
     between,
     each_of,
-    field_names_of,
-    key,
-    keys_of,
     one_of,
+    setting,
 )
-from ottla.broker.values import frozen, replace
 
-if TYPE_CHECKING:
-    from ottla.broker.config.broker import BrokerConfig
-
-COMPRESSION_TYPES = ("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd")
+_HOUR_MS = 3_600_000
 
 
 @frozen(kw_only=True)
 class LogConfig:
     """What governs one log. Every field is a topic-level key of Kafka in snake case."""
 
-    cleanup_policy: tuple[str, ...] = key(
+    cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
         "What happens to old segments: `delete` drops them; `compact` is to keep the last of each key, and "
         "keeps everything so far, as compaction is not there yet.",
         each_of("delete", "compact"),
     )
-    compression_type: str = key(
+    compression_type: str = setting(
         "producer",
         "The codec that batches are stored with; `producer` keeps what was sent.",
         one_of(*COMPRESSION_TYPES),
     )
-    delete_retention_ms: int = key(
+    delete_retention_ms: int = setting(
         86_400_000, "How long a tombstone outlives its compaction.", at_least(0), long=True
     )
-    file_delete_delay_ms: int = key(
+    file_delete_delay_ms: int = setting(
         60_000, "How long a deleted segment stays on disk under another name.", at_least(0), long=True
     )
-    flush_messages: int = key(
+    flush_messages: int = setting(
         MAX_LONG, "Records after which the log is forced to disk.", at_least(1), long=True
     )
-    flush_ms: int = key(
+    flush_ms: int = setting(
         MAX_LONG, "Time after which appended records are forced to disk.", at_least(0), long=True
     )
-    flush_before_acknowledge: bool = key(
+    flush_before_acknowledge: bool = setting(
         False,
         "Whether a produce request is answered only once its records are on disk. "
         "Appends that wait together share one fsync.",
         ottla_only=True,
     )
-    index_interval_bytes: int = key(
+    index_interval_bytes: int = setting(
         4096, "Bytes appended between two entries of the offset index.", at_least(0)
     )
-    max_compaction_lag_ms: int = key(
+    max_compaction_lag_ms: int = setting(
         MAX_LONG, "Longest time a record may stay out of compaction's reach.", at_least(1), long=True
     )
-    max_message_bytes: int = key(
+    max_message_bytes: int = setting(
         1_048_588, "The largest batch a producer may send, its overhead included.", at_least(0)
     )
-    message_downconversion_enable: bool = key(
+    message_downconversion_enable: bool = setting(
         True, "Whether batches are rewritten for consumers that only know older formats."
     )
-    message_format_version: str = key(
-        "3.0-IV1", "Accepted for compatibility; batches are always stored in format 2.", None
+    message_format_version: str = setting(
+        "3.0-IV1", "Accepted for compatibility; batches are always stored in format 2."
     )
-    message_timestamp_difference_max_ms: int = key(
+    message_timestamp_difference_max_ms: int = setting(
         MAX_LONG,
         "How far a record's timestamp may be from the broker's clock when the type is CreateTime.",
         at_least(0),
         long=True,
     )
-    message_timestamp_before_max_ms: int = key(
+    message_timestamp_before_max_ms: int = setting(
         MAX_LONG, "How far a record's timestamp may lie before the broker's clock.", at_least(0), long=True
     )
-    message_timestamp_after_max_ms: int = key(
+    message_timestamp_after_max_ms: int = setting(
         MAX_LONG, "How far a record's timestamp may lie ahead of the broker's clock.", at_least(0), long=True
     )
-    message_timestamp_type: str = key(
+    message_timestamp_type: str = setting(
         "CreateTime",
         "Whether a record keeps the time its producer gave it, or gets the time of its append.",
         one_of("CreateTime", "LogAppendTime"),
     )
-    min_cleanable_dirty_ratio: float = key(
+    min_cleanable_dirty_ratio: float = setting(
         0.5, "Share of the log that must be uncompacted before compaction looks at it.", between(0, 1)
     )
-    min_compaction_lag_ms: int = key(
+    min_compaction_lag_ms: int = setting(
         0, "Shortest time a record stays as it is before compaction may drop it.", at_least(0), long=True
     )
-    min_insync_replicas: int = key(
+    min_insync_replicas: int = setting(
         1, "In-sync replicas that must hold a record before acks=all is answered.", at_least(1)
     )
-    preallocate: bool = key(False, "Whether a new segment's file is allocated whole at once.")
-    retention_bytes: int = key(
+    preallocate: bool = setting(False, "Whether a new segment's file is allocated whole at once.")
+    retention_bytes: int = setting(
         -1, "Size a partition may reach before its oldest segments go; -1 means no limit.", long=True
     )
-    retention_ms: int = key(
+    retention_ms: int = setting(
         604_800_000, "Age at which a segment goes; -1 means never.", at_least(-1), long=True
     )
-    segment_bytes: int = key(1_073_741_824, "Size at which a new segment is begun.", at_least(14))
-    segment_index_bytes: int = key(
+    segment_bytes: int = setting(1_073_741_824, "Size at which a new segment is begun.", at_least(14))
+    segment_index_bytes: int = setting(
         10_485_760, "Size of an index file; a full one begins a new segment.", at_least(4)
     )
-    segment_jitter_ms: int = key(
+    segment_jitter_ms: int = setting(
         0,
         "Most that is taken at random from segment.ms, so that segments do not all roll at once.",
         at_least(0),
         long=True,
     )
-    segment_ms: int = key(604_800_000, "Age at which a new segment is begun.", at_least(1), long=True)
-    unclean_leader_election_enable: bool = key(
+    segment_ms: int = setting(604_800_000, "Age at which a new segment is begun.", at_least(1), long=True)
+    unclean_leader_election_enable: bool = setting(
         False, "Whether a replica that may lack acknowledged records can become leader as a last resort."
     )
-    follower_replication_throttled_replicas: tuple[str, ...] = key(
+    follower_replication_throttled_replicas: tuple[str, ...] = setting(
         (), "Replicas (`partition:broker`) whose replication is throttled on the follower."
     )
-    leader_replication_throttled_replicas: tuple[str, ...] = key(
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(
         (), "Replicas (`partition:broker`) whose replication is throttled on the leader."
     )
 
@@ -143,26 +140,63 @@ class LogConfig:
 
         Raises `ConfigError` for an override that is unknown or cannot be used.
         """
-        return cls(**broker.log_defaults()).with_overrides(overrides or {})
+        return cls(**log_defaults(broker)).with_overrides(overrides or {})
 
     def with_overrides(self, overrides: Mapping[str, str]) -> Self:
         """Return a copy with the given topic-level keys set from their texts."""
         return replace(self, **parse_topic_overrides(overrides)) if overrides else self
 
 
-def topic_keys() -> Mapping[str, Key]:
+def log_defaults(broker: BrokerConfig) -> dict[str, Any]:
+    """Give the fields of `LogConfig` as a broker's own keys set them."""
+    return {
+        "cleanup_policy": broker.log_cleanup_policy,
+        "compression_type": broker.compression_type,
+        "delete_retention_ms": broker.log_cleaner_delete_retention_ms,
+        "file_delete_delay_ms": broker.log_segment_delete_delay_ms,
+        "flush_messages": broker.log_flush_interval_messages,
+        "flush_ms": broker.log_flush_scheduler_interval_ms
+        if broker.log_flush_interval_ms is None
+        else broker.log_flush_interval_ms,
+        "flush_before_acknowledge": broker.log_flush_before_acknowledge,
+        "index_interval_bytes": broker.log_index_interval_bytes,
+        "max_compaction_lag_ms": broker.log_cleaner_max_compaction_lag_ms,
+        "max_message_bytes": broker.message_max_bytes,
+        "message_downconversion_enable": broker.log_message_downconversion_enable,
+        "message_format_version": broker.log_message_format_version,
+        "message_timestamp_difference_max_ms": broker.log_message_timestamp_difference_max_ms,
+        "message_timestamp_before_max_ms": broker.log_message_timestamp_before_max_ms,
+        "message_timestamp_after_max_ms": broker.log_message_timestamp_after_max_ms,
+        "message_timestamp_type": broker.log_message_timestamp_type,
+        "min_cleanable_dirty_ratio": broker.log_cleaner_min_cleanable_ratio,
+        "min_compaction_lag_ms": broker.log_cleaner_min_compaction_lag_ms,
+        "min_insync_replicas": broker.min_insync_replicas,
+        "preallocate": broker.log_preallocate,
+        "retention_bytes": broker.log_retention_bytes,
+        "retention_ms": broker.retention_ms,
+        "segment_bytes": broker.log_segment_bytes,
+        "segment_index_bytes": broker.log_index_size_max_bytes,
+        "segment_jitter_ms": broker.log_roll_jitter_hours * _HOUR_MS
+        if broker.log_roll_jitter_ms is None
+        else broker.log_roll_jitter_ms,
+        "segment_ms": broker.log_roll_hours * _HOUR_MS if broker.log_roll_ms is None else broker.log_roll_ms,
+        "unclean_leader_election_enable": broker.unclean_leader_election_enable,
+    }
+
+
+def topic_keys() -> Mapping[str, Setting]:
     """List the topic-level keys by their dotted names."""
     return keys_of(LogConfig)
 
 
 def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Any]:
     """Check a topic's overrides and return them as fields of `LogConfig`."""
-    known, fields = keys_of(LogConfig), field_names_of(LogConfig)
+    known = keys_of(LogConfig)
     values: dict[str, Any] = {}
     for name, text in overrides.items():
         if name not in known:
             raise ConfigError(name, "is not a topic configuration")
-        values[fields[name]] = known[name].parse(text)
+        values[known[name].field] = known[name].parse(text)
     return values
 
 
@@ -196,3 +230,8 @@ TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
 }
 """Broker keys that stand behind a topic key, the strongest first."""
+
+
+def synonyms_of(topic_key: str) -> tuple[str, ...]:
+    """List the broker keys that stand behind a topic key, the strongest first."""
+    return TOPIC_SYNONYMS.get(topic_key, ())

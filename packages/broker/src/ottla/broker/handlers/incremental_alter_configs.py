@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from ottla.broker.config import BrokerConfig, Key, keys_of, topic_keys
+from ottla.broker.config import BrokerConfig, Setting, keys_of, topic_keys
 from ottla.broker.handlers.alter_configs import alter_each
 from ottla.broker.handlers.describe_configs import TOPIC
 from ottla.broker.handlers.services import RequestContext, Services
@@ -49,7 +49,7 @@ def _apply(resource: AlterConfigsResource, present: dict[str, str]) -> dict[str,
     return present
 
 
-def _operate(config: AlterableConfig, key: Key | None, present: dict[str, str]) -> None:
+def _operate(config: AlterableConfig, key: Setting | None, present: dict[str, str]) -> None:
     if config.config_operation == DELETE:
         present.pop(config.name, None)
         return
@@ -63,7 +63,7 @@ def _operate(config: AlterableConfig, key: Key | None, present: dict[str, str]) 
         raise InvalidRequest(f"Unknown operation {config.config_operation} for config {config.name}")
 
 
-def _with_items(config: AlterableConfig, key: Key | None, present: dict[str, str]) -> str:
+def _with_items(config: AlterableConfig, key: Setting | None, present: dict[str, str]) -> str:
     if key is None or key.type != "list":
         verb = "append" if config.config_operation == APPEND else "subtract"
         raise InvalidConfig(f"Config value {verb} is not allowed for config key: {config.name}")

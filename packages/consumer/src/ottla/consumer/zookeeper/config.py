@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from ottla.client.aliases import gone, renamed
 from ottla.client.config import ClientConfig
 from ottla.client.security import SecurityConfig
-from ottla.client.settings import Alias, SettingError, from_properties, setting, teaching, validate
+from ottla.client.settings import Alias, SettingError, from_properties, setting, suggest_names, validate
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 _RESETS = {"latest": "largest", "earliest": "smallest"}
@@ -51,7 +51,7 @@ ALIASES: Mapping[str, Alias] = {
 }
 
 
-@teaching
+@suggest_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZookeeperConsumerConfig:
     """How a group is shared and read. `from_properties` takes the dotted names of `consumer.properties`."""

@@ -1,0 +1,16 @@
+"""The keys of the broker's config classes, by Kafka's dotted names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.broker.values import declared
+from ottla.client.definition import INT, Setting, define
+
+
+@functools.cache
+def keys_of(cls: type[Any]) -> Mapping[str, Setting]:
+    """List the keys of a configuration class, by Kafka's dotted name, in their order."""
+    return {one.name: one for one in define(cls, declared(cls), integer=INT).values()}
