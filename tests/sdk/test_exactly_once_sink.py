@@ -18,16 +18,22 @@ from ottla.consumer import Consumer
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
-from ottla.pipeline.sink.desk import Waiting
 from ottla.pipeline.sink.errors import (
     MarkersUnreadable,
     ReplayChanged,
-    SetBack,
-    TakenOver,
+    StaleBatch,
+    TransactionFenced,
     WaitedTooLong,
 )
-from ottla.pipeline.sink.identity import Place
-from ottla.pipeline.sink.transactions import Done, abort_all, commit_all, forget_places, write_once
+from ottla.pipeline.sink.exactly_once import (
+    TaskResult,
+    abort_all,
+    commit_all,
+    forget_tasks,
+    write_exactly_once,
+)
+from ottla.pipeline.sink.sink_client import PendingTransaction
+from ottla.pipeline.sink.task_identity import TaskIdentity
 from ottla.producer import PreparedTransaction, Producer
 from ottla.protocol.errors import InvalidProducerIdMapping, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
@@ -51,17 +57,17 @@ class Sink:
             }
         )
 
-    def write(self, place: Place, batches: Iterator[pa.RecordBatch], run: str = "run") -> Done:
-        return write_once(batches, Columns(("value",), self.topic), self.config, place, run)
+    def write(self, task: TaskIdentity, batches: Iterator[pa.RecordBatch], run: str = "run") -> TaskResult:
+        return write_exactly_once(batches, Columns(("value",), self.topic), self.config, task, run)
 
-    async def task(self, place: Place, *values: str) -> int:
+    async def task(self, task: TaskIdentity, *values: str) -> int:
         """Do a task of a run in which no other fails."""
-        return (await asyncio.to_thread(self.write, place, rows(*values))).rows
+        return (await asyncio.to_thread(self.write, task, rows(*values))).rows
 
-    async def replay(self, tasks: Mapping[int, str], run: str = "again") -> list[Done]:
+    async def replay(self, tasks: Mapping[int, str], run: str = "again") -> list[TaskResult]:
         """Do tasks of a run that the driver has not heard of yet."""
         return [
-            await asyncio.to_thread(self.write, Place("q", 0, task), rows(*letters), run)
+            await asyncio.to_thread(self.write, TaskIdentity("q", 0, task), rows(*letters), run)
             for task, letters in tasks.items()
         ]
 
@@ -70,12 +76,12 @@ class Sink:
 
         Tasks write a row for each letter. With `dies` the driver is gone before it could say anything.
         """
-        done: list[Done] = []
+        done: list[TaskResult] = []
         run = secrets.token_hex(4)
         try:
-            for task, letters in tasks.items():
-                place = Place("q", number, task)
-                done.append(await asyncio.to_thread(self.write, place, rows(*letters), run))
+            for partition, letters in tasks.items():
+                task = TaskIdentity("q", number, partition)
+                done.append(await asyncio.to_thread(self.write, task, rows(*letters), run))
             if not dies:
                 await asyncio.to_thread(commit_all, done, self.config)
         except Exception:
@@ -84,12 +90,12 @@ class Sink:
 
     async def is_all_ended(self) -> bool:
         """Whether no transaction is open: readers of committed records come as far as all others."""
-        places = [TopicPartition(self.topic, number) for number in range(2)]
+        partitions = [TopicPartition(self.topic, number) for number in range(2)]
         ends = []
         for level in ("read_committed", "read_uncommitted"):
             async with Consumer(bootstrap_servers=self.servers, isolation_level=level) as consumer:
-                consumer.assign(places)
-                ends.append(await consumer.end_offsets(places))
+                consumer.assign(partitions)
+                ends.append(await consumer.end_offsets(partitions))
         return ends[0] == ends[1]
 
     async def committed(self) -> list[str]:
@@ -97,10 +103,10 @@ class Sink:
         async with Consumer(
             bootstrap_servers=self.servers, isolation_level="read_committed", auto_offset_reset="earliest"
         ) as consumer:
-            places = [TopicPartition(self.topic, number) for number in range(2)]
-            consumer.assign(places)
-            ends, found = await consumer.end_offsets(places), []
-            while any([await consumer.position(each) < ends[each] for each in places]):
+            partitions = [TopicPartition(self.topic, number) for number in range(2)]
+            consumer.assign(partitions)
+            ends, found = await consumer.end_offsets(partitions), []
+            while any([await consumer.position(each) < ends[each] for each in partitions]):
                 batch = await consumer.fetch_arrow(timeout_ms=5_000, columns=["value"], until=ends)
                 found += [value.decode() for value in batch.column("value").to_pylist()]
         return sorted(found)
@@ -135,11 +141,11 @@ async def make(cluster: Cluster, admin: Admin, fresh: Callable[[str], str]) -> C
 async def test_rows_that_come_again_are_written_once(make: Any) -> None:
     sink = await make()
 
-    assert await sink.task(Place("q", 0, 0), "a", "b") == 2
-    assert await sink.task(Place("q", 0, 0), "a", "b") == 2
-    assert await sink.task(Place("q", 0, 1), "c") == 1
-    assert await sink.task(Place("q", 1, 0), "d") == 1
-    assert await sink.task(Place("q", 1, 1)) == 0
+    assert await sink.task(TaskIdentity("q", 0, 0), "a", "b") == 2
+    assert await sink.task(TaskIdentity("q", 0, 0), "a", "b") == 2
+    assert await sink.task(TaskIdentity("q", 0, 1), "c") == 1
+    assert await sink.task(TaskIdentity("q", 1, 0), "d") == 1
+    assert await sink.task(TaskIdentity("q", 1, 1)) == 0
 
     assert await sink.committed() == ["a", "b", "c", "d"]
 
@@ -165,7 +171,7 @@ async def test_a_batch_that_was_written_in_part_is_completed_though_drivers_die_
         await sink.batch({0: "a", 1: "b", 2: "c"}, dies=True)
     # Of the next one the driver comes as far as one of the two transactions.
     done = [
-        await asyncio.to_thread(sink.write, Place("q", 0, task), rows(value), "last")
+        await asyncio.to_thread(sink.write, TaskIdentity("q", 0, task), rows(value), "last")
         for task, value in enumerate("abc")
     ]
     await asyncio.to_thread(commit_all, [done[0], done[1]], careless(sink).config)
@@ -216,7 +222,7 @@ async def test_tasks_wait_for_no_others_where_changes_do_not_matter(make: Any) -
 
     done = await sink.replay({0: "a", 1: "b", 2: "c"})
 
-    assert [each.waiting for each in done] == [None] * 3
+    assert [each.pending for each in done] == [None] * 3
     assert await sink.committed() == ["a", "b", "c"], "though the driver has not heard of them"
 
 
@@ -227,7 +233,9 @@ async def test_one_that_was_ended_while_it_waited_costs_its_own_rows_alone(make:
     brief = Sink(sink.servers, sink.topic, sink.markers, **{"kafka.transaction.timeout.ms": "1000"})
     done = await (brief if cause == "its time was over" else sink).replay({0: "a"})
     if cause == "a late attempt":
-        async with Producer(sink.servers, transactional_id=Place("q", 0, 0).transactional_id("ottla-spark")):
+        async with Producer(
+            sink.servers, transactional_id=TaskIdentity("q", 0, 0).transactional_id("ottla-spark")
+        ):
             pass  # it is stopped before it writes anything
     await ended(sink)
     done += await sink.replay({1: "b", 2: "c"})
@@ -254,10 +262,12 @@ async def test_what_cannot_be_given_up_does_not_keep_others_open(make: Any) -> N
     sink = await make()
     await sink.batch({1: "b"}, dies=True)
     done = await sink.replay({0: "a", 1: "b", 2: "c"})
-    unknown = Waiting(PreparedTransaction("nobody", 1, 0), 1_000)
+    unknown = PendingTransaction(PreparedTransaction("nobody", 1, 0), 1_000)
 
     with pytest.raises(InvalidProducerIdMapping):
-        await asyncio.to_thread(abort_all, [Done(Place("q", 0, 9), 1, True, unknown), *done], sink.config)
+        await asyncio.to_thread(
+            abort_all, [TaskResult(TaskIdentity("q", 0, 9), 1, True, unknown), *done], sink.config
+        )
 
     assert await sink.is_all_ended()
     assert await sink.committed() == ["b"]
@@ -269,13 +279,13 @@ async def test_a_task_of_an_earlier_run_that_still_wrote_does_no_harm_while_the_
     make: Any,
 ) -> None:
     sink = await make()
-    done: list[Done] = []
+    done: list[TaskResult] = []
 
     def while_it_writes() -> Iterator[pa.RecordBatch]:
         yield from rows("b")
-        done.append(sink.write(Place("q", 0, 0), rows("a"), "again"))
+        done.append(sink.write(TaskIdentity("q", 0, 0), rows("a"), "again"))
 
-    await asyncio.to_thread(sink.write, Place("q", 0, 1), while_it_writes(), "before")
+    await asyncio.to_thread(sink.write, TaskIdentity("q", 0, 1), while_it_writes(), "before")
     done += await sink.replay({1: "b", 2: "c"})
     await asyncio.to_thread(commit_all, done, sink.config)
 
@@ -289,9 +299,9 @@ async def test_a_task_of_an_earlier_run_that_still_wrote_is_noticed_when_the_que
 
     def while_it_writes() -> Iterator[pa.RecordBatch]:
         yield from rows("b", "c")
-        sink.write(Place("q", 0, 0), rows("a", "b"), "again")
+        sink.write(TaskIdentity("q", 0, 0), rows("a", "b"), "again")
 
-    await asyncio.to_thread(sink.write, Place("q", 0, 1), while_it_writes(), "before")
+    await asyncio.to_thread(sink.write, TaskIdentity("q", 0, 1), while_it_writes(), "before")
 
     with pytest.raises(ReplayChanged, match="with 2 rows, and came again with 1"):
         await sink.replay({1: "c"})
@@ -299,7 +309,7 @@ async def test_a_task_of_an_earlier_run_that_still_wrote_is_noticed_when_the_que
 
 async def test_markers_are_in_a_topic_that_is_compacted(make: Any, admin: Admin) -> None:
     sink = await make()
-    await sink.task(Place("q", 0, 0), "a")
+    await sink.task(TaskIdentity("q", 0, 0), "a")
 
     entries = {each.name: each.value for each in await admin.configs.describe(TOPIC, sink.markers)}
     assert entries["cleanup.policy"] == "compact"
@@ -308,27 +318,27 @@ async def test_markers_are_in_a_topic_that_is_compacted(make: Any, admin: Admin)
 
 async def test_other_rows_than_before_are_refused_or_let_go_as_one_likes(make: Any) -> None:
     sink = await make()
-    await sink.task(Place("q", 0, 0), "a", "b")
+    await sink.task(TaskIdentity("q", 0, 0), "a", "b")
 
     with pytest.raises(ReplayChanged, match="with 2 rows, and came again with 3"):
-        await sink.task(Place("q", 0, 0), "a", "b", "c")
-    assert await careless(sink).task(Place("q", 0, 0), "a", "b", "c") == 2
+        await sink.task(TaskIdentity("q", 0, 0), "a", "b", "c")
+    assert await careless(sink).task(TaskIdentity("q", 0, 0), "a", "b", "c") == 2
 
     assert await sink.committed() == ["a", "b"]
 
 
 async def test_a_batch_from_before_is_refused(make: Any) -> None:
     sink = await make()
-    await sink.task(Place("q", 0, 0), "a")
-    await sink.task(Place("q", 1, 0), "b")
+    await sink.task(TaskIdentity("q", 0, 0), "a")
+    await sink.task(TaskIdentity("q", 1, 0), "b")
 
     for task in (0, 1):
-        with pytest.raises(SetBack, match=r"or another markers\.topic"):
-            await sink.task(Place("q", 0, task), "a")
+        with pytest.raises(StaleBatch, match=r"or another markers\.topic"):
+            await sink.task(TaskIdentity("q", 0, task), "a")
     assert await sink.committed() == ["a", "b"]
 
     another = Sink(sink.servers, sink.topic, f"{sink.markers}-2")
-    await another.task(Place("q", 0, 0), "a")
+    await another.task(TaskIdentity("q", 0, 0), "a")
     assert await sink.committed() == ["a", "a", "b"]
 
 
@@ -340,23 +350,23 @@ async def test_what_a_task_wrote_that_failed_is_not_seen(make: Any) -> None:
         raise RuntimeError("the rows could not be made")
 
     with pytest.raises(RuntimeError):
-        await asyncio.to_thread(sink.write, Place("q", 0, 0), failing())
+        await asyncio.to_thread(sink.write, TaskIdentity("q", 0, 0), failing())
     assert await sink.committed() == []
-    await sink.task(Place("q", 0, 0), "a", "b")
+    await sink.task(TaskIdentity("q", 0, 0), "a", "b")
 
     assert await sink.committed() == ["a", "b"]
 
 
 async def test_what_a_task_left_open_that_was_killed_is_aborted_by_the_next(make: Any) -> None:
     sink = await make()
-    place = Place("q", 0, 0)
+    task = TaskIdentity("q", 0, 0)
     # As of a process that is gone: it neither commits nor aborts, nor does it close its connections.
-    killed = Producer(sink.servers, transactional_id=place.transactional_id("ottla-spark"))
+    killed = Producer(sink.servers, transactional_id=task.transactional_id("ottla-spark"))
     await killed.start()
     await killed.begin_transaction()
     await killed.send_and_wait(sink.topic, b"a")
 
-    assert await sink.task(place, "a", "b") == 2
+    assert await sink.task(task, "a", "b") == 2
 
     assert await sink.committed() == ["a", "b"]
     await killed.stop()
@@ -373,31 +383,31 @@ async def test_an_attempt_that_is_still_alive_is_taken_over(make: Any) -> None:
         go_on.wait(60)
         yield from rows("b")
 
-    # A process of its own is what it would be: another desk stands for it.
+    # A process of its own is what it would be: another sink client stands for it.
     other = Sink(sink.servers, sink.topic, sink.markers, **{"kafka.client.id": "other"})
-    first = asyncio.create_task(asyncio.to_thread(other.write, Place("q", 0, 0), slow()))
+    first = asyncio.create_task(asyncio.to_thread(other.write, TaskIdentity("q", 0, 0), slow()))
     await asyncio.to_thread(begun.wait, 60)
-    await sink.task(Place("q", 0, 0), "a", "b")
+    await sink.task(TaskIdentity("q", 0, 0), "a", "b")
     go_on.set()
 
-    with pytest.raises(TakenOver, match="'ottla-spark-q-0' was ended from outside"):
+    with pytest.raises(TransactionFenced, match="'ottla-spark-q-0' was ended from outside"):
         await first
     assert await sink.committed() == ["a", "b"]
 
 
 async def test_a_transaction_that_stays_open_hides_no_marker(make: Any, fresh: Callable[[str], str]) -> None:
     sink = await make()
-    await sink.task(Place("q", 0, 1), "a")
+    await sink.task(TaskIdentity("q", 0, 1), "a")
     async with Producer(sink.servers, transactional_id=fresh("killed")) as killed:
         await killed.begin_transaction()
         await killed.send_and_wait(sink.markers, b'{"batch": 0, "rows": 1, "run": "x"}', b"q/9", 0)
-        await sink.task(Place("q", 0, 0), "b")
+        await sink.task(TaskIdentity("q", 0, 0), "b")
 
         # In a worker that has read nothing yet.
         other = Sink(sink.servers, sink.topic, sink.markers, **{"kafka.client.id": "other"})
-        assert await other.task(Place("q", 0, 0), "b") == 1
-        assert await other.task(Place("q", 0, 1), "a") == 1
-        assert await other.task(Place("q", 0, 9), "c") == 1  # its marker was not committed
+        assert await other.task(TaskIdentity("q", 0, 0), "b") == 1
+        assert await other.task(TaskIdentity("q", 0, 1), "a") == 1
+        assert await other.task(TaskIdentity("q", 0, 9), "c") == 1  # its marker was not committed
         await killed.abort_transaction()
 
     assert await sink.committed() == ["a", "b", "c"]
@@ -405,14 +415,14 @@ async def test_a_transaction_that_stays_open_hides_no_marker(make: Any, fresh: C
 
 async def test_markers_are_deleted_when_nobody_will_ask(make: Any) -> None:
     sink = await make()
-    place = Place("write-1", 0, 0)
-    await sink.task(place, "a")
+    task = TaskIdentity("write-1", 0, 0)
+    await sink.task(task, "a")
 
     # In a process that has not asked for any, as Spark's when it says that all tasks are done.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        await asyncio.wrap_future(process.submit(forget_places, [place], sink.config))
+        await asyncio.wrap_future(process.submit(forget_tasks, [task], sink.config))
 
-    assert await sink.task(place, "a") == 1  # it is forgotten, and so it is written again
+    assert await sink.task(task, "a") == 1  # it is forgotten, and so it is written again
     assert await sink.committed() == ["a", "a"]
 
 
@@ -423,7 +433,7 @@ async def test_a_topic_that_loses_markers_is_refused(make: Any, admin: Admin) ->
     )
 
     with pytest.raises(MarkersUnreadable, match=r"cleanup\.policy=delete"):
-        await sink.task(Place("q", 0, 0), "a")
+        await sink.task(TaskIdentity("q", 0, 0), "a")
 
     assert await sink.committed() == []
 
@@ -446,13 +456,13 @@ async def test_a_topic_of_markers_that_is_deleted_and_made_again_is_read_anew(
 ) -> None:
     sink = await make()
     for batch in range(3):
-        await sink.task(Place("q", batch, 0), str(batch))
+        await sink.task(TaskIdentity("q", batch, 0), str(batch))
     await admin.topics.delete(sink.markers)
 
     again = Sink(sink.servers, sink.topic, sink.markers, **{"kafka.client.id": "again"})
     await made_again(admin, sink.markers)
-    assert await again.task(Place("q", 0, 0), "new") == 1
-    assert await sink.task(Place("q", 0, 0), "new") == 1
+    assert await again.task(TaskIdentity("q", 0, 0), "new") == 1
+    assert await sink.task(TaskIdentity("q", 0, 0), "new") == 1
 
     assert await sink.committed() == ["0", "1", "2", "new"]
 
@@ -461,4 +471,4 @@ async def test_a_timeout_that_brokers_do_not_allow_is_named(make: Any) -> None:
     sink = await make(**{"kafka.transaction.timeout.ms": "2000000000"})
 
     with pytest.raises(OptionError, match=r"transaction\.max\.timeout\.ms"):
-        await sink.task(Place("q", 0, 0), "a")
+        await sink.task(TaskIdentity("q", 0, 0), "a")

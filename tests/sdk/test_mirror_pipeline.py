@@ -16,16 +16,16 @@ from ottla.broker.testing import BrokerProcess
 from ottla.client.admin import Admin
 from ottla.consumer import ConsumerRecord, SyncConsumer
 from ottla.pipeline.errors import DataLoss, NotSupported, PipelineError
-from ottla.pipeline.jobs.mirroring.mapping import MAPPING_TOPIC, Mapped
-from ottla.pipeline.jobs.mirroring.mapping_topic import read_mapping
-from ottla.pipeline.jobs.mirroring.spans import Span, Spans
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
+from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC, MappedSpan
+from ottla.pipeline.jobs.mirroring.offset_mapping_topic import read_mapping
+from ottla.pipeline.jobs.mirroring.offset_spans import Span, Spans
+from ottla.pipeline.jobs.query_status import SILENT_S, state_now
 from ottla.pipeline.jobs.run import Run
-from ottla.pipeline.jobs.state import StateFile
-from ottla.pipeline.jobs.status import SILENT_S, state_now
+from ottla.pipeline.jobs.state_files import StateFile
 from ottla.producer import SyncProducer
 from ottla.protocol.topics import TopicPartition
-from peers.copies import check_translations, names, read, varied, what
+from peers.mirror_copies import check_translations, names, read, varied, what
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def test_what_was_planned_before_a_crash_is_told_from_what_was_written(
     mirrored.once()
     more = varied(12, 5)
     topics.send(mirrored.topic, more)
-    plan = Mapped(mirrored.name, partition, Span(0, 0, 17), sure=5)
+    plan = MappedSpan(mirrored.name, partition, Span(0, 0, 17), sure=5)
     with Topics(mirrored.target) as there:
         there.send(MAPPING_TOPIC, [Sent(key=plan.key(), value=plan.value(mirrored.topic), partition=0)])
         there.send(mirrored.topic, more[:7])

@@ -17,10 +17,10 @@ import pytest
 
 from ottla.consumer import ConsumerRecord, SyncConsumer
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples.tables import FILE, add_orders
-from ottla.pipeline.jobs.state import StateFile
+from ottla.pipeline.jobs.state_files import StateFile
 from peers.postgres import Postgres, missing_postgres
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _kill_and_finish(file: Path, shop: sqlite3.Connection, servers: str, topic: 
         total += 400
         with _process(file) as running:
             wanted = total - 400 + 37 * (number % 7 + 1)
-            _until(lambda wanted=wanted: _place(file) >= wanted)  # type: ignore[misc]
+            _until(lambda wanted=wanted: _position(file) >= wanted)  # type: ignore[misc]
             running.kill()
     once(file)
     for found, table in ((read(servers, topic), "orders"), (read(servers, f"{topic}-events"), "outbox")):
@@ -211,9 +211,9 @@ def _kill_and_finish(file: Path, shop: sqlite3.Connection, servers: str, topic: 
         assert len(found) - total <= rounds * 20
 
 
-def _place(file: Path) -> int:
-    place = StateFile(file.parent / "state" / "places" / "orders.json").read()
-    return int(place["place"][0]) if place else 0
+def _position(file: Path) -> int:
+    position = StateFile(file.parent / "state" / "places" / "orders.json").read()
+    return int(position["place"][0]) if position else 0
 
 
 def test_killed_on_the_way_nothing_is_lost_and_copies_are_known(

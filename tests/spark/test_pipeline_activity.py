@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from ottla.broker.testing import BrokerProcess
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.activity import events

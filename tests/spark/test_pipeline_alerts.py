@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ottla.pipeline.jobs.alerting.metrics import LABELS, METRIC, TIME, VALUE, Metrics
-from ottla.pipeline.jobs.parsing import REASON
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.alerts import BEGIN, metrics
+from ottla.pipeline.jobs.value_parsing import REASON
 from peers.pipelines import SPARK, Pipeline
 from peers.topics import Sent, Topics
 
@@ -274,7 +274,7 @@ DYING = """
 import os
 from pathlib import Path
 from ottla.pipeline.jobs.alerts import Alerts
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
 
 died = Path(__file__).with_name("died")
 

@@ -17,14 +17,14 @@ from deltalake import DeltaTable
 
 from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.changes.expressions import DELETED, IGNORED, ROW, SAID
-from ottla.pipeline.jobs.changes.forms import Changes
-from ottla.pipeline.jobs.changes.merging import newest
-from ottla.pipeline.jobs.parsing import REASON
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.changes.change_format import Changes
+from ottla.pipeline.jobs.changes.change_reader import DELETED, IGNORED, ROW, SAID
+from ottla.pipeline.jobs.changes.delta_merge import newest
+from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.changelog import changes
+from ottla.pipeline.jobs.value_parsing import REASON
 from peers.pipelines import SPARK, Pipeline
 from peers.topics import Sent, Topics
 
@@ -333,7 +333,7 @@ import os
 from pathlib import Path
 from types import MappingProxyType
 from ottla.pipeline.jobs.changelog import Changelog
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
 
 died = Path(__file__).with_name("died")
 

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.logs import BAD_EVERY, lines
@@ -220,7 +220,7 @@ import os
 from pathlib import Path
 from typing import Literal
 from ottla.pipeline.jobs.logs import Logs
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
 
 died = Path(__file__).with_name("died")
 

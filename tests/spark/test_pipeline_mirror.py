@@ -13,15 +13,15 @@ import pytest
 
 from ottla.broker.testing import BrokerProcess
 from ottla.consumer import SyncConsumer
-from ottla.pipeline.jobs.mirroring.mapping import MAPPING_TOPIC, Mapped
-from ottla.pipeline.jobs.mirroring.mapping_topic import read_mapping
-from ottla.pipeline.jobs.mirroring.spans import Span, Spans
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
+from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC, MappedSpan
+from ottla.pipeline.jobs.mirroring.offset_mapping_topic import read_mapping
+from ottla.pipeline.jobs.mirroring.offset_spans import Span, Spans
 from ottla.pipeline.jobs.run import Run
 from ottla.protocol.topics import TopicPartition
-from peers.copies import check_translations, names, read, varied, what
 from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
+from peers.mirror_copies import check_translations, names, read, varied, what
 from peers.pipelines import SPARK, Pipeline
 from peers.topics import Sent, Topics
 
@@ -201,7 +201,7 @@ def test_what_is_written_behind_a_plan_of_before_a_crash_is_counted(
     topics.send(mirrored.topic, varied(5))
     assert mirrored.once()["queries"]["main"]["counts"] == {"copied": 5}  # type: ignore[index]
     topics.send(mirrored.topic, more)
-    plan = Mapped(mirrored.name, TopicPartition(mirrored.topic, 0), Span(0, 0, 17), sure=5)
+    plan = MappedSpan(mirrored.name, TopicPartition(mirrored.topic, 0), Span(0, 0, 17), sure=5)
     with Topics(mirrored.target) as there:
         there.send(MAPPING_TOPIC, [Sent(key=plan.key(), value=plan.value(mirrored.topic), partition=0)])
         there.send(mirrored.topic, more[:7])

@@ -17,7 +17,7 @@ from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
 from peers.spark import with_patience
 from peers.topics import Sent, Topics
-from spark.copying import Copying, arrived
+from spark.topic_copying import Copying, arrived
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ import fastavro
 import msgpack
 import pytest
 
-from ottla.pipeline.source.rows import ddl
+from ottla.pipeline.source.spark_rows import ddl
 from ottla.pipeline.values import ValueFormat
 from ottla.protocol.topics import TopicPartition
 from peers.topics import Sent, Topics

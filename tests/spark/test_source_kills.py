@@ -12,7 +12,7 @@ import pytest
 
 from ottla.broker.testing import BrokerProcess
 from peers.topics import Sent, Topics
-from spark.copying import Copying, kill_python_workers
+from spark.topic_copying import Copying, kill_python_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

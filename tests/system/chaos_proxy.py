@@ -26,7 +26,7 @@ _LINGER_NOT = struct.pack("ii", 1, 0)
 
 
 @dataclass
-class Weather:
+class NetworkConditions:
     """What happens to bytes, for each direction: how late, in what pieces, and whether at all."""
 
     delay_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
@@ -48,7 +48,7 @@ class Link:
 
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Carry bytes until one side ends."""
-        if self._proxy.weather.deaf:
+        if self._proxy.conditions.deaf:
             # Half-open for as long as the client keeps it: nobody answers, and nobody closes.
             while await reader.read(65536):
                 pass
@@ -69,11 +69,11 @@ class Link:
             writer.transport.abort() if reset else writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: int) -> None:
-        weather = self._proxy.weather
-        while data := await reader.read(weather.piece_bytes):
-            await weather.flowing[way].wait()
-            if weather.delay_s[way]:
-                await asyncio.sleep(weather.delay_s[way])
+        conditions = self._proxy.conditions
+        while data := await reader.read(conditions.piece_bytes):
+            await conditions.flowing[way].wait()
+            if conditions.delay_s[way]:
+                await asyncio.sleep(conditions.delay_s[way])
             if self.swallows[way]:
                 continue
             if not await self._pass_on(data, writer, way):
@@ -100,7 +100,7 @@ class Proxy:
 
     def __init__(self, port: int, target_port: int) -> None:
         self.target_port = target_port
-        self.weather = Weather()
+        self.conditions = NetworkConditions()
         self._port = port
         self._links: dict[asyncio.Task[None], Link] = {}
         self._server: asyncio.Server | None = None
@@ -161,19 +161,19 @@ class Proxy:
 
     async def delay(self, rng: random.Random, way: int, seconds: float) -> None:
         """Make everything late that goes one way."""
-        self.weather.delay_s[way] = seconds
+        self.conditions.delay_s[way] = seconds
 
     async def dribble(self, rng: random.Random, piece_bytes: int) -> None:
         """Carry only so many bytes at a time."""
-        self.weather.piece_bytes = piece_bytes
+        self.conditions.piece_bytes = piece_bytes
 
     async def stall(self, rng: random.Random, way: int) -> None:
         """Hold back everything that goes one way."""
-        self.weather.flowing[way].clear()
+        self.conditions.flowing[way].clear()
 
     async def deafen(self, rng: random.Random) -> None:
         """Accept connections and never answer them."""
-        self.weather.deaf = True
+        self.conditions.deaf = True
 
     async def refuse(self, rng: random.Random, share: float) -> None:
         """Listen no more, and reset some links."""
@@ -184,11 +184,11 @@ class Proxy:
 
     async def heal(self, rng: random.Random) -> None:
         """Be an honest proxy for all that comes. Links that swallow go on: clients have to notice."""
-        self.weather.delay_s = [0.0, 0.0]
-        for flowing in self.weather.flowing:
+        self.conditions.delay_s = [0.0, 0.0]
+        for flowing in self.conditions.flowing:
             flowing.set()
-        self.weather.piece_bytes = 65536
-        self.weather.deaf = False
+        self.conditions.piece_bytes = 65536
+        self.conditions.deaf = False
         for link in self._links.values():
             link.left = [None, None]
         await self._listen()

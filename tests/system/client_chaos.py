@@ -32,8 +32,8 @@ from typing import Any
 
 import psutil
 import uvloop
+from chaos_checks import compare
 from chaos_faults import LOAD_S, Faults, PausedOnly, Victim, plan
-from chaos_judge import compare
 from chaos_log import Log, read_back
 from chaos_proxy import ProxyProcess
 from chaos_readers import CLOSE_BOUND_S, Handled, Member, follow

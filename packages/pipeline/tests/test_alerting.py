@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.pipeline.jobs.alerting.alarms import News
 from ottla.pipeline.jobs.alerting.alert_records import alert_record
+from ottla.pipeline.jobs.alerting.alert_state import AlertEvent
 from ottla.pipeline.jobs.alerting.rules import Anomaly, Rule
-from ottla.pipeline.jobs.alerting.series import Series
+from ottla.pipeline.jobs.alerting.series_state import SeriesState
 from ottla.pipeline.jobs.alerting.windows import Window, judge
 from ottla.pipeline.jobs.alerts import Alerts
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.alerts import metrics
 
@@ -32,17 +32,17 @@ def rule(**given: Any) -> Rule:
 
 
 def play(
-    rules: Sequence[Rule], samples: Iterable[Sample], until_ms: int, series: Series | None = None
-) -> list[News]:
-    series = series or Series()
+    rules: Sequence[Rule], samples: Iterable[Sample], until_ms: int, series: SeriesState | None = None
+) -> list[AlertEvent]:
+    series = series or SeriesState()
     for at_ms, value in samples:
         series.add(rules, FORGET, at_ms, value)
     return series.advance(rules, FORGET, until_ms)
 
 
-def said(news: Iterable[News]) -> list[tuple[str, float, float]]:
+def said(event: Iterable[AlertEvent]) -> list[tuple[str, float, float]]:
     """Return what is said, when, and since when, in minutes."""
-    return [(each.state, each.at_ms / M, each.since_ms / M) for each in news]
+    return [(each.state, each.at_ms / M, each.since_ms / M) for each in event]
 
 
 def minutes(*values: float | None) -> list[Sample]:
@@ -51,16 +51,16 @@ def minutes(*values: float | None) -> list[Sample]:
 
 
 def test_a_threshold_fires_once_and_is_resolved_once() -> None:
-    news = play([rule(above=90)], minutes(50, 95, 96, 97, 90, 50, 91), 10 * M)
-    assert said(news) == [("firing", 2, 1), ("resolved", 5, 1), ("firing", 7, 6)]
-    assert [each.why for each in news] == ["95 is above 90", "90 is within the limits", "91 is above 90"]
+    event = play([rule(above=90)], minutes(50, 95, 96, 97, 90, 50, 91), 10 * M)
+    assert said(event) == [("firing", 2, 1), ("resolved", 5, 1), ("firing", 7, 6)]
+    assert [each.why for each in event] == ["95 is above 90", "90 is within the limits", "91 is above 90"]
     assert said(play([rule(below=10, above=20)], minutes(15, 5, 15, 25, 15), 10 * M)) == [
         ("firing", 2, 1), ("resolved", 3, 1), ("firing", 4, 3), ("resolved", 5, 3),
     ]  # fmt: skip
 
 
 def test_a_window_is_judged_when_it_is_over() -> None:
-    series = Series()
+    series = SeriesState()
     assert play([rule(above=90)], minutes(95), M - 1, series) == []
     assert said(play([rule(above=90)], [], M, series)) == [("firing", 1, 0)]
 
@@ -84,15 +84,15 @@ def test_windows_without_samples_say_nothing() -> None:
 
 
 def test_alerts_that_go_on_are_repeated_when_wanted() -> None:
-    news = play([rule(above=90, repeat="2m")], minutes(*[95] * 6, 50), 9 * M)
-    assert said(news) == [("firing", 1, 0), ("firing", 3, 0), ("firing", 5, 0), ("resolved", 7, 0)]
-    assert [each.number for each in news] == [1, 2, 3, 3]
+    event = play([rule(above=90, repeat="2m")], minutes(*[95] * 6, 50), 9 * M)
+    assert said(event) == [("firing", 1, 0), ("firing", 3, 0), ("firing", 5, 0), ("resolved", 7, 0)]
+    assert [each.number for each in event] == [1, 2, 3, 3]
 
 
 def test_silence() -> None:
     silent = rule(missing="5m")
-    news = play([silent], minutes(1, 1, *[None] * 8, 1, 1), 14 * M)
-    assert said(news) == [("firing", 6.5, 1.5), ("resolved", 10.5, 1.5)]
+    event = play([silent], minutes(1, 1, *[None] * 8, 1, 1), 14 * M)
+    assert said(event) == [("firing", 6.5, 1.5), ("resolved", 10.5, 1.5)]
     assert said(play([silent], minutes(1), 5 * M + 30 * S)) == [("firing", 5.5, 0.5)]
     assert play([silent], minutes(1), 5 * M + 30 * S - 1) == []
     repeated = play([rule(missing="5m", repeat="4m")], minutes(1, *[None] * 15, 1), 30 * M)
@@ -103,24 +103,24 @@ def test_silence() -> None:
 
 
 def test_a_series_that_is_silent_for_very_long_is_forgotten() -> None:
-    series = Series()
+    series = SeriesState()
     rules = [rule(above=90), rule(name="s", missing="5m")]
-    news = play(rules, minutes(95), 3 * 60 * M, series)
-    assert [(each.rule, *each_said) for each, each_said in zip(news, said(news), strict=True)] == [
+    event = play(rules, minutes(95), 3 * 60 * M, series)
+    assert [(each.rule, *each_said) for each, each_said in zip(event, said(event), strict=True)] == [
         ("r", "firing", 1, 0), ("s", "firing", 5.5, 0.5),
         ("r", "resolved", 60.5, 0), ("s", "resolved", 60.5, 0.5),
     ]  # fmt: skip
-    assert news[-1].why == "the series is gone"
+    assert event[-1].why == "the series is gone"
     assert series.is_empty
     assert series.due(rules, FORGET) is None
     assert said(play(rules[:1], [(200 * M, 95.0)], 201 * M, series)) == [("firing", 201, 200)]
 
 
 def test_a_rule_that_is_gone_ends_what_it_said() -> None:
-    series = Series()
+    series = SeriesState()
     play([rule(above=90)], minutes(95), 2 * M, series)
-    news = play([rule(name="other", above=90)], [], 3 * M, series)
-    assert [(each.rule, each.state, each.why) for each in news] == [("r", "resolved", "the rule is gone")]
+    event = play([rule(name="other", above=90)], [], 3 * M, series)
+    assert [(each.rule, each.state, each.why) for each in event] == [("r", "resolved", "the rule is gone")]
     assert [
         each.rule
         for each in play([rule(name="third", above=1)], minutes(None, None, None, 95), 5 * M, series)
@@ -185,8 +185,8 @@ def test_it_does_not_matter_in_which_pieces_samples_come(
     samples: list[tuple[int, int]], pieces: int, chance: random.Random
 ) -> None:
     """Times that went by are never gone back to, and in between all is kept as text."""
-    series, kept_of = Series(), Series.of
-    found: list[News] = []
+    series, kept_of = SeriesState(), SeriesState.of
+    found: list[AlertEvent] = []
     ordered = sorted((at, float(value)) for at, value in samples)
     ends = [*sorted(chance.randrange(200 * M) for _ in range(pieces)), 300 * M]
     left = ordered
@@ -207,8 +207,8 @@ def test_it_does_not_matter_in_which_pieces_samples_come(
 def test_it_is_enough_to_look_when_it_is_due(samples: list[tuple[int, int]]) -> None:
     ordered = [(at, float(value)) for at, value in samples]
     at_once = play(RULES, ordered, 300 * M)
-    series = Series()
-    found: list[News] = []
+    series = SeriesState()
+    found: list[AlertEvent] = []
     for at_ms, value in ordered:
         series.add(RULES, FORGET, at_ms, value)
     while (due := series.due(RULES, FORGET)) is not None and due <= 300 * M:
@@ -220,8 +220,8 @@ def test_it_is_enough_to_look_when_it_is_due(samples: list[tuple[int, int]]) -> 
 
 
 def test_an_alert_as_a_record() -> None:
-    news = News("cpu-high", "firing", 120_000, 60_000, 1, "95 is above 90", 95.0)
-    found = alert_record("web", rule(name="cpu-high", above=90, severity="page"), news, "cpu", {"host": "ä"})
+    event = AlertEvent("cpu-high", "firing", 120_000, 60_000, 1, "95 is above 90", 95.0)
+    found = alert_record("web", rule(name="cpu-high", above=90, severity="page"), event, "cpu", {"host": "ä"})
     value = json.loads(found["value"])
     assert value == {
         "id": found["id"], "pipeline": "web", "rule": "cpu-high", "metric": "cpu", "labels": {"host": "ä"},
@@ -234,11 +234,11 @@ def test_an_alert_as_a_record() -> None:
     others = [
         alert_record("web", None, each, "cpu", {"host": host})["id"]
         for each, host in (
-            (News("cpu-high", "firing", 0, 60_000, 1, ""), "ä"),
-            (News("cpu-high", "resolved", 120_000, 60_000, 1, ""), "ä"),
-            (News("cpu-high", "firing", 120_000, 60_001, 1, ""), "ä"),
-            (News("cpu-high", "firing", 120_000, 60_000, 2, ""), "ä"),
-            (news, "b"),
+            (AlertEvent("cpu-high", "firing", 0, 60_000, 1, ""), "ä"),
+            (AlertEvent("cpu-high", "resolved", 120_000, 60_000, 1, ""), "ä"),
+            (AlertEvent("cpu-high", "firing", 120_000, 60_001, 1, ""), "ä"),
+            (AlertEvent("cpu-high", "firing", 120_000, 60_000, 2, ""), "ä"),
+            (event, "b"),
         )
     ]
     assert others[0] == found["id"], "the value may differ, and who reads it still knows it"

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from ottla.pipeline.jobs.changelog import Changelog
-from ottla.pipeline.jobs.changes.expressions import DELETED
-from ottla.pipeline.jobs.changes.merging import Merged
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.changes.change_reader import DELETED
+from ottla.pipeline.jobs.changes.delta_merge import Merged
+from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.changelog import changes
-from ottla.pipeline.jobs.state import BatchKey
+from ottla.pipeline.jobs.state_files import BatchKey
 
 
 def changelog(changes: dict[str, Any], **given: Any) -> Changelog:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.pipeline.jobs.database.holes import Numbers
+from ottla.pipeline.jobs.database.gaps import SeenNumbers
 from ottla.pipeline.jobs.database.row_values import (
     bytes_of,
     key_of,
-    place_from,
-    place_json,
+    position_from,
+    position_json,
     row_json,
     text_of,
     timestamp_ms,
@@ -70,7 +70,7 @@ def test_times_without_a_zone_are_utc() -> None:
 
 
 def test_places_keep_their_types_over_json() -> None:
-    place = (
+    position = (
         datetime(2024, 5, 1, 6, 30, 0, 12, tzinfo=UTC),
         date(2024, 5, 1),
         7,
@@ -79,33 +79,33 @@ def test_places_keep_their_types_over_json() -> None:
         ID,
         b"\x01",
     )
-    assert place_from(json.loads(json.dumps(place_json(place)))) == place
+    assert position_from(json.loads(json.dumps(position_json(position)))) == position
 
 
 def test_a_place_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="cannot be followed by dict"):
-        place_json(({},))
+        position_json(({},))
 
 
 def test_numbers_that_were_left_out_are_asked_for_until_they_are_far() -> None:
-    assert Numbers().after([3], overlap=10) == Numbers(3, (1, 2)), "the first may have been overtaken"
-    assert Numbers().after([30], overlap=2) == Numbers(30, (28, 29))
-    seen = Numbers(2).after([3, 4, 7], overlap=10)
-    assert seen == Numbers(7, (5, 6))
-    assert seen.after([5, 9], overlap=10) == Numbers(9, (6, 8))
-    assert seen.after([16], overlap=10) == Numbers(16, (6, *range(8, 16)))
-    assert seen.after([17], overlap=10) == Numbers(17, tuple(range(8, 17))), "6 is too far back"
+    assert SeenNumbers().after([3], overlap=10) == SeenNumbers(3, (1, 2)), "the first may have been overtaken"
+    assert SeenNumbers().after([30], overlap=2) == SeenNumbers(30, (28, 29))
+    seen = SeenNumbers(2).after([3, 4, 7], overlap=10)
+    assert seen == SeenNumbers(7, (5, 6))
+    assert seen.after([5, 9], overlap=10) == SeenNumbers(9, (6, 8))
+    assert seen.after([16], overlap=10) == SeenNumbers(16, (6, *range(8, 16)))
+    assert seen.after([17], overlap=10) == SeenNumbers(17, tuple(range(8, 17))), "6 is too far back"
     assert seen.after([], overlap=10) is seen
 
 
 @given(st.permutations(list(range(1, 40))), st.integers(1, 8))
 def test_no_number_is_lost_that_comes_late_but_near(order: list[int], at_once: int) -> None:
     """In whatever order transactions commit: what is above the place and in holes is all there is."""
-    known, sent = Numbers(), set[int]()
+    known, sent = SeenNumbers(), set[int]()
     there: set[int] = set()
     for start in range(0, len(order), at_once):
         there |= set(order[start : start + at_once])
-        found = {each for each in there if each > (known.last or 0) or each in known.holes}
+        found = {each for each in there if each > (known.last or 0) or each in known.gaps}
         assert not found & sent
         sent |= found
         known = known.after(found, overlap=1_000)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ottla.pipeline.jobs.declaration_errors import DeclarationError
+from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.field_types import wrong_types
-from ottla.pipeline.jobs.kinds import about, job_class, kinds
-from ottla.pipeline.jobs.mistakes import DeclarationError
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.job_kinds import about, job_class, kinds
 from ottla.pipeline.jobs.samples import sample_declaration, sample_kinds
 
 

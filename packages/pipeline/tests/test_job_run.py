@@ -11,10 +11,10 @@ from typing import Any, Literal
 import pytest
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.account import STATUS
 from ottla.pipeline.jobs.declaration import Job
+from ottla.pipeline.jobs.progress_report import STATUS
 from ottla.pipeline.jobs.run import Run
-from ottla.pipeline.jobs.state import StateFile
+from ottla.pipeline.jobs.state_files import StateFile
 
 Work = Callable[[Run], None]
 

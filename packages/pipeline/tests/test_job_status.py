@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.failures import cause
-from ottla.pipeline.jobs.showing import described, going_on, status_rows
-from ottla.pipeline.jobs.state import BatchKey, Ledger, StateFile, added
-from ottla.pipeline.jobs.status import Batch, QueryStatus, batch_of, lag, state_now
+from ottla.pipeline.jobs.failure_messages import cause
+from ottla.pipeline.jobs.progress_display import described, going_on, status_rows
+from ottla.pipeline.jobs.query_status import Batch, QueryStatus, batch_of, lag, state_now
+from ottla.pipeline.jobs.state_files import BatchCounts, BatchKey, StateFile, added
 
 PROGRESS = {
     "batchId": 4,
@@ -83,15 +83,15 @@ def test_a_pipeline_that_went_silent_was_killed() -> None:
 
 
 def test_counts_of_a_batch_done_again_count_once(tmp_path: Path) -> None:
-    def ledger() -> Ledger:
-        return Ledger(StateFile(tmp_path / "counts" / "main.json"))
+    def batch_counts() -> BatchCounts:
+        return BatchCounts(StateFile(tmp_path / "counts" / "main.json"))
 
-    ledger().keep(0, {"late": 2})
-    ledger().keep(1, {"late": 3, "dead": 1})
-    ledger().keep(1, {"late": 3, "dead": 1})
-    assert ledger().totals == {"late": 5, "dead": 1}
-    ledger().keep(2, {"dead": 4})
-    assert ledger().totals == {"late": 5, "dead": 5}
+    batch_counts().keep(0, {"late": 2})
+    batch_counts().keep(1, {"late": 3, "dead": 1})
+    batch_counts().keep(1, {"late": 3, "dead": 1})
+    assert batch_counts().totals == {"late": 5, "dead": 1}
+    batch_counts().keep(2, {"dead": 4})
+    assert batch_counts().totals == {"late": 5, "dead": 5}
 
 
 def test_added() -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import Row
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.delta_table import unfit
 from ottla.pipeline.jobs.lake import Lake
-from ottla.pipeline.jobs.state import BatchKey, StateFile
+from ottla.pipeline.jobs.state_files import BatchKey, StateFile
 
 deltalake = pytest.importorskip("deltalake")
 

@@ -9,10 +9,10 @@ import pytest
 from ottla.client.cluster import NoSuchTopic
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.mirror import Mirror
-from ottla.pipeline.jobs.mirroring.mapping import Origin
-from ottla.pipeline.jobs.mirroring.origins import circular, origins_of
-from ottla.pipeline.jobs.target import cluster_errors
-from ottla.pipeline.source.config import Wanted
+from ottla.pipeline.jobs.mirroring.offset_mapping import Origin
+from ottla.pipeline.jobs.mirroring.replication_cycles import circular_topics, origins_of
+from ottla.pipeline.jobs.target_cluster import cluster_errors
+from ottla.pipeline.source.config import TopicSelection
 
 
 def mirror(**given: Any) -> Mirror:
@@ -27,9 +27,9 @@ def mirror(**given: Any) -> Mirror:
 def test_a_mirror_between_two_clusters_is_well_declared() -> None:
     found = mirror()
     assert list(found.inspect()) == []
-    assert found.sides().copy_name("orders") == "orders"
-    assert mirror(rename="north.{topic}").sides().copy_name("orders") == "north.orders"
-    assert found.sides().source_config().isolation_level == "read_committed"
+    assert found.clusters().copy_name("orders") == "orders"
+    assert mirror(rename="north.{topic}").clusters().copy_name("orders") == "north.orders"
+    assert found.clusters().source_config().isolation_level == "read_committed"
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_both_engines_take_the_same_topics(topic: str, is_wanted: bool) -> None:
     found = mirror(source=source, exclude=["tmp-[0-9]", r"(?i).*\.tmp"])
     assert list(found.inspect()) == []
     assert found.wants(topic) == is_wanted
-    assert Wanted(pattern=found.pattern_without([])).matches(topic) == is_wanted
-    but = Wanted(pattern=found.pattern_without(["orders-round"]))
+    assert TopicSelection(pattern=found.pattern_without([])).matches(topic) == is_wanted
+    but = TopicSelection(pattern=found.pattern_without(["orders-round"]))
     assert but.matches(topic) == (is_wanted and topic != "orders-round")
 
 
@@ -126,7 +126,7 @@ def test_patterns_mean_the_same_as_parts_of_one(pattern: str, topic: str, is_wan
     found = mirror(source=source, engine="spark", exclude=["(tmp|old)-.*", "(?x) x # y"])
     assert list(found.inspect()) == []
     assert found.wants(topic) == is_wanted
-    assert Wanted(pattern=found.pattern_without([])).matches(topic) == is_wanted
+    assert TopicSelection(pattern=found.pattern_without([])).matches(topic) == is_wanted
 
 
 @pytest.mark.parametrize("refused", [r"(a|b)-\1", "(?P<one>a)(?P=one)", "(?P<whole>x)"])
@@ -156,11 +156,11 @@ def test_each_side_has_security_of_its_own() -> None:
         target={"bootstrap_servers": "b:9092", "options": SECURE | {"kafka.sasl.password": "y"}},
     )
     assert list(found.inspect()) == []
-    sides = found.sides()
-    source = sides.source_config().client
+    clusters = found.clusters()
+    source = clusters.source_config().client
     for client, server, password in [
-        (source, "a:9092", "x"), (sides.target_client(), "b:9092", "y"),
-        (sides.copies_config().client, "b:9092", "y"), (sides.producer_config().client, "b:9092", "y"),
+        (source, "a:9092", "x"), (clusters.target_client(), "b:9092", "y"),
+        (clusters.copies_config().client, "b:9092", "y"), (clusters.producer_config().client, "b:9092", "y"),
     ]:  # fmt: skip
         assert client.bootstrap_servers == server
         assert client.security.security_protocol == "SASL_SSL"
@@ -174,8 +174,8 @@ def test_what_came_from_the_target_goes_round() -> None:
         "own": Origin("x", ("d",)),
     }
     topics = ["north.orders", "far", "own", "bills"]
-    assert circular(topics, known, "a").keys() == {"north.orders", "far"}
-    assert circular(topics, known, "b") == {}
+    assert circular_topics(topics, known, "a").keys() == {"north.orders", "far"}
+    assert circular_topics(topics, known, "b") == {}
 
 
 def test_a_copy_of_a_copy_remembers_its_whole_way() -> None:

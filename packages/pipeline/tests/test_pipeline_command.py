@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from ottla.broker.testing import free_port
 from ottla.pipeline.cli import pipeline
 from ottla.pipeline.jobs.samples import sample_declaration
-from ottla.pipeline.jobs.state import StateFile
-from ottla.pipeline.jobs.stopping import stop_on_signals
+from ottla.pipeline.jobs.state_files import StateFile
+from ottla.pipeline.jobs.stop_signals import stop_on_signals
 
 OTTLA = "from ottla.client.cli import main; main()"
 

@@ -9,8 +9,8 @@ import pytest
 
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.segments.config import SegmentsConfig
-from ottla.pipeline.source.bounds import Edge
-from ottla.pipeline.source.config import Wanted
+from ottla.pipeline.source.config import TopicSelection
+from ottla.pipeline.source.offset_bounds import Edge
 from ottla.protocol.topics import TopicPartition
 
 
@@ -36,16 +36,16 @@ def test_options_are_what_they_say() -> None:
         maxBytesPerTask="2m", minPartitions="7", failOnDataLoss="false", includeHeaders="true",
     )  # fmt: skip
 
-    assert found.wanted == Wanted(topics=frozenset({"orders", "bills"}))
+    assert found.wanted == TopicSelection(topics=frozenset({"orders", "bills"}))
     assert (found.include_active, found.reads_committed, found.include_headers) == (True, True, True)
     assert (found.fail_on_data_loss, found.most_bytes, found.min_partitions) == (False, 2 * 1024**2, 7)
 
 
 def test_a_query_of_the_broker_can_keep_its_options() -> None:
-    assert config(subscribe="orders").wanted == Wanted(topics=frozenset({"orders"}))
-    assert config(subscribePattern="ord.*").wanted == Wanted(pattern="ord.*")
+    assert config(subscribe="orders").wanted == TopicSelection(topics=frozenset({"orders"}))
+    assert config(subscribePattern="ord.*").wanted == TopicSelection(pattern="ord.*")
     assigned = config(assign='{"orders": [1]}').wanted
-    assert assigned == Wanted(partitions=frozenset({TopicPartition("orders", 1)}))
+    assert assigned == TopicSelection(partitions=frozenset({TopicPartition("orders", 1)}))
     assert config(kafka__isolation__level="read_committed").reads_committed
 
 

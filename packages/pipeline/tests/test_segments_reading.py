@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 
 from ottla.pipeline.errors import DataLoss, NotSupported, OptionError
-from ottla.pipeline.segments import cutting, reading
+from ottla.pipeline.segments import byte_ranges, segment_reading
+from ottla.pipeline.segments.byte_ranges import ByteRange
 from ottla.pipeline.segments.config import SegmentsConfig
-from ottla.pipeline.segments.cutting import Span
+from ottla.pipeline.segments.data_source import OttlaLogDataSource, tasks
 from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged
-from ottla.pipeline.segments.reading import read
-from ottla.pipeline.segments.source import OttlaLogDataSource, tasks
-from ottla.pipeline.source.pushdown import push
-from ottla.pipeline.source.rows import Rows
+from ottla.pipeline.segments.segment_reading import read
+from ottla.pipeline.source.filter_pushdown import push
+from ottla.pipeline.source.spark_rows import Rows
 from ottla.pipeline.values import ValueFormat
 from ottla.protocol.records import Codec, ControlType
 from ottla.protocol.records.legacy import LegacyRecord, encode_set
@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-def planned(path: Path | str, *filters: Filter, **options: str) -> list[tuple[Span, ...]]:
+def planned(path: Path | str, *filters: Filter, **options: str) -> list[tuple[ByteRange, ...]]:
     settings_ = {"path": str(path)} | {name.replace("__", "."): value for name, value in options.items()}
     return tasks(SegmentsConfig.of(settings_), push(filters)[0])
 
@@ -121,7 +121,7 @@ def test_a_changed_byte_is_noticed(writer: PartitionWriter) -> None:
 def test_cuts_are_between_batches_and_lose_nothing(
     writer: PartitionWriter, most: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.pipeline.segments.source.WORTH_A_TASK", 1)
+    monkeypatch.setattr("ottla.pipeline.segments.data_source.WORTH_A_TASK", 1)
     made = planned(writer.log_dir, maxBytesPerTask=most)
 
     least, largest = {"200": (50, 50), "1000": (15, 25), "5k": (5, 5), "1m": (5, 5)}[most]
@@ -147,13 +147,13 @@ def test_offsets_say_from_where_to_where(writer: PartitionWriter, start: int, en
 
 
 def test_bytes_that_are_not_wanted_are_not_read(writer: PartitionWriter) -> None:
-    [[span]] = planned(
+    [[byte_range]] = planned(
         writer.log_dir,
         startingOffsets='{"orders": {"0": 130}}',
         endingOffsets='{"orders": {"0": 140}}',
     )
-    assert Path(span.path) == writer.path(base_offset=100)
-    assert len(span) <= writer.path(base_offset=100).stat().st_size // 5
+    assert Path(byte_range.path) == writer.path(base_offset=100)
+    assert len(byte_range) <= writer.path(base_offset=100).stat().st_size // 5
 
 
 @pytest.mark.parametrize("at", [0, 1, 99, 100, 255, 499])
@@ -209,8 +209,8 @@ def test_an_index_that_is_no_good_changes_nothing(
 
 def test_filters_narrow_what_is_read(writer: PartitionWriter) -> None:
     offsets = (GreaterThanOrEqual(("offset",), 120), LessThan(("offset",), 130))
-    [[span]] = planned(writer.log_dir, *offsets)
-    assert Path(span.path) == writer.path(base_offset=100)
+    [[byte_range]] = planned(writer.log_dir, *offsets)
+    assert Path(byte_range.path) == writer.path(base_offset=100)
     assert brief(rows_of(writer.log_dir, *offsets)) == expected(writer.visible(120, 130))
     assert planned(writer.log_dir, EqualTo(("topic",), "bills")) == []
     assert planned(writer.log_dir, EqualTo(("partition",), 1)) == []
@@ -232,8 +232,8 @@ def test_every_codec_is_read(tmp_path: Path, codec: Codec) -> None:
 def test_a_batch_may_be_larger_than_what_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
-    monkeypatch.setattr(reading, "BATCH_BYTES", 100)
+    monkeypatch.setattr(segment_reading, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(segment_reading, "BATCH_BYTES", 100)
     writer = PartitionWriter(tmp_path)
     for size in (10, 5000, 20, 90, 700):
         writer.batch([b"x" * size, b"y"])
@@ -301,7 +301,7 @@ def test_a_start_behind_the_end_is_an_error(writer: PartitionWriter) -> None:
 # --- files that change
 
 
-def one_of(plan: list[tuple[Span, ...]], rows: Rows, **options: bool) -> list[dict[str, Any]]:
+def one_of(plan: list[tuple[ByteRange, ...]], rows: Rows, **options: bool) -> list[dict[str, Any]]:
     return [row for task in plan for batch in read(task, rows, **options) for row in batch.to_pylist()]
 
 
@@ -455,8 +455,8 @@ def test_whatever_was_written_is_found_however_it_is_cut(
     }
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", chunk)
-        patch.setattr(reading, "BATCH_BYTES", group)
+        patch.setattr(segment_reading, "CHUNK_BYTES", chunk)
+        patch.setattr(segment_reading, "BATCH_BYTES", group)
         found = rows_of(writer.log_dir, **options)
 
     assert brief(found) == expected(writer.visible(start, end, committed=committed))
@@ -506,8 +506,8 @@ def test_the_source_has_the_columns_of_the_topics_source_and_no_stream() -> None
 
 
 def test_packing_keeps_order_and_size() -> None:
-    def span(size: int) -> Span:
-        return Span(TopicPartition("t", 0), "/x", 0, size, 0, 1, None)
+    def byte_range(size: int) -> ByteRange:
+        return ByteRange(TopicPartition("t", 0), "/x", 0, size, 0, 1, None)
 
-    made = cutting.packed(map(span, [3, 4, 5, 20, 1, 1]), 10)
+    made = byte_ranges.packed(map(byte_range, [3, 4, 5, 20, 1, 1]), 10)
     assert [[len(each) for each in task] for task in made] == [[3, 4], [5], [20], [1, 1]]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.pipeline.sink.errors import MarkersUnreadable, SetBack
-from ottla.pipeline.sink.identity import Place
-from ottla.pipeline.sink.markers import Ledger, Marker, decoded, is_begun, is_written, missing_task
+from ottla.pipeline.sink.errors import MarkersUnreadable, StaleBatch
+from ottla.pipeline.sink.markers import Marker, MarkerLog, decoded, is_begun, is_written, missing_task
+from ottla.pipeline.sink.task_identity import TaskIdentity
 from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker
 
 KEY = b"q/0"
@@ -23,7 +23,7 @@ class Log:
 
     def write(self, producer_id: int, key: bytes, marker: Marker | None) -> None:
         builder = BatchBuilder(max_bytes=1_000)
-        builder.append(key, None if marker is None else marker.encoded(Place("q", marker.batch, 0)), 0)
+        builder.append(key, None if marker is None else marker.encoded(TaskIdentity("q", marker.batch, 0)), 0)
         self._add(
             builder.build(
                 base_offset=self.end,
@@ -51,10 +51,10 @@ class Log:
         self.end += 1
 
 
-def taken(log: Log) -> Ledger:
-    ledger = Ledger()
-    ledger.take(log.data)
-    return ledger
+def taken(log: Log) -> MarkerLog:
+    marker_log = MarkerLog()
+    marker_log.take(log.data)
+    return marker_log
 
 
 def test_a_marker_counts_once_its_transaction_is_committed() -> None:
@@ -97,13 +97,13 @@ def test_what_is_cut_off_at_the_end_comes_again() -> None:
     log = Log()
     log.write(1, KEY, Marker(7, 100, "run"))
     log.finish(1, ControlType.COMMIT)
-    ledger = Ledger()
+    marker_log = MarkerLog()
 
-    ledger.take(log.data[:-10])
-    assert (ledger.next_offset, ledger.of("q")) == (1, {})
-    ledger.take(log.data)
+    marker_log.take(log.data[:-10])
+    assert (marker_log.next_offset, marker_log.of("q")) == (1, {})
+    marker_log.take(log.data)
 
-    assert (ledger.next_offset, ledger.of("q")) == (2, {0: Marker(7, 100, "run")})
+    assert (marker_log.next_offset, marker_log.of("q")) == (2, {0: Marker(7, 100, "run")})
 
 
 def test_what_is_no_marker_is_not_passed_over() -> None:
@@ -111,7 +111,7 @@ def test_what_is_no_marker_is_not_passed_over() -> None:
         decoded(b"one coffee")
     with pytest.raises(MarkersUnreadable):
         decoded(b'{"batch": 1}')
-    assert decoded(Marker(1, 2, "run").encoded(Place("q", 1, 0))) == Marker(1, 2, "run")
+    assert decoded(Marker(1, 2, "run").encoded(TaskIdentity("q", 1, 0))) == Marker(1, 2, "run")
 
 
 def test_a_marker_that_does_not_say_its_run_is_of_an_earlier_one() -> None:
@@ -140,17 +140,17 @@ def test_markers_are_those_of_one_query() -> None:
 
 
 def test_a_batch_is_written_when_its_marker_is_there() -> None:
-    place = Place("q", 7, 0)
+    task = TaskIdentity("q", 7, 0)
 
-    assert not is_written({}, place)
-    assert not is_written({0: Marker(6, 1, "run"), 1: Marker(7, 1, "run")}, place)
-    assert is_written({0: Marker(7, 1, "run")}, place)
+    assert not is_written({}, task)
+    assert not is_written({0: Marker(6, 1, "run"), 1: Marker(7, 1, "run")}, task)
+    assert is_written({0: Marker(7, 1, "run")}, task)
 
 
 @pytest.mark.parametrize("task", [0, 1])
 def test_a_batch_before_one_that_any_task_has_begun_is_refused(task: int) -> None:
-    with pytest.raises(SetBack, match="batch 7 of query q came after batch 8 was written"):
-        is_written({task: Marker(8, 1, "run")}, Place("q", 7, 0))
+    with pytest.raises(StaleBatch, match="batch 7 of query q came after batch 8 was written"):
+        is_written({task: Marker(8, 1, "run")}, TaskIdentity("q", 7, 0))
 
 
 def test_a_batch_is_begun_when_another_run_wrote_some_of_it() -> None:
@@ -178,20 +178,20 @@ steps = st.lists(
 def test_any_interleaving_of_transactions_taken_in_any_pieces_gives_what_was_committed_last(
     given_steps: list[tuple[int, str | ControlType]], data: st.DataObject
 ) -> None:
-    log, waiting, expected = Log(), {}, {}  # type: Log, dict[int, Marker], dict[int, Marker]
+    log, pending, expected = Log(), {}, {}  # type: Log, dict[int, Marker], dict[int, Marker]
     for number, (producer, step) in enumerate(given_steps):
         if not isinstance(step, ControlType):
             # A place has one transaction at a time; what is written in one twice counts once, the last.
-            waiting[producer] = Marker(number, number, "run")
-            log.write(producer, b"q/%d" % producer, waiting[producer])
+            pending[producer] = Marker(number, number, "run")
+            log.write(producer, b"q/%d" % producer, pending[producer])
             continue
         log.finish(producer, step)
-        marker = waiting.pop(producer, None)
+        marker = pending.pop(producer, None)
         if marker is not None and step is ControlType.COMMIT:
             expected[producer] = marker
 
-    ledger, cut = Ledger(), data.draw(st.integers(0, len(log.data)))
-    ledger.take(log.data[:cut])
-    ledger.take(log.data)
+    marker_log, cut = MarkerLog(), data.draw(st.integers(0, len(log.data)))
+    marker_log.take(log.data[:cut])
+    marker_log.take(log.data)
 
-    assert (ledger.of("q"), ledger.next_offset) == (expected, log.end)
+    assert (marker_log.of("q"), marker_log.next_offset) == (expected, log.end)

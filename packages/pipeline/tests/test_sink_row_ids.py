@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.pipeline.sink.identity import Place
-from ottla.pipeline.sink.repeats import Repeats
+from ottla.pipeline.sink.equal_rows import EqualRowCounter
 from ottla.pipeline.sink.row_bytes import row_bytes
 from ottla.pipeline.sink.row_hashes import RowHashes
 from ottla.pipeline.sink.row_ids import RowIds
+from ottla.pipeline.sink.task_identity import TaskIdentity
 
-PLACE = Place("q", 7, 3)
+PLACE = TaskIdentity("q", 7, 3)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
     [
@@ -116,7 +116,7 @@ def test_rows_in_another_order_and_other_batches_have_the_same_ids(
     order = chance.sample(range(len(found)), len(found))
     second: list[tuple[str, str]] = []
     for start in range(0, len(order), size):
-        piece = [found[place] for place in order[start : start + size]]
+        piece = [found[task] for task in order[start : start + size]]
         second += zip(names(again.added(batch(piece))), map(shown, piece), strict=True)
 
     assert Counter(second) == Counter(zip(first, map(shown, found), strict=True))
@@ -174,7 +174,7 @@ def test_another_query_has_other_hashes() -> None:
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5) | st.just(2**64 - 1), max_size=12), max_size=12))
 def test_repeats_are_counted_over_all_batches(batches: list[list[int]]) -> None:
-    repeats, seen = Repeats(), Counter[int]()
+    repeats, seen = EqualRowCounter(), Counter[int]()
     for keys in batches:
         expected = []
         for key in keys:

@@ -10,10 +10,10 @@ import pytest
 
 from ottla.client.cluster import Cluster
 from ottla.consumer.fetch.lookups import Lookups
-from ottla.pipeline.source.bounds import Edge
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.reading import forget, reader_for
-from ottla.pipeline.source.survey import Asking, Connect, Survey
+from ottla.pipeline.source.offset_bounds import Edge
+from ottla.pipeline.source.offset_lookup import BrokerOffsetLookup, Connect, LookupClient
+from ottla.pipeline.source.range_reader import consumer_for, forget_consumer
 from ottla.protocol.errors import KafkaError, UnknownTopicOrPartition
 from ottla.protocol.topics import TopicPartition
 
@@ -43,19 +43,19 @@ def badly(failures: int) -> Connect:
     left: list[KafkaError] = [UnknownTopicOrPartition(f"failure {number}") for number in range(failures)]
 
     @asynccontextmanager
-    async def connect() -> AsyncIterator[Asking]:
-        yield Asking(Cluster("localhost:9092"), Answers(left))
+    async def connect() -> AsyncIterator[LookupClient]:
+        yield LookupClient(Cluster("localhost:9092"), Answers(left))
         raise OSError("the socket was gone")
 
     return connect
 
 
 def test_a_question_is_asked_again_though_closing_failed(caplog: pytest.LogCaptureFixture) -> None:
-    survey = Survey(config_of(fetchOffset_numRetries=3), badly(3))
+    lookup = BrokerOffsetLookup(config_of(fetchOffset_numRetries=3), badly(3))
 
     with caplog.at_level(logging.WARNING):
-        assert survey.offsets(Edge.LATEST, [ZERO]) == {ZERO: 7}
-        survey.close()
+        assert lookup.offsets(Edge.LATEST, [ZERO]) == {ZERO: 7}
+        lookup.close()
 
     assert caplog.text.count("closing connections failed: OSError: the socket was gone") == 4
     asked = [each.partition("asking again, ")[2] for each in caplog.messages if "asking again" in each]
@@ -63,25 +63,25 @@ def test_a_question_is_asked_again_though_closing_failed(caplog: pytest.LogCaptu
 
 
 def test_the_last_error_is_that_of_the_question() -> None:
-    survey = Survey(config_of(fetchOffset_numRetries=1), badly(2))
+    lookup = BrokerOffsetLookup(config_of(fetchOffset_numRetries=1), badly(2))
 
     with pytest.raises(UnknownTopicOrPartition, match="failure 0"):
-        survey.offsets(Edge.LATEST, [ZERO])
-    survey.close()
+        lookup.offsets(Edge.LATEST, [ZERO])
+    lookup.close()
 
 
 def test_a_reader_is_kept_for_its_settings_until_it_is_forgotten() -> None:
-    first, same = reader_for(config_of()), reader_for(config_of(failOnDataLoss=False))
+    first, same = consumer_for(config_of()), consumer_for(config_of(failOnDataLoss=False))
     assert first is same
 
-    forget(config_of())
+    forget_consumer(config_of())
 
-    assert reader_for(config_of()) is not first
+    assert consumer_for(config_of()) is not first
 
 
 def test_the_reader_longest_unused_makes_room() -> None:
     servers = [f"broker-{number}:9092" for number in range(5)]
-    readers = [reader_for(config_of(each)) for each in servers]
+    readers = [consumer_for(config_of(each)) for each in servers]
 
-    assert reader_for(config_of(servers[4])) is readers[4]
-    assert reader_for(config_of(servers[0])) is not readers[0]
+    assert consumer_for(config_of(servers[4])) is readers[4]
+    assert consumer_for(config_of(servers[0])) is not readers[0]

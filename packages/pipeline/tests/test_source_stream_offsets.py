@@ -15,12 +15,12 @@ from pyspark.sql.types import NullType, StructField, StructType
 
 from ottla.client.testing import ScriptedBroker
 from ottla.pipeline.errors import DataLoss
-from ottla.pipeline.source.batch import Piece
-from ottla.pipeline.source.bounds import Edge
+from ottla.pipeline.source.batch_reader import ReadTask
 from ottla.pipeline.source.clock import Clock
-from ottla.pipeline.source.offsets import Nested, Offsets
-from ottla.pipeline.source.stream import IDLE_S, StreamReader
-from ottla.pipeline.source.survey import Places
+from ottla.pipeline.source.offset_bounds import Edge
+from ottla.pipeline.source.offset_json import Nested, Offsets
+from ottla.pipeline.source.offset_lookup import OffsetLookup
+from ottla.pipeline.source.stream_reader import IDLE_S, StreamReader
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -42,7 +42,7 @@ Read = list[tuple[TopicPartition, int, int]]
 
 
 @dataclass
-class Topic(Places):
+class Topic(OffsetLookup):
     """A topic in memory: where each partition begins and ends."""
 
     ends: Offsets
@@ -140,7 +140,7 @@ class Query:
         return [
             (each.range.partition, each.range.start, each.range.end)
             for each in pieces
-            if isinstance(each, Piece)
+            if isinstance(each, ReadTask)
         ]
 
     def batch(self) -> Read:

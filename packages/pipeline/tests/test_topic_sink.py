@@ -9,8 +9,8 @@ import pytest
 
 from ottla.client.config import ClientConfig
 from ottla.pipeline.jobs.declaration import Topics
-from ottla.pipeline.jobs.mistakes import DeclarationError
-from ottla.pipeline.jobs.reading import read_job
+from ottla.pipeline.jobs.declaration_errors import DeclarationError
+from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.topic_sink import TopicSink
 from ottla.pipeline.sink.config import SinkConfig

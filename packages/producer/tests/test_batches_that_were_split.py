@@ -11,7 +11,7 @@ from ottla.client.testing import ScriptedBroker
 from ottla.producer import Producer
 from ottla.producer.sending import Acknowledgement, Batch, Gathering, Sending
 from ottla.protocol.errors import ErrorCode
-from peers.taking_broker import serving
+from peers.accepting_broker import serving
 
 
 def gathering() -> Gathering:

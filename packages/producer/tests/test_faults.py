@@ -22,7 +22,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from ottla.protocol.records import decode_records, read_header
-from peers.taking_broker import serving
+from peers.accepting_broker import serving
 
 PARTITIONS = 2
 RECORDS = 200

@@ -28,7 +28,7 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.protocol.records import decode_records, magic_at, read_header
 from ottla.protocol.topics import TopicPartition
-from peers.taking_broker import acknowledged, batches, serving
+from peers.accepting_broker import acknowledged, batches, serving
 
 FAST = ClientConfig(retry_backoff_ms=5, retry_backoff_max_ms=20)
 

@@ -31,7 +31,7 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.records import read_header
-from peers.taking_broker import acknowledged, batches, serving
+from peers.accepting_broker import acknowledged, batches, serving
 
 
 def coordinating(broker: ScriptedBroker) -> ScriptedBroker:

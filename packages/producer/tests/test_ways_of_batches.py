@@ -19,7 +19,7 @@ from ottla.protocol.errors import ErrorCode, MessageTooLarge
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.records import decode_records, read_header
-from peers.taking_broker import acknowledged, batches, serving
+from peers.accepting_broker import acknowledged, batches, serving
 
 FAST = ClientConfig(retry_backoff_ms=5, retry_backoff_max_ms=20)
 ONE_EACH: dict[str, Any] = {"batch_size": 1, "linger_ms": 0}

@@ -33,7 +33,7 @@ from ottla.producer.sending import Gathering, Route, Sending
 from ottla.protocol.errors import ErrorCode, InvalidTopicException
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.records import decode_records
-from peers.taking_broker import batches, serving
+from peers.accepting_broker import batches, serving
 
 
 def values(broker: ScriptedBroker) -> list[bytes | None]:

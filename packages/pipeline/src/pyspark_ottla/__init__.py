@@ -1,5 +1,5 @@
 """Where Spark finds the data source: it looks into modules whose names begin with `pyspark_`."""
 
-from ottla.pipeline.source.source import OttlaDataSource as DefaultSource
+from ottla.pipeline.source.data_source import OttlaDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -40,12 +40,12 @@ def pipeline() -> None:
 def run(file: Path, once: bool, quiet: bool) -> None:
     """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all is done."""
     from ottla.pipeline.errors import PipelineError
+    from ottla.pipeline.jobs.progress_display import ProgressDisplay
     from ottla.pipeline.jobs.run import FINISH_S, Run
-    from ottla.pipeline.jobs.showing import Shown
-    from ottla.pipeline.jobs.stopping import stop_on_signals
+    from ottla.pipeline.jobs.stop_signals import stop_on_signals
 
     job = _read(file)
-    with Shown(once=once, quiet=quiet) as shown:
+    with ProgressDisplay(once=once, quiet=quiet) as shown:
         run = Run(job, once=once, watch=shown.update)
         try:
             with stop_on_signals(run.stopping, "" if quiet else _STOPPING.format(FINISH_S)):
@@ -61,8 +61,8 @@ def run(file: Path, once: bool, quiet: bool) -> None:
 def check(files: tuple[Path, ...]) -> None:
     """Say all that is wrong with declarations, with lines. Asks no broker and starts no Spark."""
     from ottla.pipeline.errors import PipelineError
-    from ottla.pipeline.jobs.mistakes import DeclarationError
-    from ottla.pipeline.jobs.reading import read_job
+    from ottla.pipeline.jobs.declaration_errors import DeclarationError
+    from ottla.pipeline.jobs.declaration_files import read_job
 
     wrong = 0
     for file in files:
@@ -90,7 +90,7 @@ def list_(places: tuple[Path, ...], as_json: bool) -> None:
       ottla pipeline list pipelines/ extra.toml
     """
     if not places:
-        from ottla.pipeline.jobs.kinds import about, kinds
+        from ottla.pipeline.jobs.job_kinds import about, kinds
 
         show(("kind", "what it does"), [(kind, about(kind)) for kind in kinds()], as_json=as_json)
         return
@@ -137,7 +137,7 @@ def status(file: Path, as_json: bool, watch: bool) -> None:
 def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | None, count: int) -> None:
     """Fill a topic with sample data for a kind of pipeline, or print its declaration."""
     from ottla.pipeline.errors import PipelineError
-    from ottla.pipeline.jobs.kinds import UnknownKind
+    from ottla.pipeline.jobs.job_kinds import UnknownKind
     from ottla.pipeline.jobs.samples import sample_declaration, send_sample
 
     try:
@@ -154,8 +154,8 @@ def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | Non
 
 def _read(file: Path) -> Job:
     from ottla.pipeline.errors import PipelineError
-    from ottla.pipeline.jobs.mistakes import DeclarationError
-    from ottla.pipeline.jobs.reading import read_job
+    from ottla.pipeline.jobs.declaration_errors import DeclarationError
+    from ottla.pipeline.jobs.declaration_files import read_job
 
     try:
         return read_job(file)
@@ -167,7 +167,7 @@ def _read(file: Path) -> Job:
 
 
 def _show_status(job: Job, *, as_json: bool, clear: bool) -> None:
-    from ottla.pipeline.jobs.showing import status_rows
+    from ottla.pipeline.jobs.progress_display import status_rows
 
     found = _status(job)
     if as_json:
@@ -180,9 +180,9 @@ def _show_status(job: Job, *, as_json: bool, clear: bool) -> None:
 
 
 def _status(job: Job) -> dict[str, object]:
-    from ottla.pipeline.jobs.account import STATUS
-    from ottla.pipeline.jobs.state import StateFile
-    from ottla.pipeline.jobs.status import state_now
+    from ottla.pipeline.jobs.progress_report import STATUS
+    from ottla.pipeline.jobs.query_status import state_now
+    from ottla.pipeline.jobs.state_files import StateFile
 
     found = StateFile(Path(job.checkpoint) / STATUS).read()
     if not found:
@@ -205,8 +205,8 @@ def _declarations(places: tuple[Path, ...]) -> Iterator[Path]:
 def _row(file: Path) -> tuple[object, ...] | None:
     """Return what to list of a file; None for a file of a folder that is about something else."""
     from ottla.pipeline.errors import PipelineError
-    from ottla.pipeline.jobs.mistakes import DeclarationError
-    from ottla.pipeline.jobs.reading import declares, read_job
+    from ottla.pipeline.jobs.declaration_errors import DeclarationError
+    from ottla.pipeline.jobs.declaration_files import declares, read_job
 
     try:
         if not declares(file):

@@ -1,4 +1,4 @@
 """Pipelines: declared in a file, run on Spark or on the SDKs.
 
-`reading` makes a job of a file, `run` runs it; what a kind of pipeline does is in a module of its own.
+`declaration_files` reads a job from a file, `run` runs it; each kind of pipeline has a module of its own.
 """

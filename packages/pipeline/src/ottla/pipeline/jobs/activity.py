@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ottla.pipeline.errors import OptionError
+from ottla.pipeline.jobs.dead_letters import dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table, Topics
 from ottla.pipeline.jobs.inspecting import within
 from ottla.pipeline.jobs.lake import Lake
-from ottla.pipeline.jobs.late import dropped_by_watermark
-from ottla.pipeline.jobs.letters import dead_letters
-from ottla.pipeline.jobs.parsing import REASON, ROW, Parse
+from ottla.pipeline.jobs.late_rows import dropped_by_watermark
 from ottla.pipeline.jobs.topic_sink import TopicSink
+from ottla.pipeline.jobs.value_parsing import REASON, ROW, Parse
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ottla.pipeline.jobs.alerting.metrics import Metrics
-from ottla.pipeline.jobs.alerting.on_spark import Judging, need_pandas
+from ottla.pipeline.jobs.alerting.on_spark import AlertEvaluator, need_pandas
 from ottla.pipeline.jobs.alerting.rules import Rule
+from ottla.pipeline.jobs.dead_letters import dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
 from ottla.pipeline.jobs.inspecting import within
-from ottla.pipeline.jobs.late import dropped_by_watermark
-from ottla.pipeline.jobs.letters import dead_letters
-from ottla.pipeline.jobs.parsing import REASON
+from ottla.pipeline.jobs.late_rows import dropped_by_watermark
 from ottla.pipeline.jobs.topic_sink import TopicSink
+from ottla.pipeline.jobs.value_parsing import REASON
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,7 +52,7 @@ class Alerts(Job):
     def run(self, run: Run) -> None:
         """Judge metrics, batch by batch."""
         need_pandas()
-        judging = Judging(self.name, tuple(self.rules), round(self.metrics.forget_after * 1_000))
+        judging = AlertEvaluator(self.name, tuple(self.rules), round(self.metrics.forget_after * 1_000))
         good = self._read(run).where(f"{REASON} IS NULL")
         run.stream(judging.alerts(good, self.metrics.late_after), self._send(run))
         run.stream(self._read(run).where(f"{REASON} IS NOT NULL"), self._bury(), "dead-letters")

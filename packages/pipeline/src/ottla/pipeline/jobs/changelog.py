@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.changes.expressions import IGNORED
-from ottla.pipeline.jobs.changes.forms import Changes
-from ottla.pipeline.jobs.changes.merging import Merged, newest
+from ottla.pipeline.jobs.changes.change_format import Changes
+from ottla.pipeline.jobs.changes.change_reader import IGNORED
+from ottla.pipeline.jobs.changes.delta_merge import Merged, newest
+from ottla.pipeline.jobs.dead_letters import dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
 from ottla.pipeline.jobs.inspecting import within
-from ottla.pipeline.jobs.letters import dead_letters
-from ottla.pipeline.jobs.parsing import REASON
 from ottla.pipeline.jobs.topic_sink import TopicSink
+from ottla.pipeline.jobs.value_parsing import REASON
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ottla.client.config import parse_bootstrap_servers
-from ottla.pipeline.jobs.mistakes import Mistake
-from ottla.pipeline.jobs.patterns import whole
+from ottla.pipeline.jobs.declaration_errors import Mistake
+from ottla.pipeline.jobs.name_patterns import whole
 from ottla.protocol.topics import why_illegal_topic_name
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ __all__ = [
     "Job",
     "Mistake",
     "Names",
-    "Place",
+    "PathOrUrl",
     "Seconds",
     "Servers",
     "Settings",
@@ -104,7 +104,7 @@ def _pairs(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
             yield f"{before}{name}", value
 
 
-Place = Annotated[str, AfterValidator(_placed)]
+PathOrUrl = Annotated[str, AfterValidator(_placed)]
 """A file or folder, relative to the declaration, or an address that Spark or Delta knows."""
 Servers = Annotated[str, AfterValidator(_servers), Field(examples=["127.0.0.1:9092"])]
 """Brokers of a cluster: `host:port`, several with commas; without a port it is 9092."""
@@ -231,7 +231,7 @@ class Job(Table):
 
     kind: str
     name: str = Field(examples=["access-logs"], pattern=r"^[A-Za-z0-9._-]+$")
-    checkpoint: Place = Field(examples=["state/access-logs"])
+    checkpoint: PathOrUrl = Field(examples=["state/access-logs"])
     """The folder that keeps how far the pipeline is. Another one begins from the start."""
     trigger: Seconds = 10.0
     """How often new records are looked for."""

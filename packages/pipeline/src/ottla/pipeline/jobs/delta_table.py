@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
     from pyspark.sql import DataFrame, Row
 
-    from ottla.pipeline.jobs.state import BatchKey
+    from ottla.pipeline.jobs.state_files import BatchKey
 
 _RULES = (
     "delta.constraints.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ottla.pipeline.jobs.mistakes import Mistake
+from ottla.pipeline.jobs.declaration_errors import Mistake
 
 
 def within(step: str | int, mistakes: Iterable[Mistake]) -> Iterator[Mistake]:

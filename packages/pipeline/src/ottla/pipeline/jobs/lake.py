@@ -9,8 +9,8 @@ from pydantic import Field
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs import delta_table
-from ottla.pipeline.jobs.declaration import Mistake, Names, Place, Table
-from ottla.pipeline.jobs.state import BatchKey, StateFile
+from ottla.pipeline.jobs.declaration import Mistake, Names, PathOrUrl, Table
+from ottla.pipeline.jobs.state_files import BatchKey, StateFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -25,7 +25,7 @@ BATCH = "batch"
 class Lake(Table):
     """A table of files."""
 
-    path: Place = Field(examples=["lake/orders"])
+    path: PathOrUrl = Field(examples=["lake/orders"])
     format: Literal["parquet", "delta"] = "parquet"
     partition_by: Names = Field(default_factory=list, examples=[["day"]])
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from ottla.pipeline.errors import OptionError
+from ottla.pipeline.jobs.dead_letters import dead_letters_by, parses_for_dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
 from ottla.pipeline.jobs.inspecting import within
 from ottla.pipeline.jobs.lake import Lake
-from ottla.pipeline.jobs.letters import begun_as, letters_by
-from ottla.pipeline.jobs.parsing import REASON, ROW, Parse
 from ottla.pipeline.jobs.topic_sink import TopicSink
+from ottla.pipeline.jobs.value_parsing import REASON, ROW, Parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,8 +99,10 @@ class Logs(Job):
         """
         declared = [self.parse] if has_dead else []
         if self.dead_letters.is_exactly_once(self.source):
-            declared = begun_as(run.state("dead-letters"), batch_id, self.parse, has_dead=has_dead)
-        for at, letters in enumerate(letters_by(declared, records, self.name)):
+            declared = parses_for_dead_letters(
+                run.state("dead-letters"), batch_id, self.parse, has_dead=has_dead
+            )
+        for at, letters in enumerate(dead_letters_by(declared, records, self.name)):
             self.dead_letters.write(letters, self.source, f"dead-letters-{at}" if at else "dead-letters")
 
     def _rows(self, good: DataFrame) -> DataFrame:

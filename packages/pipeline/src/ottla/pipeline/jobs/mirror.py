@@ -10,10 +10,10 @@ from pydantic import Field
 
 from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table, Topics
 from ottla.pipeline.jobs.inspecting import within
-from ottla.pipeline.jobs.mirroring.mapping import MAPPING_TOPIC
-from ottla.pipeline.jobs.mirroring.sides import Sides
-from ottla.pipeline.jobs.patterns import refers_back, whole
-from ottla.pipeline.jobs.target import Target, cluster_errors
+from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
+from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC
+from ottla.pipeline.jobs.name_patterns import refers_back, whole
+from ottla.pipeline.jobs.target_cluster import Target, cluster_errors
 from ottla.protocol.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Mirror(Job):
 
     def _inspect_itself(self) -> Iterator[Mistake]:
         same = self.source.bootstrap_servers == self.target.bootstrap_servers
-        names = [name for name in self.source.topics if self.sides().copy_name(name) == name]
+        names = [name for name in self.source.topics if self.clusters().copy_name(name) == name]
         if same and (names or (self.source.pattern and self.rename == "{topic}")):
             yield Mistake(
                 ("target", "bootstrap_servers"), "is the source: topics would be copied into themselves"
@@ -137,9 +137,9 @@ class Mirror(Job):
         others = sorted(map(re.escape, {*INTERNAL_TOPICS, self.mapping_topic, *names}))
         return whole(self.source.pattern or "", (*self.exclude, *others))
 
-    def sides(self) -> Sides:
+    def clusters(self) -> ClusterPair:
         """Return how to reach both clusters."""
-        return Sides(
+        return ClusterPair(
             mirror=self.name,
             source=self.source.properties(),
             target=self.target.properties(),

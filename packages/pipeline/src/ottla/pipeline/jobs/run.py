@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.account import SAY_S, Account, Watch
-from ottla.pipeline.jobs.failures import JavaGone, cause, is_java_gone, is_slow_start, one_line
+from ottla.pipeline.jobs.failure_messages import JavaGone, cause, is_java_gone, is_slow_start, one_line
 from ottla.pipeline.jobs.heartbeat import heartbeat
-from ottla.pipeline.jobs.state import BatchKey, StateFile
-from ottla.pipeline.jobs.status import Batch, batch_of
+from ottla.pipeline.jobs.progress_report import SAY_S, ProgressReport, StatusListener
+from ottla.pipeline.jobs.query_status import Batch, batch_of
+from ottla.pipeline.jobs.state_files import BatchKey, StateFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,12 +49,12 @@ FINISH_S = 30.0
 class Run:
     """What a job runs in. A checkpoint belongs to one run at a time."""
 
-    def __init__(self, job: Job, *, once: bool = False, watch: Watch | None = None) -> None:
+    def __init__(self, job: Job, *, once: bool = False, watch: StatusListener | None = None) -> None:
         self.job = job
         self.once = once
         self.stopping = threading.Event()
         self.checkpoint = Path(job.checkpoint)
-        self._account = Account(job, watch)
+        self._progress = ProgressReport(job, watch)
         self._session: SparkSession | None = None
         self._is_shared = False
         self._running: dict[str, StreamingQuery] = {}
@@ -66,26 +66,26 @@ class Run:
     def __call__(self) -> None:
         """Run the job to its end. Raises PipelineError, also where another run has the checkpoint."""
         with self._alone():
-            self._account.say("running")
+            self._progress.say("running")
             try:
-                with heartbeat(self._account.beat, SAY_S):
+                with heartbeat(self._progress.beat, SAY_S):
                     self.job.run(self)
             except KeyboardInterrupt:
-                self._account.say("stopped")
+                self._progress.say("stopped")
                 raise
             except BaseException as error:
                 told = JavaGone() if is_java_gone(error) or self._has_lost_java(error) else None
                 if told is not None and self.stopping.wait(_SAME_SIGNAL_S):
                     # Who ends all processes of a group ends Java too, perhaps before we hear of it.
                     log.warning("Java was stopped, too; what was not done comes again at the next start")
-                    self._account.say("stopped")
+                    self._progress.say("stopped")
                     return
-                self._account.say("failed", one_line(told or error))
+                self._progress.say("failed", one_line(told or error))
                 if told is not None:
                     raise told from error
                 raise
             else:
-                self._account.say("stopped" if self.stopping.is_set() else "done")
+                self._progress.say("stopped" if self.stopping.is_set() else "done")
             finally:
                 self._end()
 
@@ -105,14 +105,14 @@ class Run:
         self, frame: DataFrame, each_batch: EachBatch, query: str = "main", output_mode: str = "append"
     ) -> StreamingQuery:
         """Begin to give the batches of a stream to a function; what it counts is kept once per batch."""
-        ledger = self._account.ledger(query)
+        batch_counts = self._progress.batch_counts(query)
 
         def do(batch: DataFrame, batch_id: int) -> None:
             counts = dict(each_batch(batch, batch_id) or {})
             if "rows" in counts:
                 self._rows[query, batch_id] = counts.pop("rows")
             if counts:
-                ledger.keep(batch_id, counts)
+                batch_counts.keep(batch_id, counts)
 
         return self._start(frame.writeStream.outputMode(output_mode).foreachBatch(do), query)
 
@@ -172,7 +172,7 @@ class Run:
 
     def begin(self, query: str = "main") -> None:
         """Take up what `report` will speak of: until it does, it is where the run before left it."""
-        self._account.begin(query)
+        self._progress.begin(query)
 
     def report(
         self,
@@ -186,9 +186,9 @@ class Run:
     ) -> None:
         """Say that a batch is done: for jobs that do without Spark."""
         if counts:
-            self._account.ledger(query).keep(batch_id, counts)
-        self._account.add(query, Batch(batch_id, rows, batch_ms, lag))
-        self._account.say_sometimes()
+            self._progress.batch_counts(query).keep(batch_id, counts)
+        self._progress.add(query, Batch(batch_id, rows, batch_ms, lag))
+        self._progress.say_sometimes()
 
     def state(self, query: str) -> StateFile:
         """Return a file under the checkpoint for places of one's own."""
@@ -201,7 +201,7 @@ class Run:
         writer = writer.queryName(self.query_name(query)).option("checkpointLocation", str(place))
         every = f"{int(self.job.trigger * 1_000)} milliseconds"
         writer = writer.trigger(availableNow=True) if self.once else writer.trigger(processingTime=every)
-        self._account.begin(query)
+        self._progress.begin(query)
         self._writers[query] = writer
         return self._begin(query)
 
@@ -216,8 +216,8 @@ class Run:
                 batch = batch_of(_json(progress))
                 if batch is not None:
                     rows = self._rows.pop((name, batch.id), batch.rows)
-                    self._account.add(name, replace(batch, rows=rows))
-        self._account.say_sometimes()
+                    self._progress.add(name, replace(batch, rows=rows))
+        self._progress.say_sometimes()
 
     def _check_failed(self) -> None:
         for name, query in list(self._running.items()):

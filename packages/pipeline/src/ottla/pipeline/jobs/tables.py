@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from ottla.pipeline.jobs.database.connecting import Database, DatabaseFailed, reflected
-from ottla.pipeline.jobs.database.follow import Followed, Follower, now_utc
-from ottla.pipeline.jobs.database.outbox import Outbox, Waiting
+from ottla.pipeline.jobs.database.connection import Database, DatabaseFailed, reflected
+from ottla.pipeline.jobs.database.outbox import Outbox, PendingEvents
 from ottla.pipeline.jobs.database.record import Record
+from ottla.pipeline.jobs.database.table_follower import FollowedTable, Follower, now_utc
 from ottla.pipeline.jobs.declaration import Job, Mistake, Seconds
 from ottla.pipeline.jobs.inspecting import within
-from ottla.pipeline.jobs.target import Target, cluster_errors
+from ottla.pipeline.jobs.target_cluster import Target, cluster_errors
 from ottla.producer import SyncProducer
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Tables(Job):
     adds_up: ClassVar[bool] = True
     database: Database
     target: Target
-    tables: list[Followed] = Field(default_factory=list)
+    tables: list[FollowedTable] = Field(default_factory=list)
     outboxes: list[Outbox] = Field(default_factory=list)
     trigger: Seconds = 2.0
 
@@ -80,20 +80,20 @@ class Tables(Job):
         with cluster_errors(), ExitStack() as stack:
             engine = stack.enter_context(self.database.connect())
             producer = stack.enter_context(SyncProducer(config=self.target.producer_config()))
-            feeds = [Feed(each, engine, producer, run) for each in self._sides(engine, run)]
+            feeds = [Feed(each, engine, producer, run) for each in self._row_sources(engine, run)]
             while not run.stopping.is_set():
                 moved = sum([feed.step() for feed in feeds])
                 if not moved and (run.once or run.stopping.wait(self.trigger)):
                     return
 
-    def _sides(self, engine: sa.Engine, run: Run) -> Iterator[Side]:
+    def _row_sources(self, engine: sa.Engine, run: Run) -> Iterator[RowSource]:
         for table in self.tables:
-            yield TableSide(table, engine, run)
+            yield FollowedTableSource(table, engine, run)
         for outbox in self.outboxes:
-            yield OutboxSide(outbox, engine, self.name)
+            yield OutboxSource(outbox, engine, self.name)
 
 
-class Side(Protocol):
+class RowSource(Protocol):
     """What differs between tables and outboxes."""
 
     name: str
@@ -114,26 +114,26 @@ class Side(Protocol):
 class Feed:
     """Moves rows of one table, batch by batch."""
 
-    def __init__(self, side: Side, engine: sa.Engine, producer: SyncProducer, run: Run) -> None:
-        self._side = side
+    def __init__(self, source: RowSource, engine: sa.Engine, producer: SyncProducer, run: Run) -> None:
+        self._source = source
         self._engine = engine
         self._producer = producer
         self._run = run
-        self._batches = run.state(f"{side.name}.batches")
+        self._batches = run.state(f"{source.name}.batches")
         self._left: int | None = None
-        run.begin(side.name)
+        run.begin(source.name)
 
     def step(self) -> int:
         """Send the next rows, if there are any; return how many."""
         begun = time.monotonic()
         with self._engine.connect() as connection:
-            rows: Rows = [dict(each) for each in connection.execute(self._side.statement()).mappings()]
+            rows: Rows = [dict(each) for each in connection.execute(self._source.statement()).mappings()]
             if rows and not self._left:
-                self._left = int(connection.execute(self._side.left()).scalar_one())
+                self._left = int(connection.execute(self._source.left()).scalar_one())
         if not rows:
             return 0
-        self._send(self._side.records(rows))
-        self._side.done(rows)
+        self._send(self._source.records(rows))
+        self._source.done(rows)
         self._report(len(rows), begun)
         return len(rows)
 
@@ -152,13 +152,13 @@ class Feed:
         self._batches.write({"next": batch + 1}, durable=False)
         self._left = max(0, (self._left or rows) - rows)
         spent_ms = (time.monotonic() - begun) * 1_000
-        self._run.report(batch, rows=rows, batch_ms=spent_ms, lag=self._left, query=self._side.name)
+        self._run.report(batch, rows=rows, batch_ms=spent_ms, lag=self._left, query=self._source.name)
 
 
-class TableSide:
+class FollowedTableSource:
     """A table that is followed; its place is under the checkpoint."""
 
-    def __init__(self, declared: Followed, engine: sa.Engine, run: Run) -> None:
+    def __init__(self, declared: FollowedTable, engine: sa.Engine, run: Run) -> None:
         self.name = declared.table
         self._place = run.state(declared.table)
         self._follower = Follower(declared, reflected(engine, declared.table), self._place.read())
@@ -182,25 +182,25 @@ class TableSide:
         self._place.write(self._follower.state())
 
 
-class OutboxSide:
+class OutboxSource:
     """An outbox; what was sent is deleted or marked there."""
 
     def __init__(self, declared: Outbox, engine: sa.Engine, name: str) -> None:
         self.name = declared.table
         self._engine = engine
-        self._waiting = Waiting(declared, reflected(engine, declared.table))
+        self._pending = PendingEvents(declared, reflected(engine, declared.table))
         self._prefix = f"{name}/{declared.table}"
-        self.statement: Callable[[], sa.Select[Any]] = self._waiting.statement
-        self.left: Callable[[], sa.Select[Any]] = self._waiting.left
+        self.statement: Callable[[], sa.Select[Any]] = self._pending.statement
+        self.left: Callable[[], sa.Select[Any]] = self._pending.left
 
     def records(self, rows: Rows) -> list[Record]:
         """Return rows as records."""
-        return [self._waiting.record(row, self._prefix) for row in rows]
+        return [self._pending.record(row, self._prefix) for row in rows]
 
     def done(self, rows: Rows) -> None:
         """Delete or mark them."""
         with self._engine.begin() as connection:
-            connection.execute(self._waiting.sent(rows, now_utc()))
+            connection.execute(self._pending.sent(rows, now_utc()))
 
 
 def _said(error: Exception) -> str:

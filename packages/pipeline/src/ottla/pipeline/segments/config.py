@@ -11,9 +11,9 @@ from typing import Literal
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import Options
 from ottla.pipeline.segments.options import DEFAULT_BYTES_PER_TASK, OPTIONS
-from ottla.pipeline.source.bounds import Bound, Edge, ending, starting
-from ottla.pipeline.source.config import Wanted
-from ottla.pipeline.source.offsets import parse_partitions
+from ottla.pipeline.source.config import TopicSelection
+from ottla.pipeline.source.offset_bounds import Bound, Edge, ending, starting
+from ottla.pipeline.source.offset_json import parse_partitions
 from ottla.pipeline.values import ValueFormat, value_format
 
 _ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -27,7 +27,7 @@ class SegmentsConfig:
     """Which files to read, from where to where, and how much in a task."""
 
     paths: tuple[str, ...]
-    wanted: Wanted
+    wanted: TopicSelection
     starting: Bound
     ending: Bound
     when_no_offset: Literal["error", "latest"] = "error"
@@ -88,21 +88,21 @@ def _plain(path: str) -> str:
     return "/" + rest.lstrip("/")
 
 
-def _wanted(options: Options) -> Wanted:
+def _wanted(options: Options) -> TopicSelection:
     names = [name for name in ("topics", "subscribe", "subscribePattern", "assign") if name in options]
     if len(names) > 1:
         raise OptionError(f"only one of the options {' and '.join(names)} can say what to read")
     if not names:
-        return Wanted(pattern=_EVERY_TOPIC)
+        return TopicSelection(pattern=_EVERY_TOPIC)
     text = options.required(names[0], "orders")
     if names[0] == "assign":
-        return Wanted(partitions=parse_partitions("assign", text))
+        return TopicSelection(partitions=parse_partitions("assign", text))
     if names[0] == "subscribePattern":
-        return Wanted(pattern=_pattern(text))
+        return TopicSelection(pattern=_pattern(text))
     topics = frozenset(name.strip() for name in text.split(",") if name.strip())
     if not topics:
         raise OptionError(f"option {names[0]!r} names no topic")
-    return Wanted(topics=topics)
+    return TopicSelection(topics=topics)
 
 
 def _pattern(text: str) -> str:

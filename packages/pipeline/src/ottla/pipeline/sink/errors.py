@@ -21,7 +21,7 @@ class NoTransactions(NotSupported):
         )
 
 
-class TakenOver(PipelineError):
+class TransactionFenced(PipelineError):
     """The transaction of a task was ended by somebody else; what it wrote is not seen."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
@@ -59,7 +59,7 @@ class ReplayChanged(PipelineError):
         )
 
 
-class SetBack(PipelineError):
+class StaleBatch(PipelineError):
     """A batch came again after later ones of the same query were written."""
 
     def __init__(self, where: str, later: int) -> None:

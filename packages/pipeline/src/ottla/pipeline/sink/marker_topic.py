@@ -13,7 +13,7 @@ from ottla.client.cluster import Cluster, NoSuchTopic, is_stale
 from ottla.client.errors import ClientError
 from ottla.consumer.fetch.lookups import EARLIEST, LATEST, Lookups
 from ottla.pipeline.sink.errors import MarkersUnreadable
-from ottla.pipeline.sink.markers import Ledger, Markers
+from ottla.pipeline.sink.markers import MarkerLog, Markers
 from ottla.protocol.errors import (
     ClusterAuthorizationFailed,
     ErrorCode,
@@ -62,17 +62,17 @@ class MarkerTopic:
         # Of transactions that are open, too: see `markers`.
         self._lookups = Lookups(cluster, read_committed=False)
         self._is_there = False
-        self._ledger = Ledger()
+        self._marker_log = MarkerLog()
 
     async def of(self, query: str) -> Markers:
         """Return the last markers of a query that are committed by now. Raises MarkersUnreadable."""
         await self._ensure()
         end = (await self._lookups.offsets({self._place: LATEST}))[self._place]
-        if end < self._ledger.next_offset:
-            self._ledger = Ledger()  # the topic was deleted, and made again
-        while self._ledger.next_offset < end:
+        if end < self._marker_log.next_offset:
+            self._marker_log = MarkerLog()  # the topic was deleted, and made again
+        while self._marker_log.next_offset < end:
             await self._advance(end)
-        return dict(self._ledger.of(query))
+        return dict(self._marker_log.of(query))
 
     # --- reading
 
@@ -82,10 +82,10 @@ class MarkerTopic:
         Raises MarkersUnreadable where a broker has less than there was for `default_api_timeout_ms`, and
         DeadlineExceeded where none answers for so long.
         """
-        before = self._ledger.next_offset
+        before = self._marker_log.next_offset
         bound_ms = self._cluster.config.default_api_timeout_ms
         until = asyncio.get_running_loop().time() + bound_ms / 1_000
-        while self._ledger.next_offset == before:
+        while self._marker_log.next_offset == before:
             # Each retry has a bound of its own, and says why it failed; so this is looked at when it has
             # not: a leader that is new may take a moment to know how far its topic is committed.
             high_watermark = await self._cluster.retry("reading markers", lambda: self._read(end))
@@ -102,16 +102,16 @@ class MarkerTopic:
             found = await self._fetch()
         except OffsetOutOfRange:
             first = (await self._lookups.offsets({self._place: EARLIEST}))[self._place]
-            self._ledger = Ledger(first)
+            self._marker_log = MarkerLog(first)
             return first
         except (ClientError, KafkaError) as error:
             if is_stale(error):
                 self._cluster.forget(self._place.topic)
             raise
-        before = self._ledger.next_offset
-        self._ledger.take(found.records or b"")
-        if self._ledger.next_offset == before and found.high_watermark >= end:
-            self._ledger.next_offset = end  # compaction left nothing there
+        before = self._marker_log.next_offset
+        self._marker_log.take(found.records or b"")
+        if self._marker_log.next_offset == before and found.high_watermark >= end:
+            self._marker_log.next_offset = end  # compaction left nothing there
         return found.high_watermark
 
     async def _fetch(self) -> PartitionData:
@@ -119,7 +119,7 @@ class MarkerTopic:
         wanted = FetchPartition(
             partition=PARTITION,
             current_leader_epoch=epoch,
-            fetch_offset=self._ledger.next_offset,
+            fetch_offset=self._marker_log.next_offset,
             partition_max_bytes=_MOST_BYTES,
         )
         topic = FetchTopic(topic=self._place.topic, partitions=[wanted])
@@ -168,6 +168,6 @@ class MarkerTopic:
         return next((each.value or "" for each in entries if each.name == "cleanup.policy"), "")
 
 
-def _raise(code: int, place: TopicPartition) -> None:
+def _raise(code: int, task: TopicPartition) -> None:
     if code != ErrorCode.NONE:
-        raise error_for(code, str(place))
+        raise error_for(code, str(task))

@@ -14,8 +14,8 @@ import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from ottla.pipeline.sink.errors import MarkersUnreadable, SetBack
-from ottla.pipeline.sink.identity import Place
+from ottla.pipeline.sink.errors import MarkersUnreadable, StaleBatch
+from ottla.pipeline.sink.task_identity import TaskIdentity
 from ottla.protocol.records import (
     Buffer,
     ControlType,
@@ -35,9 +35,9 @@ class Marker:
     run: str
     """Which run of the batch did it; when the batch comes again, that is another one. Empty: not known."""
 
-    def encoded(self, place: Place) -> bytes:
+    def encoded(self, task: TaskIdentity) -> bytes:
         """Return what is written of it, for machines and for people who look."""
-        where = {"query": place.query, "partition": place.partition}
+        where = {"query": task.query, "partition": task.partition}
         return json.dumps({**where, "batch": self.batch, "rows": self.rows, "run": self.run}).encode()
 
 
@@ -59,13 +59,13 @@ Markers = Mapping[int, Marker]
 """The markers of a query, by the number of the task."""
 
 
-def is_written(known: Markers, place: Place) -> bool:
-    """Whether the rows of a place are written. Raises SetBack where a later batch of the query is begun."""
-    later = max((each.batch for each in known.values()), default=place.batch)
-    if later > place.batch:
-        raise SetBack(str(place), later)
-    own = known.get(place.partition)
-    return own is not None and own.batch == place.batch
+def is_written(known: Markers, task: TaskIdentity) -> bool:
+    """Whether the rows of a task are written. Raises StaleBatch if a later batch of the query has begun."""
+    later = max((each.batch for each in known.values()), default=task.batch)
+    if later > task.batch:
+        raise StaleBatch(str(task), later)
+    own = known.get(task.partition)
+    return own is not None and own.batch == task.batch
 
 
 def is_begun(known: Markers, batch: int, run: str) -> bool:
@@ -78,7 +78,7 @@ def missing_task(known: Markers, batch: int, tasks: Container[int]) -> int | Non
     return next((task for task, each in known.items() if each.batch == batch and task not in tasks), None)
 
 
-class Ledger:
+class MarkerLog:
     """Takes the log of markers, piece by piece, and knows the last one of each key that is committed."""
 
     def __init__(self, next_offset: int = 0) -> None:
@@ -126,7 +126,7 @@ class Ledger:
 
     def _apply(self, found: list[tuple[bytes, Marker | None]]) -> None:
         for key, marker in found:
-            query, partition = _place_of(key)
+            query, partition = _task_of(key)
             if marker is not None:
                 self._latest.setdefault(query, {})[partition] = marker
                 continue
@@ -136,7 +136,7 @@ class Ledger:
                 self._latest.pop(query, None)
 
 
-def _place_of(key: bytes) -> tuple[str, int]:
+def _task_of(key: bytes) -> tuple[str, int]:
     """Undo `Place.key`. Raises MarkersUnreadable."""
     try:
         query, _, partition = key.decode().rpartition("/")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.sink.identity import Place
-from ottla.pipeline.sink.repeats import Repeats
+from ottla.pipeline.sink.equal_rows import EqualRowCounter
 from ottla.pipeline.sink.row_hashes import RowHashes
+from ottla.pipeline.sink.task_identity import TaskIdentity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,10 +28,10 @@ class RowIds:
     order the next time when they come from a shuffle.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._hashes = RowHashes(place.query.encode())
-        self._repeats = Repeats()
+    def __init__(self, task: TaskIdentity) -> None:
+        self._task = task
+        self._hashes = RowHashes(task.query.encode())
+        self._equal_rows = EqualRowCounter()
 
     def added(self, records: pa.RecordBatch, topics: pa.Array | None = None) -> pa.RecordBatch:
         """Return records with their ids behind the headers of their own."""
@@ -39,7 +39,7 @@ class RowIds:
 
         rows = records if topics is None else records.append_column("topic", topics)
         own = records.column("headers") if "headers" in records.schema.names else None
-        headers = _appended(own, self._ids(rows), self._place)
+        headers = _appended(own, self._ids(rows), self._task)
         others = [name for name in records.schema.names if name != "headers"]
         return pa.RecordBatch.from_arrays(
             [*(records.column(name) for name in others), headers], names=[*others, "headers"]
@@ -50,7 +50,7 @@ class RowIds:
         import pyarrow.compute as pc
 
         hashes = self._hashes.of(rows)
-        counts = pa.array(self._repeats.of(hashes.view("<u8")[:, 0])).cast(pa.string()).cast(pa.binary())
+        counts = pa.array(self._equal_rows.of(hashes.view("<u8")[:, 0])).cast(pa.string()).cast(pa.binary())
         return pc.binary_join_element_wise(_hexadecimal(hashes), counts, b"-")
 
 
@@ -64,7 +64,7 @@ def _hexadecimal(hashes: np.ndarray[Any, Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(2 * size), count, [None, digits]).cast(pa.binary())
 
 
-def _appended(own: pa.Array | None, ids: pa.Array, place: Place) -> pa.Array:
+def _appended(own: pa.Array | None, ids: pa.Array, task: TaskIdentity) -> pa.Array:
     """Return each row's own headers with the four of its place and id behind them.
 
     Arrow keeps the headers of all rows one behind the other, and where those of each row end.
@@ -76,7 +76,7 @@ def _appended(own: pa.Array | None, ids: pa.Array, place: Place) -> pa.Array:
     keys, values, lengths = _laid_flat(own, count)
     ends = np.cumsum(lengths + _HEADERS)
     every_key = _with_four(keys, pa.array([QUERY, BATCH, PARTITION, ROW]), (0, 1, 2, 3), ends)
-    same = pa.array([place.query.encode(), b"%d" % place.batch, b"%d" % place.partition], pa.binary())
+    same = pa.array([task.query.encode(), b"%d" % task.batch, b"%d" % task.partition], pa.binary())
     each_its_own = 3 + np.arange(count)
     every_value = _with_four(values, pa.concat_arrays([same, ids]), (0, 1, 2, each_its_own), ends)
     offsets = np.concatenate([[0], ends]).astype(np.int32)

@@ -12,8 +12,8 @@ from ottla.client.settings import SettingError
 from ottla.consumer.config import ConsumerConfig
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import Options
-from ottla.pipeline.source.bounds import Bound, Edge, ending, starting
-from ottla.pipeline.source.offsets import parse_partitions
+from ottla.pipeline.source.offset_bounds import Bound, Edge, ending, starting
+from ottla.pipeline.source.offset_json import parse_partitions
 from ottla.pipeline.source.options import OPTIONS
 from ottla.pipeline.values import ValueFormat, value_format
 from ottla.protocol.topics import TopicPartition
@@ -34,7 +34,7 @@ _BATCH_ONLY = tuple(each.name for each in OPTIONS if each.only == "batch")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TopicSelection:
     """What to read: topics by name, all whose names match, or single partitions."""
 
     topics: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ class SourceConfig:
 
     consumer: Mapping[str, str]
     """Kafka's settings, by their dotted names."""
-    wanted: Wanted
+    wanted: TopicSelection
     starting: Bound
     ending: Bound
     when_no_offset: Literal["error", "latest"] = "error"
@@ -133,7 +133,7 @@ def client_settings(options: Options, taken: Mapping[str, str | None]) -> dict[s
     return settings
 
 
-def _wanted(options: Options) -> Wanted:
+def _wanted(options: Options) -> TopicSelection:
     names = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(names) != 1:
         given = f"not {' and '.join(names)}" if names else "and none is given"
@@ -142,13 +142,13 @@ def _wanted(options: Options) -> Wanted:
         )
     text = options.required(names[0], "orders")
     if names[0] == "assign":
-        return Wanted(partitions=parse_partitions("assign", text))
+        return TopicSelection(partitions=parse_partitions("assign", text))
     if names[0] == "subscribePattern":
-        return Wanted(pattern=_pattern(text))
+        return TopicSelection(pattern=_pattern(text))
     topics = frozenset(name.strip() for name in text.split(",") if name.strip())
     if not topics:
         raise OptionError("option 'subscribe' names no topic")
-    return Wanted(topics=topics)
+    return TopicSelection(topics=topics)
 
 
 def _pattern(text: str) -> str:

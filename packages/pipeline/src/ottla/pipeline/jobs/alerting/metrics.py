@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ottla.pipeline.jobs.declaration import Mistake, Names, Seconds, Table
-from ottla.pipeline.jobs.parsing import REASON
+from ottla.pipeline.jobs.value_parsing import REASON
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

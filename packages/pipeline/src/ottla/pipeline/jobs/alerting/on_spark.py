@@ -11,7 +11,7 @@ from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.alerting.alert_records import COLUMNS, alert_record
 from ottla.pipeline.jobs.alerting.metrics import LABELS, METRIC, TIME, VALUE
 from ottla.pipeline.jobs.alerting.rules import Rule
-from ottla.pipeline.jobs.alerting.series import Series
+from ottla.pipeline.jobs.alerting.series_state import SeriesState
 from ottla.pipeline.spark import pandas_of_any_age
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _AT = "_at_ms"
 
 
 @dataclass(frozen=True)
-class Judging:
+class AlertEvaluator:
     """What series are judged by."""
 
     pipeline: str
@@ -58,7 +58,7 @@ class Judging:
 
             pairs = [pair for frame in frames for pair in zip(frame[_AT], frame[VALUE], strict=True)]
             until_ms = state.getCurrentWatermarkMs()
-            series = Series.of(state.get[0]) if state.exists else Series()
+            series = SeriesState.of(state.get[0]) if state.exists else SeriesState()
             rows, due_ms = self.step(series, str(key[0]), str(key[1]), pairs, until_ms)
             if series.is_empty:
                 state.remove()
@@ -73,7 +73,12 @@ class Judging:
         return judge
 
     def step(
-        self, series: Series, metric: str, labels: str, samples: Sequence[tuple[int, float]], until_ms: int
+        self,
+        series: SeriesState,
+        metric: str,
+        labels: str,
+        samples: Sequence[tuple[int, float]],
+        until_ms: int,
     ) -> tuple[list[dict[str, Any]], int | None]:
         """Take samples into a series; return alerts up to a time, and when to look at it again. Pure."""
         named: dict[str, str] = json.loads(labels)
@@ -82,8 +87,8 @@ class Judging:
         # In order: a sum of floats depends on it, and a batch that is done again has to come out the same.
         for at_ms, value in sorted(samples):
             series.add(own, self.forget_ms, int(at_ms), float(value))
-        news = series.advance(own, self.forget_ms, until_ms)
-        rows = [alert_record(self.pipeline, rules.get(each.rule), each, metric, named) for each in news]
+        event = series.advance(own, self.forget_ms, until_ms)
+        rows = [alert_record(self.pipeline, rules.get(each.rule), each, metric, named) for each in event]
         return rows, series.due(own, self.forget_ms)
 
 

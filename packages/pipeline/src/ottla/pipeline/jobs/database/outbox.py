@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from ottla.pipeline.jobs.database.connecting import DatabaseFailed, column_of
+from ottla.pipeline.jobs.database.connection import DatabaseFailed, column_of
 from ottla.pipeline.jobs.database.record import Record
 from ottla.pipeline.jobs.database.row_values import bytes_of, text_of, timestamp_ms
 from ottla.pipeline.jobs.declaration import Mistake, Names, Table
@@ -59,7 +59,7 @@ class Outbox(Table):
             yield self.sent
 
 
-class Waiting:
+class PendingEvents:
     """Asks an outbox for what waits, and says what was sent."""
 
     def __init__(self, declared: Outbox, table: sa.Table) -> None:

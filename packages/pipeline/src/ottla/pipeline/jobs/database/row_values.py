@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-Place = tuple[Any, ...]
+Position = tuple[Any, ...]
 """The values of the columns that a table is followed by."""
 
 
@@ -75,12 +75,12 @@ def timestamp_ms(value: Any) -> int | None:
     return None
 
 
-def place_json(place: Place) -> list[Any]:
+def position_json(position: Position) -> list[Any]:
     """Return a place as JSON; `place_from` makes the same of it."""
-    return [_tagged(value) for value in place]
+    return [_tagged(value) for value in position]
 
 
-def place_from(found: Sequence[Any]) -> Place:
+def position_from(found: Sequence[Any]) -> Position:
     """Return the place that was written."""
     return tuple(_untagged(value) for value in found)
 

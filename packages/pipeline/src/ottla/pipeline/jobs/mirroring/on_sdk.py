@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ottla.consumer import Consumer, OffsetOutOfRange
 from ottla.pipeline.errors import DataLoss
-from ottla.pipeline.jobs.mirroring.copier import Copier, copier
-from ottla.pipeline.jobs.mirroring.copying import COLUMNS, OriginalLost
-from ottla.pipeline.jobs.mirroring.session import Session, session
+from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, session
+from ottla.pipeline.jobs.mirroring.partition_copy import COLUMNS, OriginalLost
+from ottla.pipeline.jobs.mirroring.record_copier import RecordCopier, open_copier
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def mirror_on_sdk(mirror: Mirror, run: Run) -> None:
 async def _mirror(mirror: Mirror, run: Run) -> None:
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(session(mirror))
-        consumer = await stack.enter_async_context(Consumer(config=opened.sides.source_config()))
-        writing = copier(opened.sides, opened.mapping, opened.target)
+        consumer = await stack.enter_async_context(Consumer(config=opened.clusters.source_config()))
+        writing = open_copier(opened.clusters, opened.mapping, opened.target)
         await SdkMirror(mirror, run, opened, consumer, await stack.enter_async_context(writing)).copy_all()
 
 
@@ -48,7 +48,7 @@ class SdkMirror:
     """Copies round by round: what was fetched is written, with what became of its offsets."""
 
     def __init__(
-        self, mirror: Mirror, run: Run, opened: Session, consumer: Consumer, writing: Copier
+        self, mirror: Mirror, run: Run, opened: MirrorSession, consumer: Consumer, writing: RecordCopier
     ) -> None:
         self._mirror = mirror
         self._run = run

@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING
 
 from ottla.client.blocking import LoopThread
-from ottla.pipeline.jobs.mirroring.copier import fence
-from ottla.pipeline.jobs.mirroring.session import Session, session
+from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, session
+from ottla.pipeline.jobs.mirroring.record_copier import fence
 from ottla.pipeline.jobs.mirroring.spark_task import Task, write_as
 from ottla.protocol.topics import TopicPartition
 
@@ -23,40 +23,42 @@ _FENCES_AT_ONCE = 8
 
 def mirror_on_spark(mirror: Mirror, run: Run) -> None:
     """Copy batch by batch: tasks write, and the driver looks after topics and groups."""
-    desk = LoopThread(lambda: session(mirror), name=f"mirror {mirror.name}")
-    opened = desk.start()
+    session_thread = LoopThread(lambda: session(mirror), name=f"mirror {mirror.name}")
+    opened = session_thread.start()
     try:
-        driver = Driver(mirror, run, opened, desk)
+        driver = Driver(mirror, run, opened, session_thread)
         run.stream(driver.frame(), driver.copy)
         # Groups go on in the source while there is nothing to copy.
-        run.wait(lambda: desk.call(opened.move_groups))
-        desk.call(lambda: opened.move_groups(now=True))
+        run.wait(lambda: session_thread.call(opened.move_groups))
+        session_thread.call(lambda: opened.move_groups(now=True))
     finally:
-        desk.close()
+        session_thread.close()
 
 
 class Driver:
     """What the driver does between batches."""
 
-    def __init__(self, mirror: Mirror, run: Run, opened: Session, desk: LoopThread[Session]) -> None:
+    def __init__(
+        self, mirror: Mirror, run: Run, opened: MirrorSession, session_thread: LoopThread[MirrorSession]
+    ) -> None:
         self._mirror = mirror
         self._run = run
         self._session = opened
-        self._desk = desk
+        self._session_thread = session_thread
         self._partitions: list[TopicPartition] = []
 
     def frame(self) -> DataFrame:
         """Return the stream of records: of a new checkpoint from where the mapping is."""
-        self._desk.call(self._refresh)
-        if self._session.sides.transactional:
-            self._desk.call(self._fence)
-            self._desk.call(self._session.catch_up)
+        self._session_thread.call(self._refresh)
+        if self._session.clusters.transactional:
+            self._session_thread.call(self._fence)
+            self._session_thread.call(self._session.catch_up)
         options = {
             "includeHeaders": "true",
-            "kafka.isolation.level": self._session.sides.source_config().isolation_level,
+            "kafka.isolation.level": self._session.clusters.source_config().isolation_level,
         }
         if self._mirror.source.pattern is not None:
-            ignored = self._session.sides.ignored
+            ignored = self._session.clusters.ignored
             options["subscribePattern"] = self._mirror.pattern_without(ignored)
         if self._partitions:
             options["startingOffsets"] = self._starting()
@@ -64,15 +66,15 @@ class Driver:
 
     def copy(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Copy a batch; return how many records were not there yet."""
-        self._desk.call(self._refresh)
+        self._session_thread.call(self._refresh)
         copied = write_as(self._task(), batch, self._run.state("mirror.copied"))
-        self._desk.call(self._session.catch_up)
+        self._session_thread.call(self._session.catch_up)
         return {"copied": copied}
 
     def _task(self) -> Task:
         opened = self._session
         known = opened.mapping.part(self._partitions)
-        return Task(opened.sides, known, opened.reader.next_offset)
+        return Task(opened.clusters, known, opened.reader.next_offset)
 
     def _starting(self) -> str:
         found: dict[str, dict[str, int]] = {}
@@ -89,11 +91,11 @@ class Driver:
 
     async def _fence(self) -> None:
         """End the transactions of tasks that were killed: readers of the mapping wait for them."""
-        sides, room = self._session.sides, asyncio.Semaphore(_FENCES_AT_ONCE)
+        clusters, room = self._session.clusters, asyncio.Semaphore(_FENCES_AT_ONCE)
 
         async def end(partition: TopicPartition) -> None:
             async with room:
-                await fence(sides.producer_config(str(partition)))
+                await fence(clusters.producer_config(str(partition)))
 
         try:
             async with asyncio.TaskGroup() as ending:

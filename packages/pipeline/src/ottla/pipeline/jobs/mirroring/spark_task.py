@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.client.admin import Admin
-from ottla.pipeline.jobs.mirroring.arriving import arriving
-from ottla.pipeline.jobs.mirroring.copier import Copier, copier
-from ottla.pipeline.jobs.mirroring.copying import by_partition
-from ottla.pipeline.jobs.mirroring.mapping import OffsetMapping
-from ottla.pipeline.jobs.mirroring.mapping_topic import mapping_reader
-from ottla.pipeline.jobs.mirroring.sides import Sides
-from ottla.pipeline.jobs.state import StateFile
+from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
+from ottla.pipeline.jobs.mirroring.offset_mapping import OffsetMapping
+from ottla.pipeline.jobs.mirroring.offset_mapping_topic import mapping_reader
+from ottla.pipeline.jobs.mirroring.partition_copy import by_partition
+from ottla.pipeline.jobs.mirroring.record_copier import RecordCopier, open_copier
+from ottla.pipeline.jobs.mirroring.thread_iteration import iterate_in_thread
+from ottla.pipeline.jobs.state_files import StateFile
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -33,36 +33,36 @@ if TYPE_CHECKING:
 class Task:
     """What a task has to know: it goes to workers of Spark."""
 
-    sides: Sides
+    clusters: ClusterPair
     known: OffsetMapping
     """What the mapping had of these partitions up to `next_offset`."""
     next_offset: int
 
     async def copy(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Copy rows; return how many were not there yet. Raises what `Copier.open` and `Copier.copy` do."""
+        """Copy rows; return how many the copies did not have yet. Raises what `RecordCopier` raises."""
         copied = 0
         async with AsyncExitStack() as stack:
-            client = self.sides.target_client()
+            client = self.clusters.target_client()
             target = await stack.enter_async_context(Admin(client.bootstrap_servers, client))
-            copiers: dict[TopicPartition, Copier] = {}
-            async for rows in arriving(batches):
+            copiers: dict[TopicPartition, RecordCopier] = {}
+            async for rows in iterate_in_thread(batches):
                 for partition, some in by_partition(rows).items():
-                    if partition.topic in self.sides.ignored:
+                    if partition.topic in self.clusters.ignored:
                         continue
                     if partition not in copiers:
                         copiers[partition] = await self._open(stack, target, partition)
                     copied += await copiers[partition].copy(some)
         return copied
 
-    async def _open(self, stack: AsyncExitStack, target: Admin, partition: TopicPartition) -> Copier:
+    async def _open(self, stack: AsyncExitStack, target: Admin, partition: TopicPartition) -> RecordCopier:
         """Go on with a partition, where another attempt of this task may have left it.
 
         The producer comes first: from then on nobody else can write to the copy, where there are
         transactions, and what the mapping says stays so.
         """
         known = self.known.part([partition])
-        found = await stack.enter_async_context(copier(self.sides, known, target, str(partition)))
-        reading = mapping_reader(self.sides.target_client(), target, self.sides.mapping_topic)
+        found = await stack.enter_async_context(open_copier(self.clusters, known, target, str(partition)))
+        reading = mapping_reader(self.clusters.target_client(), target, self.clusters.mapping_topic)
         reader = await stack.enter_async_context(reading)
         reader.begin(self.next_offset)
         await reader.read_into(known)

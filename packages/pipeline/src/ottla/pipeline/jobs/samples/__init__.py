@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Protocol
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.kinds import UnknownKind
+from ottla.pipeline.jobs.job_kinds import UnknownKind
 
 
 class Sample(Protocol):

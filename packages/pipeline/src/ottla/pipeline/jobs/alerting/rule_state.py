@@ -1,0 +1,166 @@
+"""What each rule remembers of a series, and what it says as time goes on. Pure.
+
+Time is that of samples. What is said up to a time does not depend on how samples came in pieces: a watch
+takes them in whatever order, and looks at a moment only when no sample from before can come any more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ottla.pipeline.jobs.alerting.alert_state import AlertEvent, AlertState
+from ottla.pipeline.jobs.alerting.rules import Rule
+from ottla.pipeline.jobs.alerting.windows import Verdict, Window, judge
+
+
+@dataclass(slots=True)
+class SampleSpans:
+    """When there were samples: spans of time, and between them silence of at least some length."""
+
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, at_ms: int, silence_ms: int) -> None:
+        """Take in a sample. Spans that are nearer to each other than a silence become one."""
+        at = bisect_left(self.spans, (at_ms, at_ms))
+        self.spans.insert(at, (at_ms, at_ms))
+        for left in (at, at - 1):
+            if 0 <= left < len(self.spans) - 1:
+                (first, end), (begin, last) = self.spans[left : left + 2]
+                if begin - end < silence_ms:
+                    self.spans[left : left + 2] = [(first, max(end, last))]
+
+    def silence(self, silence_ms: int, until_ms: int) -> tuple[int, int | None] | None:
+        """Return the first silence that has lasted long enough: its begin, and its end if there was one."""
+        if not self.spans or self.spans[0][1] + silence_ms > until_ms:
+            return None
+        again = self.spans[1][0] if len(self.spans) > 1 else None
+        return self.spans[0][1], None if again is None or again > until_ms else again
+
+    def due(self, silence_ms: int) -> int | None:
+        """Return when it has to be looked at next, if nothing comes."""
+        return self.spans[0][1] + silence_ms if self.spans else None
+
+
+@dataclass(slots=True)
+class WindowRuleState:
+    """Windows of a series: those that may still get samples, and what was seen of those before."""
+
+    open: dict[int, Window] = field(default_factory=dict)
+    """By their begin."""
+    wrong: list[int] = field(default_factory=list)
+    """When windows began that were wrong, as far back as it matters."""
+    history: list[tuple[int, float]] = field(default_factory=list)
+    """What anomalies are found among: begins and values."""
+    bell: AlertState = field(default_factory=AlertState)
+
+    def add(self, rule: Rule, at_ms: int, value: float) -> None:
+        """Take in a sample."""
+        begin = at_ms - at_ms % rule.window_ms
+        if begin in self.open:
+            self.open[begin].add(at_ms, value)
+        else:
+            self.open[begin] = Window.of(at_ms, value)
+
+    def advance(self, rule: Rule, until_ms: int) -> Iterator[AlertEvent]:
+        """Judge windows that are over; yield what is to be said."""
+        for begin in sorted(each for each in self.open if each + rule.window_ms <= until_ms):
+            value = self.open.pop(begin).taken(rule.take)
+            event = self._say(rule, begin, value, self._judge(rule, begin, value))
+            if event is not None:
+                yield event
+
+    def _judge(self, rule: Rule, begin: int, value: float) -> Verdict:
+        if rule.anomaly is None:
+            return judge(rule, value, ())
+        from_ms = begin - rule.anomaly.history * 1_000
+        self.history = [each for each in self.history if each[0] >= from_ms]
+        verdict = judge(rule, value, [each for _, each in self.history])
+        self.history.append((begin, value))
+        return verdict
+
+    def _say(self, rule: Rule, begin: int, value: float, verdict: Verdict) -> AlertEvent | None:
+        """Begin, repeat or end an alert. Windows without samples do none of it: they say nothing."""
+        needed, out_of = rule.needed
+        from_ms = begin - (out_of - 1) * rule.window_ms
+        self.wrong = [each for each in self.wrong if each >= from_ms]
+        if verdict.is_wrong:
+            self.wrong.append(begin)
+        end = begin + rule.window_ms
+        if verdict.is_wrong and (len(self.wrong) >= needed or self.bell.is_firing):
+            return self.bell.fire(rule.name, end, self.wrong[0], verdict.why, value, repeat_ms(rule))
+        return None if len(self.wrong) >= needed else self.bell.end(rule.name, end, verdict.why, value)
+
+    def forget(self, rule: Rule, at_ms: int) -> AlertEvent | None:
+        """Forget what was seen; windows that are open stay."""
+        self.wrong, self.history = [], []
+        return self.bell.end(rule.name, at_ms, "the series is gone")
+
+    def due(self, rule: Rule) -> int | None:
+        """Return when it has to be looked at next, if nothing comes."""
+        return min(self.open) + rule.window_ms if self.open else None
+
+
+@dataclass(slots=True)
+class SilenceRuleState:
+    """Whether a series says anything."""
+
+    heard: SampleSpans = field(default_factory=SampleSpans)
+    bell: AlertState = field(default_factory=AlertState)
+
+    def add(self, rule: Rule, at_ms: int, value: float) -> None:
+        """Take in a sample."""
+        self.heard.add(at_ms, _missing_ms(rule))
+
+    def advance(self, rule: Rule, until_ms: int) -> Iterator[AlertEvent]:
+        """Yield silences that begin, go on and end."""
+        while (silence := self.heard.silence(_missing_ms(rule), until_ms)) is not None:
+            begin, end = silence
+            yield from self._fire(rule, begin, until_ms if end is None else end - 1)
+            if end is None:
+                return
+            self.heard.spans.pop(0)
+            ended = self.bell.end(rule.name, end, "there are samples again")
+            if ended is not None:
+                yield ended
+
+    def _fire(self, rule: Rule, begin: int, until_ms: int) -> Iterator[AlertEvent]:
+        at_ms = begin + _missing_ms(rule)
+        while True:
+            event = self.bell.fire(
+                rule.name, at_ms, begin, f"no sample for {rule.missing:g} s", None, repeat_ms(rule)
+            )
+            if event is not None:
+                yield event
+            again = self._again(rule)
+            if again is None or again > until_ms:
+                return
+            at_ms = again
+
+    def _again(self, rule: Rule) -> int | None:
+        every = repeat_ms(rule)
+        return None if every is None or self.bell.alarm is None else self.bell.alarm.sent_ms + every
+
+    def forget(self, rule: Rule, at_ms: int) -> AlertEvent | None:
+        """Forget the silence that has lasted longest; samples after it stay."""
+        self.heard.spans = [each for each in self.heard.spans if each[0] >= at_ms]
+        return self.bell.end(rule.name, at_ms, "the series is gone")
+
+    def due(self, rule: Rule) -> int | None:
+        """Return when it has to be looked at next, if nothing comes."""
+        if not self.bell.is_firing:
+            return self.heard.due(_missing_ms(rule))
+        again = self.heard.spans[1][0] if len(self.heard.spans) > 1 else None
+        known = [each for each in (again, self._again(rule)) if each is not None]
+        return min(known, default=None)
+
+
+def repeat_ms(rule: Rule) -> int | None:
+    """Return how often an alert that goes on is sent again."""
+    return None if rule.repeat is None else max(1, round(rule.repeat * 1_000))
+
+
+def _missing_ms(rule: Rule) -> int:
+    assert rule.missing is not None, "only rules about silence have such a watch"
+    return max(1, round(rule.missing * 1_000))

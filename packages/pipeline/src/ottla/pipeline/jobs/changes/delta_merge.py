@@ -1,0 +1,122 @@
+"""The newest change of each row, and its merge into a Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from ottla.pipeline.jobs.changes.change_reader import DELETED, ROW, SAID
+from ottla.pipeline.jobs.delta_table import need_delta
+from ottla.pipeline.jobs.lake import Lake
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+    from pyspark.sql import DataFrame
+
+    from ottla.pipeline.jobs.state_files import BatchKey
+
+_TAG = "ottla-batch"
+_COUNTED = {
+    "inserted": "num_target_rows_inserted",
+    "updated": "num_target_rows_updated",
+    "deleted": "num_target_rows_deleted",
+}
+_LOOKED_AT = 1_000
+"""Commits that are searched for that of a batch: others may have written to the table since."""
+
+
+class Merged(Lake):
+    """A Delta table that follows a change log."""
+
+    format: Literal["delta"] = "delta"
+    compact_every: int = Field(default=50, ge=0)
+    """After so many batches small files become large ones; 0: never."""
+
+    def merge(self, changes: pa.Table, keys: Sequence[str], key: BatchKey) -> dict[str, int]:
+        """Apply changes, at most one of each row, once over all replays; return how many rows were what."""
+        if self.is_done(key):
+            return self.counts_of(key)
+        table = self._made(changes)
+        if not changes.num_rows:
+            return counted({})
+        counts = counted(_merge(table, changes, keys, self._remembers(key)))
+        if self.compact_every and key.id % self.compact_every == self.compact_every - 1:
+            table.optimize.compact()
+        return counts
+
+    def counts_of(self, key: BatchKey) -> dict[str, int]:
+        """Return what a batch did that is in the table already; zeros where that was long ago."""
+        table = self.delta()
+        for commit in table.history(_LOOKED_AT) if table is not None else ():
+            if commit.get(_TAG) == str(key):
+                return counted(commit.get("operationMetrics", {}))
+        return counted({})
+
+    def _made(self, changes: pa.Table) -> DeltaTable:
+        """Return the table, made empty if there is none yet."""
+        schema = changes.drop_columns([DELETED]).schema
+        return self.delta() or need_delta().DeltaTable.create(
+            self.path, schema, mode="ignore", partition_by=self.partition_by or None
+        )
+
+    def _remembers(self, key: BatchKey) -> CommitProperties:
+        library = need_delta()
+        return library.CommitProperties(
+            custom_metadata={_TAG: str(key)}, app_transactions=[library.Transaction(key.app, key.id)]
+        )
+
+
+def newest(records: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the last change of each row: the columns of the row, and DELETED.
+
+    Within a partition offsets say what is last. Where a row has changes in several partitions, as after a
+    topic was given more of them, the times of records do.
+    """
+    from pyspark.sql import functions
+
+    place = ("timestamp", "topic", "partition")
+    changes = records.select(functions.explode(SAID).alias("_what"), *place, "offset")
+    row = functions.col("_what")[ROW]
+    named = {f"_key_{at}": row[name] for at, name in enumerate(keys)}
+    what = functions.struct(functions.col("_what.*"), *place).alias("_what")
+    in_partition = (
+        changes.select(*(column.alias(name) for name, column in named.items()), what, *place[1:], "offset")
+        .groupBy(*named, "topic", "partition")
+        .agg(functions.max_by("_what", "offset").alias("_what"))
+    )
+    order = functions.struct(*(functions.col("_what")[name] for name in place))
+    last = in_partition.groupBy(*named).agg(functions.max_by("_what", order).alias("_what"))
+    return last.select(f"_what.{ROW}.*", f"_what.{DELETED}")
+
+
+def _merge(
+    table: DeltaTable, changes: pa.Table, keys: Sequence[str], properties: CommitProperties
+) -> dict[str, Any]:
+    """Merge; a column that the table does not have yet is added to it."""
+    columns = [name for name in changes.column_names if name != DELETED]
+    same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in keys)
+    values = {_quoted(name): f"s.{_quoted(name)}" for name in columns}
+    merger = table.merge(
+        changes, predicate=same, source_alias="s", target_alias="t", merge_schema=True,
+        # The changes are in memory: from them it is known which files can have none of the rows.
+        streamed_exec=False, commit_properties=properties,
+    )  # fmt: skip
+    done: dict[str, Any] = (
+        merger.when_matched_delete(predicate=f"s.{DELETED}")
+        .when_matched_update(updates=values)
+        .when_not_matched_insert(updates=values, predicate=f"NOT s.{DELETED}")
+        .execute()
+    )
+    return done
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def counted(metrics: dict[str, Any]) -> dict[str, int]:
+    """Return how many rows a merge inserted, updated and deleted."""
+    return {name: int(metrics.get(metric) or 0) for name, metric in _COUNTED.items()}

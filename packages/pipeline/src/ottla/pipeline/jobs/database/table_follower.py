@@ -1,0 +1,211 @@
+"""A table that grows: its new rows become records, in the order of the columns that it is followed by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from ottla.pipeline.jobs.database.connection import DatabaseFailed, column_of
+from ottla.pipeline.jobs.database.gaps import SeenNumbers
+from ottla.pipeline.jobs.database.record import Record
+from ottla.pipeline.jobs.database.row_values import (
+    Position,
+    key_of,
+    position_from,
+    position_json,
+    row_json,
+    text_of,
+    timestamp_ms,
+)
+from ottla.pipeline.jobs.declaration import Mistake, Names, Seconds, Table
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+
+class FollowedTable(Table):
+    """A table whose new rows become records."""
+
+    table: str = Field(examples=["orders"], min_length=1)
+    """A table or a view; `schema.table` names one of a schema."""
+    topic: str | None = None
+    """Where its rows go; the table's name where nothing is said."""
+    follow: Names = Field(examples=[["id"]], min_length=1)
+    """Columns that only grow: a whole number, or a time and then a number or text that is unique."""
+    key: Names = Field(default_factory=list)
+    """The columns of records' keys; where nothing is said the last of `follow`."""
+    columns: Names = Field(default_factory=list)
+    """The columns of records' values; all where nothing is said."""
+    where: str | None = None
+    """A condition in the database's own words: rows for which it is not true are left out."""
+    timestamp: str | None = None
+    """A column with the time of records."""
+    overlap: int = Field(default=1_000, ge=0)
+    """How far below the last number numbers that were left out are looked for: see `gaps`."""
+    delay: Seconds | None = None
+    """How old a time has to be, where a table is followed by one: what began earlier may commit later. Five
+    seconds where nothing is said."""
+    rows_per_batch: int = Field(default=1_000, ge=1)
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield what cannot be; paths are within this table."""
+        if len(set(self.follow)) < len(self.follow):
+            yield Mistake(("follow",), "names a column twice")
+
+    @property
+    def to_topic(self) -> str:
+        """Where rows go."""
+        return self.topic or self.table.rpartition(".")[2]
+
+
+USUAL_DELAY_S = 5.0
+
+
+class Follower:
+    """Asks a table for rows that are new, and knows how far it is.
+
+    Raises DatabaseFailed for columns by which rows would be lost.
+    """
+
+    def __init__(self, declared: FollowedTable, table: sa.Table, saved: Mapping[str, Any]) -> None:
+        self._declared = declared
+        self._table = table
+        self._follow = [column_of(table, name) for name in declared.follow]
+        chosen = declared.columns or list(table.c.keys())
+        self._chosen = [column_of(table, name).name for name in chosen]
+        self._keys = [column_of(table, name).name for name in declared.key or declared.follow[-1:]]
+        self._overlap = declared.overlap if self._is_numbered() else 0
+        self._refuse_other_columns(saved)
+        self._position: Position | None = position_from(saved["place"]) if "place" in saved else None
+        self._gaps: tuple[int, ...] = tuple(saved.get("holes", ()))
+        if declared.timestamp:
+            column_of(table, declared.timestamp)
+        self._delay_s = self._chosen_delay_s()
+        self._refuse_time_alone()
+
+    def state(self) -> dict[str, Any]:
+        """Return how far it is, as JSON."""
+        if self._position is None:
+            return {}
+        position = {"follow": list(self._declared.follow), "place": position_json(self._position)}
+        return position | ({"holes": list(self._gaps)} if self._gaps else {})
+
+    def statement(self, now: datetime) -> sa.Select[Any]:
+        """Return what asks for the next rows."""
+        import sqlalchemy as sa
+
+        found = sa.select(self._table).order_by(*self._follow).limit(self._declared.rows_per_batch)
+        return found.where(*self._conditions(now))
+
+    def left(self, now: datetime) -> sa.Select[Any]:
+        """Return what asks how many rows there are to come."""
+        import sqlalchemy as sa
+
+        return sa.select(sa.func.count()).select_from(self._table).where(*self._conditions(now))
+
+    def records(self, rows: Sequence[Mapping[str, Any]], prefix: str) -> list[Record]:
+        """Return rows as records; ids begin with `prefix`."""
+        return [self._record(row, prefix) for row in rows]
+
+    def advance(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take it that rows are done."""
+        if not rows:
+            return
+        positions = [self._position_of(row) for row in rows]
+        if self._overlap:
+            before = SeenNumbers(self._position[0] if self._position else None, self._gaps)
+            after = before.after((each[0] for each in positions), self._overlap)
+            self._position, self._gaps = (after.last,), after.gaps
+        else:
+            self._position = positions[-1]
+
+    def _conditions(self, now: datetime) -> Iterator[sa.ColumnElement[bool] | sa.TextClause]:
+        import sqlalchemy as sa
+
+        if self._position is not None:
+            later = _later(self._follow, self._position)
+            yield sa.or_(later, self._follow[0].in_(self._gaps)) if self._gaps else later
+        if self._delay_s is not None:
+            yield self._follow[0] <= self._settled(now, self._delay_s)
+        if self._declared.where is not None:
+            yield sa.text(f"({self._declared.where})")
+
+    def _chosen_delay_s(self) -> float | None:
+        declared = self._declared
+        if _type(self._follow[0]) is datetime:
+            return USUAL_DELAY_S if declared.delay is None else declared.delay
+        if declared.delay is not None:
+            raise DatabaseFailed(
+                f"table {self._table.fullname!r} has a delay, and {declared.follow[0]!r}, by which it is "
+                "followed, is no time: leave delay out; for numbers there is overlap"
+            )
+        return None
+
+    def _refuse_other_columns(self, saved: Mapping[str, Any]) -> None:
+        """Refuse a place that is one in other columns: rows would be compared with what they do not have."""
+        now = self._declared.follow
+        before = saved.get("follow", now)
+        if before != now or len(saved.get("place", now)) != len(now):
+            were = before if before != now else "other columns"
+            raise DatabaseFailed(
+                f"table {self._table.fullname!r} is followed by {now}, and its place in the checkpoint is "
+                f"one in {were}: write follow as it was, or give the pipeline another checkpoint, with which "
+                "it sends all rows once more"
+            )
+
+    def _refuse_time_alone(self) -> None:
+        last = self._follow[-1]
+        if _type(last) in (datetime, date):
+            raise DatabaseFailed(
+                f"table {self._table.fullname!r} is followed by the time {last.name!r} alone, and rows of "
+                f"the same time could be lost: add a column that is unique, follow = ['{last.name}', 'id']"
+            )
+
+    def _settled(self, now: datetime, delay_s: float) -> datetime:
+        until = now - timedelta(seconds=delay_s)
+        return until if getattr(self._follow[0].type, "timezone", False) else until.replace(tzinfo=None)
+
+    def _record(self, row: Mapping[str, Any], prefix: str) -> Record:
+        position = "/".join(text_of(value) for value in self._position_of(row))
+        when = timestamp_ms(row[self._declared.timestamp]) if self._declared.timestamp else None
+        value = row_json({name: row[name] for name in self._chosen})
+        return Record(self._declared.to_topic, key_of(row, self._keys), value, f"{prefix}/{position}", when)
+
+    def _position_of(self, row: Mapping[str, Any]) -> Position:
+        position = tuple(row[column.name] for column in self._follow)
+        if None in position:
+            raise DatabaseFailed(
+                f"table {self._table.fullname!r} has a row with null in {self._declared.follow}, by which it "
+                "is followed: leave such rows out with where, or follow other columns"
+            )
+        return position
+
+    def _is_numbered(self) -> bool:
+        return len(self._follow) == 1 and _type(self._follow[0]) is int
+
+
+def _type(column: sa.Column[Any]) -> type | None:
+    """Return what values of a column are in Python; None for types that SQLAlchemy cannot say it of."""
+    try:
+        return column.type.python_type
+    except NotImplementedError:
+        return None
+
+
+def _later(columns: Sequence[sa.Column[Any]], position: Position) -> sa.ColumnElement[bool]:
+    """Return the condition that rows are behind a place, written out: not all databases compare tuples."""
+    import sqlalchemy as sa
+
+    first, value = columns[0], position[0]
+    greater: sa.ColumnElement[bool] = first > value
+    if len(columns) == 1:
+        return greater
+    return sa.or_(greater, sa.and_(first == value, _later(columns[1:], position[1:])))
+
+
+def now_utc() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)

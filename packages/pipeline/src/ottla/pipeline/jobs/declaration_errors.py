@@ -1,0 +1,138 @@
+"""What is wrong with a declaration, in words for whoever wrote it. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.declaration_lines import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """Something wrong, and what of the declaration it is about."""
+
+    path: Path
+    message: str
+
+    @property
+    def where(self) -> str:
+        """The path as TOML writes it: source.topics, rules[1].limit."""
+        parts = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path]
+        return "".join(parts).removeprefix(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A mistake, and the line of the file where it is."""
+
+    line: int
+    mistake: Mistake
+
+    def __str__(self) -> str:
+        where = f"{self.mistake.where}: " if self.mistake.path else ""
+        return f"line {self.line}: {where}{self.mistake.message}"
+
+
+class DeclarationError(PipelineError, ValueError):
+    """A file that declares no pipeline as it is, with all that is wrong with it."""
+
+    def __init__(self, file: str, located: list[Located]) -> None:
+        super().__init__("\n".join(f"{file}: {each}" for each in located))
+        self.file = file
+        self.located = located
+
+
+def mistakes_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Mistake]:
+    """Yield what pydantic found, in our words."""
+    for found in error.errors(include_url=False):
+        path: Path = tuple(found["loc"])
+        yield Mistake(path, _said(found, path, model))
+
+
+def _said(found: Mapping[str, Any], path: Path, model: type[BaseModel]) -> str:
+    kind, limits = found["type"], found.get("ctx", {})
+    if kind == "missing":
+        return f"is missing{_example(model, path)}"
+    if kind == "extra_forbidden":
+        return f"there is no such setting{_near(model, path)}"
+    if kind in _WANTED:
+        return f"must be {_WANTED[kind]}, not {_shown(found['input'])}"
+    if kind in _LIMITS:
+        words, name = _LIMITS[kind]
+        return f"must be {words} {limits[name]:g}, not {_shown(found['input'])}"
+    if kind == "literal_error":
+        return f"must be one of {limits['expected']}, not {_shown(found['input'])}"
+    if kind in ("too_short", "string_too_short"):
+        return "must not be empty"
+    if kind == "string_pattern_mismatch":
+        return f"must be letters, digits, '.', '_' and '-', not {_shown(found['input'])}"
+    return str(found["msg"]).removeprefix("Value error, ")
+
+
+_WANTED = {
+    "string_type": "text",
+    "int_type": "a whole number", "int_parsing": "a whole number", "int_from_float": "a whole number",
+    "float_type": "a number", "float_parsing": "a number",
+    "bool_type": "true or false", "bool_parsing": "true or false",
+    "list_type": "a list", "dict_type": "a table",
+    "model_type": "a table", "model_attributes_type": "a table", "callable_type": "a function",
+}  # fmt: skip
+
+_LIMITS = {
+    "greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"), "less_than_equal": ("at most", "le"),
+}  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "a table" if isinstance(value, Mapping) else repr(value)
+
+
+def _example(model: type[BaseModel], path: Path) -> str:
+    field = _fields(model, path[:-1]).get(str(path[-1]))
+    if field is None or not field.examples:
+        return ""
+    return f": {path[-1]} = {_toml(field.examples[0])}"
+
+
+def _toml(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _near(model: type[BaseModel], path: Path) -> str:
+    known = sorted(_fields(model, path[:-1]))
+    near = difflib.get_close_matches(str(path[-1]), known, 1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; there are {', '.join(known)}" if known else ""
+
+
+def _fields(model: type[BaseModel], path: Path) -> dict[str, Any]:
+    """Return the fields of the table that a path leads to; none where it leads to no table of ours."""
+    found: type[BaseModel] | None = model
+    for step in path:
+        if isinstance(step, int):
+            continue  # an item of a list has the fields that the list's items have
+        field = found.model_fields.get(step) if found is not None else None
+        found = _table_in(field.annotation) if field is not None else None
+    return dict(found.model_fields) if found is not None else {}
+
+
+def _table_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        found = _table_in(inner)
+        if found is not None:
+            return found
+    return None

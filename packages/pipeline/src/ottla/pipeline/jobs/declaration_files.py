@@ -1,0 +1,140 @@
+"""From a file to a job, or to all that is wrong with the file."""
+
+from __future__ import annotations
+
+import runpy
+import tomllib
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.declaration import Job, relative_to
+from ottla.pipeline.jobs.declaration_errors import DeclarationError, Located, Mistake, mistakes_of
+from ottla.pipeline.jobs.declaration_lines import Lines, PythonLines, TomlLines
+from ottla.pipeline.jobs.job_kinds import UnknownKind, job_class, kinds
+
+VARIABLE = "pipeline"
+"""What a Python file calls its declaration."""
+
+
+def read_job(file: Path) -> Job:
+    """Return the pipeline that a file declares. Raises DeclarationError with all mistakes and their lines."""
+    if file.suffix not in (".toml", ".py"):
+        raise _error(file, 1, Mistake((), "a pipeline is declared in a .toml or a .py file"))
+    text = _text(file)
+    with relative_to(file.resolve().parent):
+        return _read_toml(file, text) if file.suffix == ".toml" else _read_python(file, text)
+
+
+def declares(file: Path) -> bool:
+    """Whether a file looks like a declaration: other TOML and Python files may lie beside them.
+
+    These may be written in whatever way. Raises PipelineError for a file that cannot be read at all.
+    """
+    lines = _text(file, errors="replace").splitlines()
+    if file.suffix == ".toml":
+        return any(line.replace(" ", "").startswith("kind=") for line in lines)
+    return any(line.startswith((f"{VARIABLE} =", f"{VARIABLE}:")) for line in lines)
+
+
+def _text(file: Path, errors: str = "strict") -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors=errors)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineError(f"{file} cannot be read: {error}") from None
+
+
+def _read_toml(file: Path, text: str) -> Job:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _error(file, _broken_at(text), Mistake((), f"this is no TOML: {error}")) from None
+    return _job(file, values, TomlLines(text))
+
+
+def _broken_at(text: str) -> int:
+    """Return the line up to which a file can be parsed, and no further."""
+    lines = text.splitlines()
+    whole = 0
+    for end in range(1, len(lines) + 1):
+        try:
+            tomllib.loads("\n".join(lines[:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        whole = end
+    return min(whole + 1, max(len(lines), 1))
+
+
+def _read_python(file: Path, text: str) -> Job:
+    try:
+        lines = PythonLines(text, VARIABLE)
+    except SyntaxError as error:
+        raise _error(file, error.lineno or 1, Mistake((), f"this is no Python: {error.msg}")) from None
+    try:
+        found = runpy.run_path(str(file)).get(VARIABLE)
+    except ValidationError as error:
+        _refuse(file, mistakes_of(error, BaseModel), _around(lines, _raised_at(error, file)))
+        raise
+    except Exception as error:  # whatever a file may raise: it is its author who has to know where
+        said = Mistake((), f"{type(error).__name__}: {error}")
+        raise _error(file, _raised_at(error, file), said) from error
+    if isinstance(found, Job):
+        _refuse(file, found.inspect(), lines)
+        return found
+    if not isinstance(found, Mapping):
+        raise _error(file, lines.of(()), Mistake((), f"the file has to say {VARIABLE} = {{...}}"))
+    return _job(file, found, lines)
+
+
+def _raised_at(error: BaseException, file: Path) -> int:
+    places = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
+    return places[-1] or 1 if places else 1
+
+
+class _OneLine:
+    """Lines of a table that a file makes by itself: that of the call."""
+
+    def __init__(self, line: int) -> None:
+        self._line = line
+
+    def of(self, path: tuple[str | int, ...]) -> int:
+        return self._line
+
+
+def _around(lines: Lines, raised_at: int) -> Lines:
+    """Return the lines of what was called: those of the declaration, if it is that which was refused."""
+    return lines if lines.of(()) == raised_at else _OneLine(raised_at)
+
+
+def _job(file: Path, values: Mapping[str, Any], lines: Lines) -> Job:
+    cls = _class_of(file, values, lines)
+    try:
+        job = cls.model_validate(dict(values))
+    except ValidationError as error:
+        _refuse(file, mistakes_of(error, cls), lines)
+        raise
+    _refuse(file, job.inspect(), lines)
+    return job
+
+
+def _class_of(file: Path, values: Mapping[str, Any], lines: Lines) -> type[Job]:
+    if "kind" not in values:
+        raise _error(file, 1, Mistake(("kind",), f"is missing: one of {', '.join(kinds())}"))
+    try:
+        return job_class(values["kind"])
+    except UnknownKind as error:
+        raise _error(file, lines.of(("kind",)), Mistake(("kind",), str(error))) from None
+
+
+def _refuse(file: Path, mistakes: Iterable[Mistake], lines: Lines) -> None:
+    located = [Located(lines.of(each.path), each) for each in mistakes]
+    if located:
+        raise DeclarationError(str(file), sorted(located, key=lambda each: each.line))
+
+
+def _error(file: Path, line: int, *mistakes: Mistake) -> DeclarationError:
+    return DeclarationError(str(file), [Located(line, each) for each in mistakes])

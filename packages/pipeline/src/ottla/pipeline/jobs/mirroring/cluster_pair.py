@@ -1,0 +1,60 @@
+"""The two clusters of a mirror, as everyone who copies has to know them; workers of Spark too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ottla.client.config import ClientConfig
+from ottla.consumer import ConsumerConfig
+from ottla.pipeline.jobs.mirroring.offset_mapping_topic import client_of, reading
+from ottla.producer import ProducerConfig
+from ottla.protocol.topics import TopicPartition
+
+_AT_MOST = str(16 * 1024 * 1024)
+"""Of one record: whatever the original took, the copy is asked to take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPair:
+    """How to reach both clusters, and what is where in the target."""
+
+    mirror: str
+    source: Mapping[str, str]
+    """Kafka's settings for a consumer."""
+    target: Mapping[str, str]
+    """Kafka's settings for a producer."""
+    mapping_topic: str
+    rename: str = "{topic}"
+    transactional: bool = False
+    """Whether records and what becomes of their offsets are written in transactions."""
+    ignored: frozenset[str] = field(default_factory=frozenset)
+    """Topics that match, and are not copied all the same."""
+
+    def copy_name(self, topic: str) -> str:
+        """Return the name of the copy of a topic."""
+        return self.rename.replace("{topic}", topic)
+
+    def copy_of(self, partition: TopicPartition) -> TopicPartition:
+        """Return the partition that a partition is copied to."""
+        return TopicPartition(self.copy_name(partition.topic), partition.partition)
+
+    def source_config(self) -> ConsumerConfig:
+        """Return how the source is read: only what was committed, and without a group."""
+        given = {"isolation.level": "read_committed"} | dict(self.source)
+        return ConsumerConfig.from_properties(given, auto_offset_reset="none", group_id=None)
+
+    def target_client(self) -> ClientConfig:
+        """Return how to reach the target."""
+        return client_of(self.target)
+
+    def copies_config(self) -> ConsumerConfig:
+        """Return how copies are read."""
+        return reading(self.target_client())
+
+    def producer_config(self, part: str | None = None) -> ProducerConfig:
+        """Return how copies are written: in order and once, maybe in transactions of a part of the mirror."""
+        own = {"enable.idempotence": "true", "acks": "all"}
+        given = {"compression.type": "zstd", "max.request.size": _AT_MOST} | dict(self.target) | own
+        name = f"ottla-mirror-{self.mirror}" if part is None else f"ottla-mirror-{self.mirror}-{part}"
+        return ProducerConfig.from_properties(given, transactional_id=name if self.transactional else None)

@@ -1,0 +1,203 @@
+"""A mirror's open connections, and what it knows of both clusters: what both engines do besides copying."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ottla.client.admin import EARLIEST, LATEST, Admin
+from ottla.client.cluster import NoSuchTopic, Topic
+from ottla.client.config import ClientConfig
+from ottla.pipeline.errors import NotSupported
+from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
+from ottla.pipeline.jobs.mirroring.offset_mapping import Found, MappingWriter, OffsetMapping, Origin
+from ottla.pipeline.jobs.mirroring.offset_mapping_topic import (
+    MappingReader,
+    make_mapping_topic,
+    mapping_reader,
+)
+from ottla.pipeline.jobs.mirroring.offset_spans import Span
+from ottla.pipeline.jobs.mirroring.record_copier import fence
+from ottla.pipeline.jobs.mirroring.replication_cycles import ReplicationCycle, circular_topics, origins_of
+from ottla.pipeline.jobs.mirroring.topics_and_groups import cluster_id, make_copy, move_groups, wanted_topics
+from ottla.producer import Producer
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.pipeline.jobs.mirror import Mirror
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class MirrorSession:
+    """Made by `session`."""
+
+    mirror: Mirror
+    clusters: ClusterPair
+    source: Admin
+    target: Admin
+    reader: MappingReader
+    """Of the mapping in the target; `mapping` has what it read."""
+    mapping: OffsetMapping
+    producer: Producer
+    source_id: str
+    target_id: str
+    stack: AsyncExitStack
+    """Closes what is opened later."""
+
+    def __post_init__(self) -> None:
+        self._writer = MappingWriter(self.mapping, self.clusters.mapping_topic, self.producer)
+        self._made: dict[str, int] = {}
+        self._groups_moved_s = time.monotonic()
+        self._is_new = not self.mapping.spans
+        self._beyond = OffsetMapping("")
+        self._source_reader: MappingReader | None = None
+
+    async def partitions(self) -> list[TopicPartition]:
+        """Return the partitions to copy; their copies are there, and each has a place in the mapping.
+
+        Raises ReplicationCycle, NoSuchTopic.
+        """
+        topics = await self._without_cycles(
+            await wanted_topics(self.source, self.mirror.source.topics, self.mirror.wants)
+        )
+        for each in topics:
+            if self._made.get(each.name) != len(each.partitions):
+                name = self.clusters.copy_name(each.name)
+                await make_copy(self.source, self.target, name, each, self.clusters.mapping_topic)
+                self._made[each.name] = len(each.partitions)
+        found = [TopicPartition(each.name, number) for each in topics for number in sorted(each.partitions)]
+        await self._begin([each for each in found if self.mapping.last(each) is None])
+        return found
+
+    async def catch_up(self) -> None:
+        """Take what others wrote to the mapping, and let go of what is too much."""
+        await self.reader.read_into(self.mapping)
+        await self.thin_out()
+
+    async def thin_out(self) -> None:
+        """Let go of older spans where there are too many."""
+        await self._writer.thin_out()
+
+    async def move_groups(self, *, now: bool = False) -> None:
+        """Bring groups up to date in the target, if it is time, or `now`."""
+        groups = self.mirror.groups
+        if groups is None or not (now or time.monotonic() - self._groups_moved_s >= groups.every):
+            return
+        await move_groups(self.source, self.target, groups.pattern, self.mapping.spans, self.clusters.copy_of)
+        self._groups_moved_s = time.monotonic()
+
+    # --- what goes round
+
+    async def _without_cycles(self, topics: list[Topic]) -> list[Topic]:
+        """Say that topics are copied, and return those that may be."""
+        topics = self._without(topics, await self._circular(topics))
+        if new := await self._announce(topics):
+            # A mirror back may have begun at the same time: both have said so, and one at least sees it now.
+            found = await self._circular(topics)
+            taken_back = {self.clusters.copy_name(each) for each in found}
+            await self._writer.set_origins({name: None for name in new if name in taken_back})
+            topics = self._without(topics, found)
+        return topics
+
+    async def _circular(self, topics: Iterable[Topic]) -> dict[str, Origin]:
+        known = await self._origins_in_source()
+        return circular_topics([each.name for each in topics], known, self.target_id)
+
+    def _without(self, topics: list[Topic], found: dict[str, Origin]) -> list[Topic]:
+        for name, origin in found.items():
+            if self.mirror.source.topics:
+                raise ReplicationCycle(name, origin.mirror)
+            if name not in self.clusters.ignored:
+                log.warning(
+                    "%s is a copy of a topic of the target (mirror %s): left out", name, origin.mirror
+                )
+        self.clusters = replace(self.clusters, ignored=self.clusters.ignored | found.keys())
+        return [each for each in topics if each.name not in self.clusters.ignored]
+
+    async def _announce(self, topics: Iterable[Topic]) -> list[str]:
+        """Write in the target where copies come from; return those of which that was not known."""
+        copies = {each.name: self.clusters.copy_name(each.name) for each in topics}
+        wanted = origins_of(copies, await self._origins_in_source(), self.mirror.name, self.source_id)
+        new = {copy: origin for copy, origin in wanted.items() if self.mapping.origins.get(copy) != origin}
+        await self._writer.set_origins(new)
+        return list(new)
+
+    async def _origins_in_source(self) -> dict[str, Origin]:
+        """Return which topics of the source are copies themselves."""
+        if self.source_id == self.target_id:
+            await self.reader.read_into(self.mapping)
+            return self.mapping.origins
+        if self._source_reader is None:
+            try:
+                await self.source.topics.describe(self.clusters.mapping_topic)
+            except NoSuchTopic:
+                return {}
+            reading = mapping_reader(
+                self.clusters.source_config().client, self.source, self.clusters.mapping_topic
+            )
+            self._source_reader = await self.stack.enter_async_context(reading)
+            self._source_reader.begin()
+        await self._source_reader.read_into(self._beyond)
+        return self._beyond.origins
+
+    # --- where partitions begin
+
+    async def _begin(self, new: list[TopicPartition]) -> None:
+        """Keep where partitions begin, before anything of them is copied.
+
+        Those that appear later are copied from their beginning: somebody wrote to them while we looked away.
+        """
+        is_first, self._is_new = self._is_new, False
+        if not new:
+            return
+        edge = LATEST if is_first and self.mirror.source.starting_offsets == "latest" else EARLIEST
+        starts = await self.source.offsets.find(dict.fromkeys(new, edge), read_committed=True)
+        ends = await self.target.offsets.find(dict.fromkeys(map(self.clusters.copy_of, new), LATEST))
+        first: Found = [(each, Span(starts[each], ends[self.clusters.copy_of(each)], 0)) for each in new]
+        names = {each.topic: self.clusters.copy_name(each.topic) for each in new}
+        await self._writer.add(names, first, {})
+
+
+@asynccontextmanager
+async def session(mirror: Mirror) -> AsyncIterator[MirrorSession]:
+    """Connect to both clusters, and read how far the mirror is. Raises NotSupported, ReplicationCycle."""
+    clusters = await _chosen(mirror)
+    async with AsyncExitStack() as stack:
+        source = await stack.enter_async_context(_admin(clusters.source_config().client))
+        target = await stack.enter_async_context(_admin(clusters.target_client()))
+        await make_mapping_topic(target, clusters.mapping_topic)
+        reading = mapping_reader(clusters.target_client(), target, clusters.mapping_topic)
+        reader = await stack.enter_async_context(reading)
+        mapping = OffsetMapping(mirror.name)
+        reader.begin()
+        await reader.read_into(mapping)
+        plain = replace(clusters, transactional=False).producer_config()
+        producer = await stack.enter_async_context(Producer(config=plain))
+        ids = await cluster_id(source), await cluster_id(target)
+        yield MirrorSession(mirror, clusters, source, target, reader, mapping, producer, *ids, stack)
+
+
+async def _chosen(mirror: Mirror) -> ClusterPair:
+    """Return the sides, with transactions where they are wanted and there; those of former runs are ended."""
+    clusters = mirror.clusters()
+    if mirror.delivery == "dedupe":
+        return clusters
+    wanted = replace(clusters, transactional=True)
+    if await fence(wanted.producer_config()):
+        return wanted
+    if mirror.delivery == "exactly-once":
+        raise NotSupported(
+            "the target lets this mirror make no transactions, and delivery=exactly-once is made of them. "
+            "delivery=dedupe looks at what is in the copies when it begins, and writes no record twice either"
+        )
+    return clusters
+
+
+def _admin(client: ClientConfig) -> Admin:
+    return Admin(client.bootstrap_servers, client)

@@ -1,0 +1,225 @@
+"""Writes rows to copies, and what becomes of their offsets: each record once, whenever it is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from ottla.client.admin import LATEST, Admin
+from ottla.client.errors import UnsupportedByBroker
+from ottla.consumer import Consumer
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
+from ottla.pipeline.jobs.mirroring.offset_mapping import Found, MappingWriter, OffsetMapping
+from ottla.pipeline.jobs.mirroring.offset_mapping_topic import READ_TIMEOUT_S
+from ottla.pipeline.jobs.mirroring.partition_copy import (
+    COLUMNS,
+    ForeignRecords,
+    OriginalLost,
+    PartitionCopy,
+    RecoveredCopy,
+    by_partition,
+    recover_copy,
+    with_partition,
+)
+from ottla.producer import Producer, ProducerConfig, ProducerLost
+from ottla.protocol.errors import (
+    InvalidProducerEpoch,
+    ProducerFenced,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedVersion,
+)
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+_WAIT_MS = 500.0
+
+Part = tuple[TopicPartition, PartitionCopy, "pa.RecordBatch"]
+
+
+class MirrorFenced(PipelineError):
+    """Somebody else writes as this mirror."""
+
+    def __init__(self, name: str | None) -> None:
+        super().__init__(
+            f"another mirror began to write as {name!r}, and this one may not any more: two mirrors of the "
+            "same name must not run at once"
+        )
+
+
+class RecordCopier:
+    """Copies rows of partitions that it opened. Made by `open_copier`."""
+
+    def __init__(
+        self, clusters: ClusterPair, producer: Producer, mapping: OffsetMapping, target: Admin
+    ) -> None:
+        self.copies: dict[TopicPartition, PartitionCopy] = {}
+        self._clusters = clusters
+        self._producer = producer
+        self._mapping = mapping
+        self._writer = MappingWriter(mapping, clusters.mapping_topic, producer)
+        self._target = target
+
+    # --- opening
+
+    async def open(self, partitions: Iterable[TopicPartition]) -> None:
+        """Find out how partitions go on, and hold what was begun before against the originals.
+
+        Raises CopyLost, OriginalLost, ForeignRecords.
+        """
+        new = [each for each in partitions if each not in self.copies]
+        ends = await self._target.offsets.find({self._clusters.copy_of(each): LATEST for each in new})
+        for each in new:
+            copy = self._clusters.copy_of(each)
+            recovered = recover_copy(copy, self._mapping.spans[each], self._mapping.sure(each), ends[copy])
+            await self._check(each, recovered)
+            if recovered.changed or recovered.gone:
+                async with self._transaction():
+                    await self._writer.correct(each, copy.topic, recovered.changed, recovered.gone)
+            self.copies[each] = PartitionCopy(copy, recovered.next_source, recovered.end)
+
+    async def _check(self, original: TopicPartition, recovered: RecoveredCopy) -> None:
+        if recovered.first_target == recovered.end:
+            return
+        async with Consumer(config=self._clusters.copies_config()) as copies:
+            theirs = await _all(copies, recovered.copy, recovered.first_target, recovered.next_target)
+            strange = await _first(copies, recovered.copy, recovered.next_target, recovered.end)
+        if strange is not None:
+            raise ForeignRecords(recovered.copy, strange)
+        if theirs is None:
+            return
+        async with Consumer(config=self._clusters.source_config()) as originals:
+            end = (await originals.end_offsets([original]))[original]
+            if end < recovered.next_source:
+                raise OriginalLost(original, end, recovered.next_source)
+            ours = await _all(originals, original, recovered.first_source, recovered.next_source)
+        if ours is not None:
+            recovered.check(theirs, ours)
+
+    # --- copying
+
+    async def copy(self, rows: pa.RecordBatch) -> int:
+        """Write rows that are not copied yet; return how many were, once all is acknowledged.
+
+        Raises ForeignRecords, MirrorFenced, and what else keeps records from being written.
+        """
+        parts = list(self._parts(rows))
+        if not parts:
+            return 0
+        with _taken_over(self._producer):
+            async with self._transaction():
+                if not self._clusters.transactional:
+                    await self._plan(parts)
+                spans = await self._write(parts)
+                if self._clusters.transactional:
+                    await self._writer.add(self._names(parts), spans, {})
+        return sum(some.num_rows for _, _, some in parts)
+
+    def _parts(self, rows: pa.RecordBatch) -> Iterator[Part]:
+        for partition, some in by_partition(rows).items():
+            if partition.topic in self._clusters.ignored:
+                continue
+            left = self.copies[partition].left(some)
+            if left.num_rows:
+                yield partition, self.copies[partition], left
+
+    async def _plan(self, parts: list[Part]) -> None:
+        # Before the records: what is written of them is known then by where the copies end.
+        spans = [(partition, span) for partition, copy, rows in parts for span in copy.planned(rows)]
+        sure = {partition: copy.next_target for partition, copy, _ in parts}
+        await self._writer.add(self._names(parts), spans, sure)
+
+    async def _write(self, parts: list[Part]) -> Found:
+        sent = []
+        for _, copy, rows in parts:
+            records = with_partition(rows, copy.copy.partition)
+            sent.append(await self._producer.send_arrow(copy.copy.topic, records))
+        spans: Found = []
+        for (partition, copy, rows), written in zip(parts, sent, strict=True):
+            await written
+            first, last = written[0].offset, written[len(written) - 1].offset
+            found = copy.written(rows, first, last, as_planned=not self._clusters.transactional)
+            spans += [(partition, span) for span in found]
+        return spans
+
+    def _names(self, parts: list[Part]) -> dict[str, str]:
+        return {partition.topic: copy.copy.topic for partition, copy, _ in parts}
+
+    def _transaction(self) -> AbstractAsyncContextManager[object]:
+        return self._producer.transaction() if self._clusters.transactional else nullcontext()
+
+
+@asynccontextmanager
+async def open_copier(
+    clusters: ClusterPair, mapping: OffsetMapping, target: Admin, part: str | None = None
+) -> AsyncIterator[RecordCopier]:
+    """Open a copier; in transactions, all earlier ones of this mirror, or part of it, can write no more."""
+    async with Producer(config=clusters.producer_config(part)) as producer:
+        yield RecordCopier(clusters, producer, mapping, target)
+
+
+@contextmanager
+def _taken_over(producer: Producer) -> Iterator[None]:
+    try:
+        yield
+    except (ProducerFenced, InvalidProducerEpoch, ProducerLost) as error:
+        raise MirrorFenced(producer.config.transactional_id) from error
+
+
+async def fence(config: ProducerConfig) -> bool:
+    """End what earlier producers of this name left open; return whether it may make transactions."""
+    try:
+        async with Producer(config=config):
+            return True
+    except (UnsupportedByBroker, UnsupportedVersion, TransactionalIdAuthorizationFailed) as error:
+        log.info("no transactions: %s", error)
+        return False
+
+
+# --- reading what is there
+
+
+async def _all(consumer: Consumer, partition: TopicPartition, begin: int, end: int) -> pa.RecordBatch | None:
+    """Return the records between two offsets that are there still; None where there are none."""
+    import pyarrow as pa
+
+    found: list[pa.RecordBatch] = []
+    async with asyncio.timeout(READ_TIMEOUT_S):
+        await _go_to(consumer, partition, begin)
+        while await consumer.position(partition) < end:
+            found.append(await _some(consumer, partition, end))
+    found = [rows for rows in found if rows.num_rows]
+    return pa.concat_batches(found) if found else None
+
+
+async def _first(consumer: Consumer, partition: TopicPartition, begin: int, end: int) -> int | None:
+    """Return the offset of the first record between two offsets."""
+    async with asyncio.timeout(READ_TIMEOUT_S):
+        await _go_to(consumer, partition, begin)
+        while await consumer.position(partition) < end:
+            rows = await _some(consumer, partition, end)
+            if rows.num_rows:
+                return int(rows.column("offset")[0].as_py())
+    return None
+
+
+async def _go_to(consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+    consumer.assign([partition])
+    first = (await consumer.beginning_offsets([partition]))[partition]
+    consumer.seek(partition, max(offset, first))
+
+
+async def _some(consumer: Consumer, partition: TopicPartition, end: int) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
+    rows = await consumer.fetch_arrow(
+        timeout_ms=_WAIT_MS, columns=("offset", *COLUMNS), until={partition: end}
+    )
+    return rows.filter(pc.less(rows.column("offset"), end))

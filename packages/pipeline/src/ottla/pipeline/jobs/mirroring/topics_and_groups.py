@@ -1,0 +1,147 @@
+"""What the two clusters of a mirror have: topics, and groups."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+from ottla.client.admin import LATEST, TOPIC, Admin
+from ottla.client.cluster import NoSuchTopic, Topic
+from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.mirroring.offset_spans import Spans
+from ottla.protocol.errors import GroupIdNotFound, NonEmptyGroup, TopicAlreadyExists
+from ottla.protocol.topics import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_OWN = (
+    "message.timestamp.type", "min.insync.replicas", "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas", "remote.storage.enable",
+)  # fmt: skip
+"""Settings that the copy does not take over: times stay as they are, and the others are of one cluster."""
+_LARGEST = "max.message.bytes"
+_LOOKS = 100
+_LOOK_EVERY_S = 0.1
+
+
+async def wanted_topics(source: Admin, names: Iterable[str], wants: Callable[[str], bool]) -> list[Topic]:
+    """Return the topics of these names; without any, all that are wanted, but internal ones.
+
+    Raises NoSuchTopic for a name that there is not.
+    """
+    if names := list(names):
+        return [await source.topics.describe(name) for name in names]
+    return [each for each in await source.topics.list() if wants(each.name)]
+
+
+async def cluster_id(admin: Admin) -> str:
+    """Return what tells a cluster from others: its id, or the addresses of its brokers if it has none."""
+    found = await admin.brokers.describe()
+    return found.cluster_id or ",".join(sorted(f"{each.host}:{each.port}" for each in found.brokers))
+
+
+async def make_copy(source: Admin, target: Admin, name: str, original: Topic, known_by: str) -> None:
+    """Make a copy's topic, or give it the partitions that its original has.
+
+    A new one has the settings of the original, as far as the target has them: those that the topic `known_by`
+    has there. Raises PipelineError for one that would not keep the times of records.
+    """
+    partitions = len(original.partitions)
+    for _ in range(_LOOKS):
+        try:
+            there = await target.topics.describe(name)
+            if len(there.partitions) < partitions:
+                await target.topics.add_partitions(name, partitions)
+            return await _refuse_other_times(target, name)
+        except NoSuchTopic:
+            configs = await _settings(source, target, original.name, known_by)
+        with suppress(TopicAlreadyExists):
+            await target.topics.create(name, partitions=partitions, configs=configs)
+            return None
+        # Somebody was faster: brokers make a topic for whoever waits for it, with partitions as they please.
+        # They may say that it exists a moment before they say what it is.
+        await asyncio.sleep(_LOOK_EVERY_S)
+    raise NoSuchTopic(name)
+
+
+async def _settings(source: Admin, target: Admin, topic: str, known_by: str) -> dict[str, str]:
+    """Return the settings of a new copy: what the original was given, where the target knows it.
+
+    And how large records may be, also where that is what the brokers of the source say.
+    """
+    known = {each.name for each in await target.configs.describe(TOPIC, known_by)}
+    entries = [each for each in await source.configs.describe(TOPIC, topic) if each.value is not None]
+    given = {
+        each.name: str(each.value)
+        for each in entries
+        if (each.source == "topic" or each.name == _LARGEST) and each.name not in _OWN
+    }
+    unknown = given.keys() - known
+    if unknown:
+        log.warning("settings of %s that the target does not know: %s", topic, ", ".join(sorted(unknown)))
+    return {name: value for name, value in given.items() if name not in unknown} | {
+        "message.timestamp.type": "CreateTime"
+    }
+
+
+async def _refuse_other_times(target: Admin, topic: str) -> None:
+    entries = {each.name: each.value for each in await target.configs.describe(TOPIC, topic)}
+    if entries.get("message.timestamp.type") == "LogAppendTime":
+        raise PipelineError(
+            f"topic {topic!r} of the target has message.timestamp.type=LogAppendTime, and would not keep the "
+            "times of records; set it to CreateTime, or copy to another topic (rename)"
+        )
+
+
+async def move_groups(
+    source: Admin,
+    target: Admin,
+    pattern: str,
+    mapping: Mapping[TopicPartition, Spans],
+    copy_of: Callable[[TopicPartition], TopicPartition],
+) -> int:
+    """Commit for groups in the target what their places in the source became; return for how many.
+
+    A group that has members in the target is left alone, and none is ever set back there: it has moved over.
+    None goes beyond the end of a copy: what the mapping has planned there may not be written yet.
+    """
+    moved = 0
+    for group in await source.groups.list():
+        if group.protocol_type in ("consumer", "") and re.fullmatch(pattern, group.name):
+            places = {each.partition: each.offset for each in await source.groups.offsets(group.name)}
+            moved += await _move_group(target, group.name, translated(places, mapping, copy_of))
+    return moved
+
+
+def translated(
+    places: Mapping[TopicPartition, int],
+    mapping: Mapping[TopicPartition, Spans],
+    copy_of: Callable[[TopicPartition], TopicPartition],
+) -> dict[TopicPartition, int]:
+    """Return the places in copies for places in originals, where there is a copy."""
+    found = {each: spans.translate(places[each]) for each, spans in mapping.items() if each in places}
+    return {copy_of(each): offset for each, offset in found.items() if offset is not None}
+
+
+def not_beyond(
+    places: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return places, none of them behind the end of its partition."""
+    return {each: min(offset, ends[each]) for each, offset in places.items()}
+
+
+async def _move_group(target: Admin, group: str, wanted: Mapping[TopicPartition, int]) -> bool:
+    try:
+        wanted = not_beyond(wanted, await target.offsets.find(dict.fromkeys(wanted, LATEST)))
+        known = await target.groups.offsets(group, wanted) if wanted else []
+        there = {each.partition: each.offset for each in known}
+        ahead = {each: offset for each, offset in wanted.items() if there.get(each, -1) < offset}
+        if ahead:
+            await target.groups.commit(group, ahead)
+    except (NonEmptyGroup, GroupIdNotFound) as error:
+        log.debug("group %s stays as it is in the target: %s", group, error)
+        return False
+    return bool(ahead)

@@ -1,0 +1,104 @@
+"""The data source `ottla-log`, as Spark sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+
+from ottla.pipeline.errors import NotSupported
+from ottla.pipeline.options import Options
+from ottla.pipeline.segments.byte_ranges import (
+    WORTH_A_TASK,
+    ByteRange,
+    byte_ranges,
+    cut,
+    most_in_task,
+    packed,
+)
+from ottla.pipeline.segments.config import SegmentsConfig
+from ottla.pipeline.segments.read_plan import plan
+from ottla.pipeline.segments.readable_logs import ReadableLogs
+from ottla.pipeline.segments.segment_reading import read
+from ottla.pipeline.source.batch_reader import FilterPushdown
+from ottla.pipeline.source.filter_pushdown import Narrowed, push
+from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked, ddl
+from ottla.pipeline.values import value_format
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass
+class Task(InputPartition):
+    """What one task reads."""
+
+    byte_ranges: tuple[ByteRange, ...]
+
+
+class SegmentsReader(DataSourceReader):
+    """Reads segments once, from where to where the options say."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._config = SegmentsConfig.of(options)
+        self._schema = checked(schema, self._config.value, include_headers=self._config.include_headers)
+        self._narrowed = Narrowed()
+        self.pushFilters = FilterPushdown(self._push)
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._narrowed, left = push(filters)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what the tasks read."""
+        return [Task(each) for each in tasks(self._config, self._narrowed)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        if not isinstance(partition, Task):
+            return  # Spark's stand-in where there is nothing to read
+        rows = Rows(arrow_schema(self._schema), self._config.value)
+        yield from read(partition.byte_ranges, rows, fail_on_data_loss=self._config.fail_on_data_loss)
+
+
+def tasks(config: SegmentsConfig, narrowed: Narrowed) -> list[tuple[ByteRange, ...]]:
+    """Return what each task reads. Raises OptionError, DataLoss, CorruptSegment, SegmentsChanged."""
+    logs = ReadableLogs(config)
+    ranges = plan(logs, config, narrowed)
+    whole = [found for each in ranges for found in byte_ranges(logs[each.partition], each)]
+    most = most_in_task(
+        sum(len(byte_range) for byte_range, _ in whole), config.most_bytes, config.min_partitions
+    )
+    pieces = [piece for byte_range, segment in whole for piece in cut(byte_range, segment, most)]
+    return packed(pieces, min(most, WORTH_A_TASK))
+
+
+class OttlaLogDataSource(DataSource):
+    """Log segments on disk, without a broker: `format("ottla-log")`.
+
+    The columns are those of `ottla`.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format`."""
+        return "ottla-log"
+
+    def schema(self) -> str:
+        """Return the columns."""
+        options = Options(self.options)
+        return ddl(value_format(options), include_headers=options.flag("includeHeaders", default=False))
+
+    def reader(self, schema: StructType) -> SegmentsReader:
+        """Return what reads a batch."""
+        return SegmentsReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802 - Spark's name
+        """Raise NotSupported: what is closed does not grow."""
+        raise NotSupported('segments are a batch, spark.read; streams come of a broker: format("ottla")')

@@ -1,0 +1,213 @@
+"""Which partitions and segments there are under paths."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.segments.errors import SegmentsChanged
+from ottla.pipeline.source.config import TopicSelection
+from ottla.protocol.storage import CorruptStorage
+from ottla.protocol.storage.checkpoints import (
+    HIGH_WATERMARKS_FILE,
+    LOG_START_OFFSETS_FILE,
+    decode_offset_checkpoint,
+)
+from ottla.protocol.storage.segments import (
+    SWAP_SUFFIX,
+    DirectoryKind,
+    SegmentFile,
+    file_name,
+    parse_directory_name,
+    parse_file_name,
+)
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_TRIES = 20
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A `.log` file. `end_offset` is where the next one begins; None: this one is active, it may grow."""
+
+    folder: Path
+    base_offset: int
+    end_offset: int | None
+    size: int
+    grows: bool = False
+    """Whether there may be more in the file by now."""
+
+    def path(self, kind: SegmentFile = SegmentFile.LOG) -> Path:
+        """Return the path of one of the segment's files; only the log is always there."""
+        return self.folder / file_name(self.base_offset, kind)
+
+
+@dataclass(frozen=True)
+class PartitionFolder:
+    """The directory of a partition: all of its segments, in order, the active one last."""
+
+    partition: TopicPartition
+    folder: Path
+    every: tuple[Segment, ...]
+    chosen: frozenset[int] | None = None
+    """Base offsets of the segments that paths name one by one; None: all."""
+
+    @property
+    def active(self) -> Segment:
+        """The segment that the broker appends to."""
+        return self.every[-1]
+
+    @cached_property
+    def closed(self) -> tuple[Segment, ...]:
+        """Segments that do not grow any more, as far as they were chosen."""
+        return tuple(each for each in self.every[:-1] if self.chooses(each))
+
+    def chooses(self, segment: Segment) -> bool:
+        """Whether paths name a segment."""
+        return self.chosen is None or segment.base_offset in self.chosen
+
+    @cached_property
+    def high_watermark(self) -> int | None:
+        """Up to where records are replicated, as far as the broker has noted it beside the partition."""
+        return _checkpoint(self.folder.parent / HIGH_WATERMARKS_FILE).get(self.partition)
+
+    @cached_property
+    def log_start(self) -> int:
+        """The first offset that was not deleted, where the broker has noted one."""
+        return _checkpoint(self.folder.parent / LOG_START_OFFSETS_FILE).get(self.partition, 0)
+
+
+def find(paths: Iterable[str], wanted: TopicSelection) -> dict[TopicPartition, PartitionFolder]:
+    """Return the partitions under paths: of log directories, partition directories or single segments.
+
+    Raises OptionError where a path has none, where a topic that is named is not there, and for a partition
+    that is in two places: those are replicas of each other, or parts that were not meant to be mixed.
+    """
+    found: dict[TopicPartition, PartitionFolder] = {}
+    for folder, chosen in _folders(paths).items():
+        partition = _partition(folder)
+        if partition is None or not _is_wanted(wanted, partition):
+            continue
+        if partition in found:
+            raise OptionError(
+                f"option 'path': {partition} is in {found[partition].folder} and in {folder}: name one"
+            )
+        found[partition] = PartitionFolder(partition, folder, _segments(folder), chosen)
+    _refuse_missing(wanted, found)
+    return found
+
+
+def _is_wanted(wanted: TopicSelection, partition: TopicPartition) -> bool:
+    if wanted.partitions:
+        return partition in wanted.partitions
+    if wanted.names is None and partition.topic in INTERNAL_TOPICS:
+        return False
+    return wanted.matches(partition.topic)
+
+
+def _refuse_missing(wanted: TopicSelection, found: Iterable[TopicPartition]) -> None:
+    missing = (wanted.names or frozenset()) - {each.topic for each in found}
+    if missing:
+        raise OptionError(f"option 'path' leads to no topic {', '.join(map(repr, sorted(missing)))}")
+
+
+def _folders(paths: Iterable[str]) -> dict[Path, frozenset[int] | None]:
+    """Return the folders of partitions, with the base offsets of segments where only those were named."""
+    found: dict[Path, frozenset[int] | None] = {}
+    for path in paths:
+        lookup = [Path(each).absolute() for each in sorted(glob.glob(path))] or [Path(path).absolute()]
+        before = len(found)
+        for place in lookup:
+            _add(found, place)
+        if len(found) == before and not any(each in found or each.parent in found for each in lookup):
+            raise OptionError(f"option 'path': there are no log segments in {path!r}")
+    return found
+
+
+def _add(found: dict[Path, frozenset[int] | None], place: Path) -> None:
+    name = parse_file_name(place.name)
+    if name is not None and place.is_file():
+        if name.kind is SegmentFile.LOG and not name.suffix:
+            chosen = found.get(place.parent, frozenset())
+            found[place.parent] = None if chosen is None else chosen | {name.base_offset}
+    elif place.is_dir():
+        # A log directory may have a name that could be a partition's, kafka-logs-1: what it holds tells.
+        inside = (
+            [place] if _has_segments(place) else sorted(each for each in place.iterdir() if each.is_dir())
+        )
+        found |= {each: None for each in inside if _partition(each) is not None and _has_segments(each)}
+
+
+def _has_segments(folder: Path) -> bool:
+    return any(_is_log(name) for name in os.listdir(folder))
+
+
+def _is_log(name: str) -> bool:
+    parsed = parse_file_name(name)
+    return parsed is not None and parsed.kind is SegmentFile.LOG
+
+
+def _partition(folder: Path) -> TopicPartition | None:
+    """Return whose folder this is; None for one that a broker deletes, moves or should not have."""
+    try:
+        parsed = parse_directory_name(folder.name)
+    except CorruptStorage:
+        return None
+    return parsed.topic_partition if parsed.kind is DirectoryKind.CURRENT else None
+
+
+def _segments(folder: Path) -> tuple[Segment, ...]:
+    """Return the segments of a partition. Raises SegmentsChanged where a broker does not come to an end."""
+    for _ in range(_TRIES):
+        found = _segments_now(folder)
+        if found is not None:
+            return tuple(_in_order(folder, found))
+        time.sleep(_PAUSE_S)
+    raise SegmentsChanged(
+        f"{folder} has segments that a compaction has not put in place yet. Where its broker was killed, "
+        "start it once, and it completes that"
+    )
+
+
+def _segments_now(folder: Path) -> dict[int, int] | None:
+    """Return base offsets and sizes; None while segments are being exchanged."""
+    found = {}
+    for each in os.listdir(folder):
+        name = parse_file_name(each)
+        if name is None or name.kind is not SegmentFile.LOG:
+            continue
+        if name.suffix == SWAP_SUFFIX:
+            return None
+        if not name.suffix:
+            try:
+                found[name.base_offset] = (folder / each).stat().st_size
+            except FileNotFoundError:
+                return None
+    return found or None
+
+
+def _in_order(folder: Path, sizes: dict[int, int]) -> Iterator[Segment]:
+    bases = sorted(sizes)
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        yield Segment(folder, base, following, sizes[base])
+
+
+def _checkpoint(path: Path) -> dict[TopicPartition, int]:
+    """Return the offsets of a checkpoint; none where there is no such file, as beside a copied partition."""
+    try:
+        return decode_offset_checkpoint(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except CorruptStorage as error:
+        log.warning("ignoring %s: %s", path, error)
+        return {}

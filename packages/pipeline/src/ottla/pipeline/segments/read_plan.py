@@ -1,0 +1,105 @@
+"""What is read of each partition: options and filters, held against what there is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from ottla.pipeline.errors import DataLoss, OptionError
+from ottla.pipeline.segments.config import SegmentsConfig
+from ottla.pipeline.segments.readable_logs import Found, ReadableLogs
+from ottla.pipeline.source.filter_pushdown import Narrowed
+from ottla.pipeline.source.offset_bounds import Bound, Edge
+from ottla.pipeline.source.offset_json import Offsets, written
+from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between
+from ottla.protocol.topics import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+def plan(logs: ReadableLogs, config: SegmentsConfig, narrowed: Narrowed) -> list[OffsetRange]:
+    """Return what is to be read of each partition. Raises OptionError, and DataLoss for what is not there."""
+    every = logs.partitions()
+    # Offsets are asked of all partitions and not of those alone that filters keep: options have to name all.
+    start = _not_before(logs, config, _first_offsets(logs, config, every))
+    end = _not_behind(logs, config, _last_offsets(logs, config.ending, every))
+    _refuse_backwards(config, start, end)
+    kept = frozenset(each for each in every if narrowed.keeps(each))
+    ranges = [narrowed.narrow(each) for each in ranges_between(start, end) if each.partition in kept]
+    return _since(logs, narrowed.since_ms, [each for each in ranges if len(each)])
+
+
+def _first_offsets(
+    logs: ReadableLogs, config: SegmentsConfig, partitions: Iterable[TopicPartition]
+) -> Offsets:
+    found = _resolve(logs, config.starting, partitions)
+    without = [each for each, offset in found.items() if offset is None]
+    if without and config.when_no_offset == "error":
+        raise OptionError(
+            f"option {config.starting.option!r}: {written(without)} has no record at or after that time in "
+            "what may be read of it; option startingOffsetsByTimestampStrategy=latest begins behind its last "
+            "record then"
+        )
+    return _or_end(logs, found)
+
+
+def _last_offsets(logs: ReadableLogs, ending: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
+    return _or_end(logs, _resolve(logs, ending, partitions))
+
+
+def _resolve(logs: ReadableLogs, bound: Bound, partitions: Iterable[TopicPartition]) -> Found:
+    """Return the offsets that a bound stands for; None where no record is late enough."""
+    needed = bound.needs(partitions)
+    found: Found = dict(bound.known())
+    for edge in Edge:
+        found |= logs.offsets(edge, [each for each, wanted in needed.items() if wanted is edge])
+    times = {each: wanted for each, wanted in needed.items() if not isinstance(wanted, Edge)}
+    return found | logs.by_time(times)
+
+
+def _or_end(logs: ReadableLogs, found: Mapping[TopicPartition, int | None]) -> Offsets:
+    return {each: logs[each].end if offset is None else offset for each, offset in found.items()}
+
+
+def _not_before(logs: ReadableLogs, config: SegmentsConfig, start: Offsets) -> Offsets:
+    for partition, offset in sorted(start.items()):
+        first = logs[partition].start
+        if offset < first:
+            _lost(config, f"{partition} begins at {first}, and is to be read from {offset}")
+    return {each: max(offset, logs[each].start) for each, offset in start.items()}
+
+
+def _not_behind(logs: ReadableLogs, config: SegmentsConfig, end: Offsets) -> Offsets:
+    for partition, offset in sorted(end.items()):
+        readable = logs[partition]
+        if offset > readable.end:
+            _lost(config, f"{partition} can be read up to {readable.end}{readable.why}, not up to {offset}")
+    return {each: min(offset, logs[each].end) for each, offset in end.items()}
+
+
+def _lost(config: SegmentsConfig, what: str) -> None:
+    if config.fail_on_data_loss:
+        raise DataLoss(what)
+    log.warning("%s; failOnDataLoss is false: going on", what)
+
+
+def _refuse_backwards(config: SegmentsConfig, start: Offsets, end: Offsets) -> None:
+    for partition in sorted(end):
+        if start[partition] > end[partition]:
+            raise OptionError(
+                f"{partition} is to be read from {start[partition]} (option {config.starting.option!r}), "
+                f"which is behind its end {end[partition]} (option {config.ending.option!r})"
+            )
+
+
+def _since(logs: ReadableLogs, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """Leave out what comes before the first record that is late enough."""
+    if since_ms is None or not ranges:
+        return ranges
+    found = logs.by_time({each.partition: since_ms for each in ranges})
+    late = ((each, found[each.partition]) for each in ranges)
+    return [
+        OffsetRange(each.partition, max(each.start, first), each.end)
+        for each, first in late
+        if first is not None and first < each.end
+    ]

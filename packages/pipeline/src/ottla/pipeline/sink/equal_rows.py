@@ -1,0 +1,55 @@
+"""How many equal rows of a task came before each. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Keys = np.ndarray[Any, Any]
+
+
+class EqualRowCounter:
+    """Counts keys, numbers of 64 bits: 8 bytes for each that was seen.
+
+    They are kept in sorted pieces; two of about the same length become one, so there are never many.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[Keys] = []
+
+    def of(self, keys: Keys) -> Keys:
+        """Return for each key how often it was there before, in earlier calls and in this one."""
+        import numpy as np
+
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        is_first = np.concatenate([np.ones(min(len(keys), 1), bool), ordered[1:] != ordered[:-1]])
+        starts = np.flatnonzero(is_first)
+        lengths = np.diff(np.append(starts, len(keys)))
+        earlier = np.repeat(self._earlier(ordered[starts]), lengths)
+        found = np.empty(len(keys), np.int64)
+        found[order] = np.arange(len(keys)) - np.repeat(starts, lengths) + earlier
+        self._add(ordered)
+        return found
+
+    def _earlier(self, keys: Keys) -> Keys:
+        """Return how often keys, in order and each once, were there in earlier calls."""
+        import numpy as np
+
+        found = np.zeros(len(keys), np.int64)
+        for piece in self._pieces:
+            tasks = np.searchsorted(piece, keys)
+            hits = np.flatnonzero(piece[np.minimum(tasks, len(piece) - 1)] == keys)
+            found[hits] += np.searchsorted(piece, keys[hits], "right") - tasks[hits]
+        return found
+
+    def _add(self, keys: Keys) -> None:
+        import numpy as np
+
+        while self._pieces and len(self._pieces[-1]) <= 2 * len(keys):
+            keys = np.concatenate([self._pieces.pop(), keys])
+            keys.sort(kind="stable")
+        if len(keys):
+            self._pieces.append(keys)

@@ -1,0 +1,185 @@
+"""What the exactly-once tasks of a process share: a thread, its connections, and what is known of markers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ottla.client.blocking import LoopThread
+from ottla.client.cluster import Cluster
+from ottla.client.errors import ClientError, UnsupportedByBroker
+from ottla.pipeline.errors import OptionError
+from ottla.pipeline.process_cache import ProcessCache
+from ottla.pipeline.sink.config import WAITING_TIMEOUT_MS, SinkConfig
+from ottla.pipeline.sink.errors import NoTransactions, TransactionFenced, WaitedTooLong
+from ottla.pipeline.sink.marker_topic import PARTITION, MarkerTopic
+from ottla.pipeline.sink.markers import Markers
+from ottla.pipeline.sink.task_identity import TaskIdentity
+from ottla.producer import PreparedTransaction, Producer, ProducerLost, end_prepared
+from ottla.producer.config import ProducerConfig
+from ottla.protocol.errors import (
+    InvalidProducerEpoch,
+    InvalidTransactionTimeout,
+    KafkaError,
+    ProducerFenced,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedVersion,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STOP_TIMEOUT_S = 10.0
+"""How long the end of a transaction that failed may take, its abort included."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTransaction:
+    """A transaction that a task has written, and that the driver is to end."""
+
+    transaction: PreparedTransaction
+    timeout_ms: int
+    """For so long after its beginning brokers keep it open."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    cluster: Cluster
+    markers: MarkerTopic
+
+
+class SinkClient:
+    """A thread with a cluster and its markers, for one configuration."""
+
+    def __init__(self, config: SinkConfig) -> None:
+        self.config = config
+        self._client = config.producer_config().client
+        self.thread: LoopThread[_Open] = LoopThread(self._opened, name="an exactly-once sink of Spark")
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """End the thread."""
+        self.thread.close(timeout_s)
+
+    def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the thread, and wait for what it returns."""
+        self.thread.start()
+        return self.thread.call(make)
+
+    def markers(self, query: str) -> Markers:
+        """Return the last markers of a query. Raises MarkersUnreadable."""
+        markers = self.thread.start().markers
+        return self.thread.call(lambda: markers.of(query))
+
+    def end(self, pending: Sequence[PendingTransaction], *, committed: bool) -> list[Exception]:
+        """End transactions that tasks have written: each of them, whatever becomes of the others.
+
+        Returns what went wrong: WaitedTooLong, and what else `end_prepared` raises.
+        """
+        cluster = self.thread.start().cluster
+
+        async def ended() -> list[Exception | None]:
+            # All at once: a coordinator that does not answer costs one timeout, and not one for each.
+            return await asyncio.gather(*(_ended(cluster, each, committed) for each in pending))
+
+        return [error for error in self.thread.call(ended) if error is not None]
+
+    @contextmanager
+    def producer(self, task: TaskIdentity, *, waits: bool = False) -> Iterator[Producer]:
+        """Open a producer that fences off all earlier ones of a place; what is not committed is aborted.
+
+        With `waits` its transactions get as much time as brokers allow by themselves.
+
+        Raises NoTransactions, OptionError for a timeout that brokers refuse, TransactionFenced.
+        """
+        transactional_id = task.transactional_id(self.config.transactional_id_prefix)
+        producer = self.call(lambda: self._begun(transactional_id, waits))
+        try:
+            yield producer
+        except (ProducerFenced, InvalidProducerEpoch, ProducerLost) as error:
+            raise TransactionFenced(transactional_id, producer.config.transaction_timeout_ms) from error
+        finally:
+            self._stop(producer)
+
+    async def _begun(self, transactional_id: str, waits: bool) -> Producer:
+        settings = self.config.producer_config(transactional_id)
+        patient = self.config.producer_config(transactional_id, timeout_ms=WAITING_TIMEOUT_MS)
+        if waits and patient != settings:
+            try:
+                return await _begun(patient)
+            except OptionError:  # these brokers were told to allow less
+                log.info("brokers refuse %d ms for a transaction that waits", WAITING_TIMEOUT_MS)
+        return await _begun(settings)
+
+    def _stop(self, producer: Producer) -> None:
+        # What was committed is committed; and the next epoch of this place aborts what this does not.
+        try:
+            self.thread.call(producer.stop, STOP_TIMEOUT_S)
+        except Exception as error:
+            log.warning("closing the producer of %r failed: %s", producer.config.transactional_id, error)
+
+    def delete(self, tasks: Iterable[TaskIdentity]) -> None:
+        """Delete the markers of places."""
+        self.call(lambda: self._delete([task.key for task in tasks]))
+
+    async def _delete(self, keys: Iterable[bytes]) -> None:
+        # A record without a value deletes, where a topic is compacted.
+        async with Producer(config=self.config.producer_config()) as producer:
+            topic = self.config.markers_topic
+            for sent in [await producer.send(topic, None, key, PARTITION) for key in keys]:
+                await sent
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[_Open]:
+        async with Cluster(self._client.bootstrap_servers, self._client) as cluster:
+            yield _Open(cluster, MarkerTopic(cluster, self.config.markers_topic))
+
+
+async def _ended(cluster: Cluster, pending: PendingTransaction, committed: bool) -> Exception | None:
+    transaction = pending.transaction
+    try:
+        await end_prepared(cluster, transaction, committed=committed)
+    except ProducerFenced as error:
+        late = WaitedTooLong(transaction.transactional_id, pending.timeout_ms)
+        late.__cause__ = error
+        return late
+    except (ClientError, KafkaError) as error:
+        return error
+    return None
+
+
+async def _begun(config: ProducerConfig) -> Producer:
+    producer = Producer(config=config)
+    try:
+        await producer.start()
+    except (TransactionalIdAuthorizationFailed, UnsupportedByBroker, UnsupportedVersion) as error:
+        raise NoTransactions(error) from error
+    except InvalidTransactionTimeout as error:
+        raise OptionError(
+            f"option 'kafka.transaction.timeout.ms' is {config.transaction_timeout_ms} ms, more than the "
+            "brokers allow with transaction.max.timeout.ms"
+        ) from error
+    return producer
+
+
+_sink_clients: ProcessCache[SinkClient] = ProcessCache("what exactly-once tasks share", 4)
+
+
+@contextmanager
+def sink_client_for(config: SinkConfig) -> Iterator[SinkClient]:
+    """Return the sink client of this process for a configuration; after an error the next one begins anew."""
+    key = (
+        *sorted(config.producer.items()),
+        config.markers_topic,
+        config.transactional_id_prefix,
+        config.fail_on_changed_replay,
+    )
+    try:
+        yield _sink_clients.get(key, lambda: SinkClient(config))
+    except BaseException:
+        _sink_clients.forget(key)
+        raise

@@ -1,0 +1,132 @@
+"""The writers, as Spark sees them."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from ottla.client.errors import ClientError
+from ottla.pipeline.errors import NotSupported
+from ottla.pipeline.sink.at_least_once import write_rows
+from ottla.pipeline.sink.columns import Columns
+from ottla.pipeline.sink.config import SinkConfig
+from ottla.pipeline.sink.exactly_once import (
+    TaskResult,
+    abort_all,
+    commit_all,
+    forget_tasks,
+    write_exactly_once,
+)
+from ottla.pipeline.sink.task_identity import TaskIdentity, batch_task, stream_task
+from ottla.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task wrote, or had written before."""
+
+    done: TaskResult
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a table once."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise NotSupported('what a topic has cannot be written over: .mode("append") adds to it')
+        self._config = SinkConfig.of(options)
+        self._columns = Columns.of(schema, self._config)
+        # All attempts of this write have it; another write, of the same rows even, has another.
+        self._run = f"write-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of a task."""
+        task = self._place(_task())
+        return _write(iterator, self._columns, self._config, task, self._run)
+
+    def _place(self, task: TaskContext) -> TaskIdentity:
+        if self._config.delivery == "at-least-once":
+            return TaskIdentity(self._run, 0, task.partitionId())  # nobody asks
+        return batch_task(task.getLocalProperty, task.partitionId(), self._config.write_id, self._run)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what waits for all tasks; forget what only this write could have asked for again."""
+        if self._config.delivery != "exactly-once":
+            return
+        done = _done(messages)
+        commit_all(done, self._config)
+        tasks = [each.task for each in done if each.rows and each.task.query == self._run]
+        try:
+            forget_tasks(tasks, self._config)
+        except (ClientError, KafkaError, TimeoutError) as error:
+            log.warning("markers of a write that is done were left: %s", error)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give up what waits for all tasks."""
+        _abort(messages, self._config)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream, batch by batch."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._config = SinkConfig.of(options)
+        self._columns = Columns.of(schema, self._config)
+        # Spark makes a writer for each run of a batch, and gives copies of it to all tasks of that run.
+        self._run = f"run-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of a task."""
+        context = _task()
+        task = stream_task(context.getLocalProperty, context.partitionId())
+        return _write(iterator, self._columns, self._config, task, self._run)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Commit what waits for all tasks."""
+        commit_all(_done(messages), self._config)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Give up what waits for all tasks."""
+        _abort(messages, self._config)
+
+
+def _write(
+    batches: Iterator[pa.RecordBatch], columns: Columns, config: SinkConfig, task: TaskIdentity, run: str
+) -> Written:
+    if config.delivery == "exactly-once":
+        return Written(write_exactly_once(batches, columns, config, task, run))
+    marked = task if config.delivery == "dedupe" else None
+    return Written(TaskResult(task, write_rows(batches, columns, config, marked)))
+
+
+def _done(messages: list[WriterCommitMessage | None]) -> list[TaskResult]:
+    return [each.done for each in messages if isinstance(each, Written)]
+
+
+def _abort(messages: list[WriterCommitMessage | None], config: SinkConfig) -> None:
+    try:
+        abort_all(_done(messages), config)
+    except (ClientError, KafkaError, TimeoutError) as error:
+        log.warning("transactions were left open, until their time is over: %s", error)
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "Spark writes in tasks"
+    return context

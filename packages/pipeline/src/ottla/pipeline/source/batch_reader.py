@@ -1,0 +1,175 @@
+"""Topics as a table: `spark.read.format("ottla")`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from ottla.client.errors import ClientError
+from ottla.pipeline.errors import DataLoss, OptionError
+from ottla.pipeline.source.config import SourceConfig
+from ottla.pipeline.source.filter_pushdown import Narrowed, push
+from ottla.pipeline.source.offset_bounds import Bound, Edge
+from ottla.pipeline.source.offset_json import Offsets, written
+from ottla.pipeline.source.offset_lookup import BrokerOffsetLookup, OffsetLookup
+from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between, split
+from ottla.pipeline.source.range_reader import FetchTimedOut, consumer_for, forget_consumer
+from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ReadTask(InputPartition):
+    """What one task reads."""
+
+    range: OffsetRange
+
+
+class FilterPushdown:
+    """`pushFilters` of a reader, in a form that Spark takes whether it pushes filters or not.
+
+    While spark.sql.python.filterPushdown.enabled is false, which is its default, Spark refuses a reader whose
+    class overrides `pushFilters`. Nothing is lost when it is never called: Spark filters by itself then. So
+    the method is not overridden; each reader has this in its place, which looks like the one it stands for.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, push: Any) -> None:
+        self._push = push
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Return the filters that Spark still has to look at."""
+        left: Iterable[Filter] = self._push(filters)
+        return left
+
+
+class BatchReader(DataSourceReader):
+    """Reads topics once, from where to where the options say."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._config = SourceConfig.of(options, streaming=False)
+        self._schema = checked(schema, self._config.value, include_headers=self._config.include_headers)
+        self._narrowed = Narrowed()
+        self.pushFilters = FilterPushdown(self._push)
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._narrowed, left = push(filters)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what the tasks read."""
+        lookup = BrokerOffsetLookup(self._config)
+        try:
+            ranges = plan(lookup, self._config, self._narrowed)
+        finally:
+            lookup.close()
+        pieces = split(ranges, self._config.min_partitions, self._config.max_records_per_partition)
+        return [ReadTask(each) for each in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        return read_task(partition, self._config, self._schema)
+
+
+def read_task(
+    partition: InputPartition, config: SourceConfig, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task."""
+    if not isinstance(partition, ReadTask):
+        return  # Spark's stand-in where there is nothing to read
+    rows = Rows(arrow_schema(schema), config.value)
+    try:
+        yield from consumer_for(config).read(partition.range, rows, config)
+    except (ClientError, KafkaError, FetchTimedOut):
+        forget_consumer(config)
+        raise
+
+
+def plan(lookup: OffsetLookup, config: SourceConfig, narrowed: Narrowed) -> list[OffsetRange]:
+    """Return what is to be read of each partition."""
+    every = lookup.partitions()
+    # Offsets are asked of all partitions and not of those alone that filters keep: options have to name all.
+    start = first_offsets(lookup, config, every)
+    end = within(lookup, config, last_offsets(lookup, config.ending, every))
+    _refuse_backwards(config, start, end)
+    kept = frozenset(each for each in every if narrowed.keeps(each))
+    ranges = [narrowed.narrow(each) for each in ranges_between(start, end) if each.partition in kept]
+    return _since(lookup, narrowed.since_ms, [each for each in ranges if len(each)])
+
+
+def first_offsets(
+    lookup: OffsetLookup, config: SourceConfig, partitions: Iterable[TopicPartition]
+) -> Offsets:
+    """Return where reading begins. Raises OptionError for a timestamp after all records."""
+    found = lookup.resolve(config.starting, partitions)
+    without = [each for each, offset in found.items() if offset is None]
+    if without and config.when_no_offset == "error":
+        raise OptionError(
+            f"option {config.starting.option!r}: {written(without)} has no record at or after that time; "
+            "option startingOffsetsByTimestampStrategy=latest begins behind its last record then"
+        )
+    return _or_end(lookup, found, without)
+
+
+def last_offsets(lookup: OffsetLookup, ending: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
+    """Return up to where to read; a time after all records means all of them."""
+    found = lookup.resolve(ending, partitions)
+    return _or_end(lookup, found, [each for each, offset in found.items() if offset is None])
+
+
+def within(lookup: OffsetLookup, config: SourceConfig, end: Offsets) -> Offsets:
+    """Return ends that are there. Raises DataLoss for an offset that no record has yet, or any more."""
+    asked = {each: end[each] for each in config.ending.known()}
+    there = lookup.offsets(Edge.LATEST, asked)
+    for partition, offset in asked.items():
+        if offset > there[partition]:
+            lost(config, f"{partition} ends at {there[partition]}, and is to be read up to {offset}")
+    return end | {each: min(offset, there[each]) for each, offset in asked.items()}
+
+
+def lost(config: SourceConfig, what: str) -> None:
+    """Raise DataLoss, or only say what is lost where `failOnDataLoss` is false."""
+    if config.fail_on_data_loss:
+        raise DataLoss(what)
+    log.warning("%s; failOnDataLoss is false: going on", what)
+
+
+def _refuse_backwards(config: SourceConfig, start: Offsets, end: Offsets) -> None:
+    for partition in sorted(end):
+        if start[partition] > end[partition]:
+            raise OptionError(
+                f"{partition} is to be read from {start[partition]} (option {config.starting.option!r}), "
+                f"which is behind its end {end[partition]} (option {config.ending.option!r})"
+            )
+
+
+def _or_end(
+    lookup: OffsetLookup, found: Mapping[TopicPartition, int | None], without: Iterable[TopicPartition]
+) -> Offsets:
+    ends = lookup.offsets(Edge.LATEST, without)
+    return {each: ends[each] if offset is None else offset for each, offset in found.items()}
+
+
+def _since(lookup: OffsetLookup, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """Leave out what comes before the first record that is late enough."""
+    if since_ms is None or not ranges:
+        return ranges
+    found = lookup.by_time({each.partition: since_ms for each in ranges})
+    late = ((each, found[each.partition]) for each in ranges)
+    return [
+        OffsetRange(each.partition, max(each.start, first), each.end)
+        for each, first in late
+        if first is not None and first < each.end
+    ]

@@ -1,0 +1,54 @@
+"""The data source `ottla`, as Spark sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from ottla.pipeline.options import Options
+from ottla.pipeline.sink.spark_writers import BatchWriter, StreamWriter
+from ottla.pipeline.source.batch_reader import BatchReader
+from ottla.pipeline.source.spark_rows import ddl
+from ottla.pipeline.source.stream_reader import StreamReader
+from ottla.pipeline.values import value_format
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class OttlaDataSource(DataSource):
+    """Topics of Ottla or Apache Kafka: `format("ottla")`.
+
+    Options, columns and meaning are those of Spark's own Kafka source; `value.format` adds decoded values.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format`."""
+        return "ottla"
+
+    def schema(self) -> str:
+        """Return the columns."""
+        options = Options(self.options)
+        return ddl(value_format(options), include_headers=options.flag("includeHeaders", default=False))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return what reads a batch."""
+        return BatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """Return what reads a stream."""
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return what writes a batch."""
+        return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Return what writes a stream; `overwrite` says output mode complete, which adds all rows."""
+        return StreamWriter(self.options, schema)

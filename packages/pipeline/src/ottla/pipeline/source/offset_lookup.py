@@ -1,0 +1,173 @@
+"""What a driver asks the brokers: which partitions there are, and where they begin and end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ottla.client.blocking import LoopThread
+from ottla.client.cluster import Cluster
+from ottla.client.errors import ClientError
+from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.fetch.lookups import EARLIEST, LATEST, NOT_FOUND, Lookups
+from ottla.pipeline.source.config import SourceConfig
+from ottla.pipeline.source.offset_bounds import Bound, Edge
+from ottla.pipeline.source.offset_json import Offsets
+from ottla.protocol.errors import ErrorCode, KafkaError, UnknownTopicOrPartition, error_for
+from ottla.protocol.messages.metadata import MetadataResponse
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_S = 10.0
+
+_TIMES = {Edge.EARLIEST: EARLIEST, Edge.LATEST: LATEST}
+_PASSING = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@dataclass(frozen=True, slots=True)
+class LookupClient:
+    """An open connection to the cluster, for questions."""
+
+    cluster: Cluster
+    lookups: Lookups
+
+
+@asynccontextmanager
+async def lookup_client(config: ConsumerConfig) -> AsyncIterator[LookupClient]:
+    """Connect to the cluster."""
+    async with Cluster(config.client.bootstrap_servers, config.client) as cluster:
+        yield LookupClient(cluster, Lookups(cluster, read_committed=config.reads_committed))
+
+
+Connect = Callable[[], AbstractAsyncContextManager[LookupClient]]
+
+
+class OffsetLookup(ABC):
+    """Which partitions there are, and where they begin and end."""
+
+    @abstractmethod
+    def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
+        """Return the partitions to read that there are. Raises the broker's error for a topic.
+
+        Topics that are named have to be there, unless `all_there` is false. A partition that is assigned, and
+        is not there, is left out, as Spark does.
+        """
+
+    @abstractmethod
+    def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return where partitions begin, or end: as far as `isolation.level` lets one read."""
+
+    @abstractmethod
+    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first offsets at or after times in ms; None where no record is so late."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections; a question opens them again."""
+
+    def resolve(self, bound: Bound, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Return the offsets that a bound stands for; None where no record is late enough."""
+        needed = bound.needs(partitions)
+        found: dict[TopicPartition, int | None] = dict(bound.known())
+        for edge in Edge:
+            found |= self.offsets(edge, [each for each, wanted in needed.items() if wanted is edge])
+        times = {each: wanted for each, wanted in needed.items() if not isinstance(wanted, Edge)}
+        return found | self.by_time(times)
+
+
+class BrokerOffsetLookup(OffsetLookup):
+    """Asks a cluster, from a thread of its own that the first question begins; `close` ends it.
+
+    The client asks again by itself while an error may pass. Where it gives up, a question is put afresh, over
+    new connections, `fetchOffset.numRetries` times.
+    """
+
+    def __init__(self, config: SourceConfig, connect: Connect | None = None) -> None:
+        self._config = config
+        self._connect = connect
+        self._thread: LoopThread[LookupClient] | None = None
+
+    def close(self) -> None:
+        """End the thread; a question begins a new one. That closing failed is only said in the log."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        try:
+            thread.close(CLOSE_TIMEOUT_S)
+        except Exception as error:  # what was asked is answered, or its own error is on its way
+            log.warning("closing connections failed: %s: %s", type(error).__name__, error)
+
+    def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
+        """Return the partitions to read that there are. Raises the broker's error for a topic."""
+        wanted = self._config.wanted
+
+        async def ask(lookup_client: LookupClient) -> frozenset[TopicPartition]:
+            answer = await lookup_client.cluster.refresh(wanted.names)
+            found = frozenset(_partitions(answer, wanted.matches, by_name=wanted.names is not None))
+            if all_there and wanted.names:
+                _refuse_missing(wanted.names - {each.topic for each in found})
+            return found
+
+        found = self._ask(ask)
+        return found & wanted.partitions if wanted.partitions else found
+
+    def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return where partitions begin, or end: as far as `isolation.level` lets one read."""
+        times = dict.fromkeys(partitions, _TIMES[edge])
+        return self._ask(lambda lookup_client: lookup_client.lookups.offsets(times)) if times else {}
+
+    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first offsets at or after times in ms; None where no record is so late."""
+        if not times:
+            return {}
+        found = self._ask(lambda lookup_client: lookup_client.lookups.by_time(times))
+        return {each: None if at.offset == NOT_FOUND else at.offset for each, at in found.items()}
+
+    def _ask(self, question: Callable[[LookupClient], Coroutine[Any, Any, T]]) -> T:
+        retries = self._config.fetch_retries
+        for retry in range(1, retries + 1):
+            try:
+                return self._ask_once(question)
+            except (ClientError, KafkaError, TimeoutError) as error:
+                log.warning("%s; asking again, %d of %d times", error, retry, retries)
+                self.close()
+                time.sleep(self._config.fetch_retry_interval_ms / 1_000)
+        return self._ask_once(question)
+
+    def _ask_once(self, question: Callable[[LookupClient], Coroutine[Any, Any, T]]) -> T:
+        if self._thread is None:
+            self._thread = LoopThread(self._connect or self._to_brokers(), name="offsets of topics")
+        thread, opened = self._thread, self._thread.start()
+        return thread.call(lambda: question(opened))  # for as long as the client's own timeouts allow
+
+    def _to_brokers(self) -> Connect:
+        """Return what connects to brokers. Raises OptionError for settings that cannot be."""
+        consumer = self._config.consumer_config()
+        return lambda: lookup_client(consumer)
+
+
+def _partitions(
+    answer: MetadataResponse, matches: Callable[[str], bool], *, by_name: bool
+) -> Iterable[TopicPartition]:
+    for topic in answer.topics:
+        name = topic.name or ""
+        if not matches(name) or (not by_name and (topic.is_internal or name in INTERNAL_TOPICS)):
+            continue
+        # What is wrong besides is said: that one may not read a topic, say.
+        if topic.error_code not in (ErrorCode.NONE, *_PASSING):
+            raise error_for(topic.error_code, f"topic {name!r}")
+        yield from (TopicPartition(name, each.partition_index) for each in topic.partitions)
+
+
+def _refuse_missing(missing: Iterable[str]) -> None:
+    names = ", ".join(map(repr, sorted(missing)))
+    if names:
+        raise UnknownTopicOrPartition(f"there is no topic {names}")

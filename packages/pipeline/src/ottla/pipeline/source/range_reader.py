@@ -1,0 +1,164 @@
+"""What a task does: a range of offsets, as rows.
+
+A worker process of Spark runs many tasks, one after another. The consumer is kept from task to task, with its
+connections; while Spark takes one batch, the next is fetched and decoded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ottla.client.blocking import Call, LoopThread, NotRunning
+from ottla.consumer import Consumer
+from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.errors import OffsetOutOfRange
+from ottla.pipeline.errors import DataLoss, PipelineError
+from ottla.pipeline.process_cache import ProcessCache
+from ottla.pipeline.source.config import SourceConfig
+from ottla.pipeline.source.offset_ranges import OffsetRange
+from ottla.pipeline.source.spark_rows import Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES = 4 * 1024 * 1024
+"""About how many fetched bytes become one batch."""
+
+_MOST_READERS = 4
+
+
+class FetchTimedOut(PipelineError):
+    """A partition's leader gave nothing in time."""
+
+
+class SourceConsumer:
+    """A consumer of this process, for one configuration."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._thread = LoopThread(lambda: Consumer(config=config), name="a source of Spark")
+
+    def start(self) -> Consumer:
+        """Return the consumer, once it is connected."""
+        return self._thread.start()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Close the consumer. Raises what that raises, and TimeoutError when it takes longer."""
+        self._thread.close(timeout_s)
+
+    def read(self, wanted: OffsetRange, rows: Rows, config: SourceConfig) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range."""
+        consumer = self.start()
+        task = RangeReader(consumer, wanted, rows, config)
+        self._thread.call(task.begin)
+        following: Call[pa.RecordBatch | None] = self._thread.submit(task.next)
+        try:
+            while (batch := following.result()) is not None:
+                following = self._thread.submit(task.next)
+                if batch.num_rows:
+                    yield batch
+        finally:
+            following.cancel()
+            with suppress(NotRunning):  # the consumer is gone, and what it fetched with it
+                self._thread.call(task.end)
+
+
+class RangeReader:
+    """Reads one range; all methods run on the consumer's loop."""
+
+    def __init__(self, consumer: Consumer, wanted: OffsetRange, rows: Rows, config: SourceConfig) -> None:
+        self._consumer = consumer
+        self._wanted = wanted
+        self._rows = rows
+        self._config = config
+        self._until = {wanted.partition: wanted.end}
+        self._following = wanted.start
+
+    async def begin(self) -> None:
+        """Go to the first offset."""
+        self._consumer.assign([self._wanted.partition])
+        self._consumer.seek(self._wanted.partition, self._wanted.start)
+
+    async def end(self) -> None:
+        """Let go of what was fetched ahead."""
+        self._consumer.assign([])
+
+    async def next(self) -> pa.RecordBatch | None:
+        """Return the next rows; None at the end. Raises DataLoss, FetchTimedOut."""
+        while True:
+            try:
+                return await self._next()
+            except OffsetOutOfRange:
+                if not await self._leave_out():
+                    return None
+
+    async def _next(self) -> pa.RecordBatch | None:
+        batch = await self._consumer.fetch_arrow(
+            timeout_ms=self._config.poll_timeout_ms,
+            max_bytes=BATCH_BYTES,
+            columns=self._rows.columns,
+            until=self._until,
+        )
+        if not batch.num_rows:
+            await self._refuse_silence()
+            return None
+        self._following = batch.column("offset")[batch.num_rows - 1].as_py() + 1
+        inside = _below(batch, self._wanted.end)
+        return self._rows.of(inside, self._wanted.partition) if inside.num_rows else None
+
+    async def _refuse_silence(self) -> None:
+        position = await self._consumer.position(self._wanted.partition)
+        if position < self._wanted.end:
+            raise FetchTimedOut(
+                f"nothing came of {self._wanted.partition} at offset {position} within "
+                f"{self._config.poll_timeout_ms} ms; option kafkaConsumer.pollTimeoutMs says how long to wait"
+            )
+
+    async def _leave_out(self) -> bool:
+        """Go on behind what is gone, where that is allowed; return whether anything is left to read."""
+        partition, lost_from = self._wanted.partition, self._following
+        first = (await self._consumer.beginning_offsets([partition]))[partition]
+        last = (await self._consumer.end_offsets([partition]))[partition]
+        what = (
+            f"offsets from {lost_from} of {partition} are gone: it has those from {first} up to {last} now, "
+            f"and those up to {self._wanted.end} were asked for"
+        )
+        if self._config.fail_on_data_loss:
+            raise DataLoss(what)
+        log.warning("%s; failOnDataLoss is false: going on", what)
+        self._following = first
+        if not lost_from < first < min(self._wanted.end, last):
+            return False
+        self._consumer.seek(partition, first)
+        return True
+
+
+def _below(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
+    """Return the part of a batch whose offsets are below `end`, without a copy."""
+    import pyarrow.compute as pc
+
+    offsets = batch.column("offset")
+    if offsets[batch.num_rows - 1].as_py() < end:
+        return batch
+    return batch.slice(0, pc.sum(pc.less(offsets, end)).as_py())
+
+
+_readers: ProcessCache[SourceConsumer] = ProcessCache("a consumer of the source", _MOST_READERS)
+
+
+def consumer_for(config: SourceConfig) -> SourceConsumer:
+    """Return this process's reader for a configuration; the one longest unused makes room."""
+    return _readers.get(_key(config), lambda: SourceConsumer(config.consumer_config()))
+
+
+def forget_consumer(config: SourceConfig) -> None:
+    """Close a reader that failed; the next task begins with new connections."""
+    _readers.forget(_key(config))
+
+
+def _key(config: SourceConfig) -> Hashable:
+    return tuple(sorted(config.consumer.items()))

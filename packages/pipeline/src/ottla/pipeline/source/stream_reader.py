@@ -1,0 +1,145 @@
+"""Topics as a stream: `spark.readStream.format("ottla")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ottla.pipeline.source.batch_reader import ReadTask, lost, read_task
+from ottla.pipeline.source.clock import Clock
+from ottla.pipeline.source.config import SourceConfig
+from ottla.pipeline.source.end_offsets import TO_READ, WAS_READ, EndOffsets, losses
+from ottla.pipeline.source.offset_json import INITIAL, Nested, Offsets, end_with_starts, flat, nested
+from ottla.pipeline.source.offset_lookup import BrokerOffsetLookup, OffsetLookup
+from ottla.pipeline.source.offset_ranges import ranges_between, split
+from ottla.pipeline.source.spark_rows import checked
+from ottla.pipeline.source.start_offsets import StartOffsets
+from ottla.pipeline.source.trigger_limits import TriggerDelay, new_offsets, shared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+IDLE_S = 0.05
+"""How long the brokers are left alone when nothing was new: Spark asks again at once."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics batch by batch; where a query stands is in its checkpoint."""
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        lookup: OffsetLookup | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._config = SourceConfig.of(options, streaming=True)
+        self._schema = checked(schema, self._config.value, include_headers=self._config.include_headers)
+        self._lookup = lookup or BrokerOffsetLookup(self._config)
+        self._clock = clock or Clock()
+        self._start_offsets = StartOffsets(self._lookup, self._config)
+        self._end_offsets = EndOffsets(self._lookup, self._config, self._clock)
+        self._newest: Offsets = {}
+        self._has_target = False
+        self._target: Offsets | None = None
+        self._trigger_delay = TriggerDelay(
+            self._config.min_offsets_per_trigger, self._config.max_trigger_delay_ms
+        )
+
+    # --- where to
+
+    def initialOffset(self) -> Nested:  # noqa: N802 - Spark's name
+        """Return what stands for the start of a new query.
+
+        Spark asks again when its first batch comes again, and does not tell the one from the other. So the
+        brokers are asked when the first end is; the checkpoint has the answer from then on.
+        """
+        return INITIAL
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return what the options say of the size of batches."""
+        if self._config.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._config.max_offsets_per_trigger)
+        if self._config.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._config.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """End where topics end when the first batch is asked for, and not before its start is known."""
+        self._has_target = True
+
+    def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:  # noqa: N802
+        """Return up to where the next batch reads; `start` where it should not begin yet. Raises DataLoss."""
+        is_first = start == INITIAL
+        starts = self._start_offsets.of_query() if is_first else flat(start)
+        end = self._newest = self._end_behind(starts, is_first=is_first)
+        all_starts = starts | self._start_offsets.of_new(starts, end)
+        if self._is_too_early(all_starts, end, limit) and not is_first:
+            return self._nothing(start)
+        if isinstance(limit, ReadMaxRows):
+            end = shared(all_starts, end, limit.max_rows)
+        if is_first:
+            return end_with_starts(all_starts, end)
+        return nested(end) if end != starts else self._nothing(start)
+
+    def reportLatestOffset(self) -> Nested | None:  # noqa: N802
+        """Return where topics end, for the progress of the query: its lag."""
+        return nested(self._newest) if self._newest else None
+
+    # --- reading
+
+    def partitions(self, start: Nested, end: Nested) -> Sequence[InputPartition]:
+        """Return what the tasks of a batch read. Raises DataLoss."""
+        starts, until = self._start_offsets.of_batch(start, end), flat(end)
+        for what in losses(starts, until, WAS_READ):
+            lost(self._config, what)
+        new = self._start_offsets.of_new(starts, until)
+        self._refuse_lost(new)
+        ranges = ranges_between(starts | new, until)
+        return [
+            ReadTask(each)
+            for each in split(ranges, self._config.min_partitions, self._config.max_records_per_partition)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        return read_task(partition, self._config, self._schema)
+
+    def stop(self) -> None:
+        """Close the connections."""
+        self._lookup.close()
+
+    # --- inside
+
+    def _end_behind(self, starts: Offsets, *, is_first: bool) -> Offsets:
+        """Return where topics end, or ended when a query of all that is available now asked first."""
+        if self._target is not None:
+            return self._target
+        end = self._end_offsets.behind(starts, TO_READ if is_first else WAS_READ)
+        if self._has_target:
+            self._target = end
+        return end
+
+    def _is_too_early(self, starts: Offsets, end: Offsets, limit: ReadLimit) -> bool:
+        if self._has_target or isinstance(limit, ReadAllAvailable):
+            return False
+        return self._trigger_delay.is_too_early(new_offsets(starts, end), self._clock.now_ms())
+
+    def _nothing(self, start: Nested) -> Nested:
+        self._clock.wait(IDLE_S)
+        return start
+
+    def _refuse_lost(self, new: Offsets) -> None:
+        for partition, offset in new.items():
+            if offset > 0:
+                lost(self._config, f"{partition} is new, and its first records, up to {offset}, are gone")
