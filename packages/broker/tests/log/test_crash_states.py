@@ -20,9 +20,10 @@ from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import AppendOrigin, Log
-from ottla.broker.log.logs import Logs
 from ottla.broker.log.memory_files import MemoryFiles, PowerLoss
+from ottla.broker.log.passes import LogPasses
 from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import commit
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
@@ -111,19 +112,19 @@ class Life:
     def _resumed(self) -> None:
         assert self.log.log_end_offset == self.model.end
 
-    async def _do_something(self, logs: Logs) -> None:
+    async def _do_something(self, logs: LogRegistry) -> None:
         actions: list[tuple[int, Any]] = [
             (50, self._append),
             (8, self._append_idempotent),
             (8, self._append_transactional),
             (5, self._end_transaction),
             (8, self._flush),
-            (4, lambda: logs.checkpoint(self.now_ms)),
-            (2, lambda: logs.checkpoint_log_starts(self.now_ms)),
+            (4, lambda: LogPasses(logs).checkpoint_recovery_points(self.now_ms)),
+            (2, lambda: LogPasses(logs).checkpoint_log_starts(self.now_ms)),
             (4, lambda: self._retain(logs)),
             (3, self._truncate),
             (2, self._delete_records),
-            (2, lambda: logs.flush_due(self.now_ms)),
+            (2, lambda: LogPasses(logs).flush_due(self.now_ms)),
             (3, self._begin_epoch),
         ]
         act = self.chance.choices([one for _, one in actions], [weight for weight, _ in actions])[0]
@@ -192,9 +193,9 @@ class Life:
     def _flush(self) -> None:
         self.log.flush()
 
-    async def _retain(self, logs: Logs) -> None:
-        await logs.retain(self.now_ms)
-        await logs.delete_due(self.now_ms + 1)
+    async def _retain(self, logs: LogRegistry) -> None:
+        await LogPasses(logs).retain(self.now_ms)
+        await LogPasses(logs).delete_due(self.now_ms + 1)
 
     def _truncate(self) -> None:
         if not self.model.batches or self.log.log_end_offset == self.log.log_start_offset:
@@ -221,8 +222,8 @@ class Life:
         self.epoch += self.chance.randrange(1, 3)
 
 
-async def opened(files: MemoryFiles) -> Logs:
-    logs = Logs(CONFIG, Environment(), files=files)
+async def opened(files: MemoryFiles) -> LogRegistry:
+    logs = LogRegistry(CONFIG, Environment(), files=files)
     await logs.lock()
     await logs.open(lambda _: LogConfig.from_broker(CONFIG))
     return logs

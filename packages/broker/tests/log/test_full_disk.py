@@ -9,8 +9,9 @@ import pytest
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.log.log import Log
-from ottla.broker.log.logs import Logs
 from ottla.broker.log.memory_files import MemoryFiles
+from ottla.broker.log.passes import LogPasses
+from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import append, commit
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.topics import TopicPartition
@@ -30,14 +31,14 @@ class FewDescriptors(MemoryFiles):
         return super().open(path, create=create)
 
 
-async def started(files: MemoryFiles) -> Logs:
-    logs = Logs(BrokerConfig(log_dirs=("/data",)), Environment(), files=files)
+async def started(files: MemoryFiles) -> LogRegistry:
+    logs = LogRegistry(BrokerConfig(log_dirs=("/data",)), Environment(), files=files)
     await logs.lock()
     await logs.open()
     return logs
 
 
-async def stopped(logs: Logs) -> None:
+async def stopped(logs: LogRegistry) -> None:
     await logs.close()
     await logs.unlock()
 
@@ -55,15 +56,15 @@ async def test_checkpoints_that_find_the_disk_full_are_written_later() -> None:
     await log.durable()
     free = filled(files)
 
-    await logs.checkpoint(0)
-    await logs.checkpoint_log_starts(0)
+    await LogPasses(logs).checkpoint_recovery_points(0)
+    await LogPasses(logs).checkpoint_log_starts(0)
 
     assert not logs.has_offline_directories
     with pytest.raises(KafkaStorageError):
         append(log, b"no room")
     files.give(free)
     append(log, b"room")
-    await logs.checkpoint(0)
+    await LogPasses(logs).checkpoint_recovery_points(0)
     assert files.read(Path("/data/recovery-point-offset-checkpoint")) == b"0\n1\nt 0 1\n"
     await stopped(logs)
     assert files.exists(Path("/data/.kafka_cleanshutdown"))
@@ -76,12 +77,12 @@ async def test_a_flush_that_finds_the_disk_full_is_done_anew() -> None:
     append(log, b"value", leader_epoch=4)
     free = filled(files)
 
-    await logs.flush_due(log.flushed_ms)
+    await LogPasses(logs).flush_due(log.flushed_ms)
 
     assert not logs.has_offline_directories
     assert log.recovery_point == 0
     files.give(free)
-    await logs.flush_due(log.flushed_ms)
+    await LogPasses(logs).flush_due(log.flushed_ms)
     assert log.recovery_point == 1
     await stopped(logs)
 
@@ -110,11 +111,11 @@ async def test_retention_makes_room_on_a_full_disk() -> None:
     commit(log, 3)
     filled(files)
 
-    assert await logs.retain(0) == 3
+    assert await LogPasses(logs).retain(0) == 3
 
     assert not logs.has_offline_directories
     assert log.log_start_offset == 3
-    await logs.delete_due(1)
+    await LogPasses(logs).delete_due(1)
     append(log, b"there is room again")
     await stopped(logs)
 
@@ -131,7 +132,7 @@ async def test_retention_keeps_the_active_segment_where_there_is_no_room_for_ano
     commit(log, 3)
     files.used_up = True
 
-    assert await logs.retain(0) == 2
+    assert await LogPasses(logs).retain(0) == 2
 
     assert log.log_start_offset == 2
     assert not logs.has_offline_directories
@@ -158,9 +159,9 @@ async def test_running_out_of_descriptors_does_not_cost_the_directory() -> None:
 
     with pytest.raises(KafkaStorageError):
         append(log, b"x" * 60)
-    await logs.checkpoint(0)
-    await logs.flush_due(log.flushed_ms)
-    await logs.retain(0)
+    await LogPasses(logs).checkpoint_recovery_points(0)
+    await LogPasses(logs).flush_due(log.flushed_ms)
+    await LogPasses(logs).retain(0)
     files.used_up = False
 
     assert not logs.has_offline_directories

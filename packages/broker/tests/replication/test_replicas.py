@@ -15,7 +15,7 @@ import pytest
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane, batch_of
-from ottla.broker.log.logs import Logs
+from ottla.broker.log.registry import LogRegistry
 from ottla.broker.metrics import Metrics
 from ottla.broker.replication.checkpoints import read_high_watermarks
 from ottla.broker.replication.replicas import Replicas
@@ -207,7 +207,7 @@ async def test_a_damaged_checkpoint_is_ignored(plane: DataPlane) -> None:
     assert read_high_watermarks([plane.logs.root]) == {}
 
 
-async def again(logs: Logs, request: LeaderAndIsrRequest) -> tuple[ErrorCode, Replicas]:
+async def again(logs: LogRegistry, request: LeaderAndIsrRequest) -> tuple[ErrorCode, Replicas]:
     """What a controller hears when this broker has been started again on its logs."""
     config = BrokerConfig()
     replicas = Replicas(
@@ -223,7 +223,7 @@ async def again(logs: Logs, request: LeaderAndIsrRequest) -> tuple[ErrorCode, Re
 
 
 async def test_data_of_a_deleted_topic_does_not_come_back_in_a_new_one_of_its_name(tmp_path: Path) -> None:
-    async with Logs(BrokerConfig(log_dirs=(str(tmp_path),)), Environment()) as logs:
+    async with LogRegistry(BrokerConfig(log_dirs=(str(tmp_path),)), Environment()) as logs:
         _, replicas = await again(logs, lead_request())
         replicas.leader(T0).append(batch_of(b"of the deleted topic"), required_acks=1, now_ms=0)
         other = lead_request(topic_id=UUID(int=8))
@@ -258,7 +258,7 @@ async def test_the_event_loop_goes_on_while_many_roles_are_taken_and_given_up(tm
     request.topic_states[0].partition_states = [numbered(states[0], n) for n in range(100)]
     deletions = stop.topic_states[0].partition_states
     stop.topic_states[0].partition_states = [numbered(deletions[0], n) for n in range(100)]
-    async with Logs(BrokerConfig(log_dirs=(str(tmp_path),)), Environment()) as logs:
+    async with LogRegistry(BrokerConfig(log_dirs=(str(tmp_path),)), Environment()) as logs:
         counting = asyncio.get_running_loop().create_task(count())
         _, replicas = await again(logs, request)
         while_taking, turns = turns, 0

@@ -31,7 +31,8 @@ from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.store import ReplicatedOffsets
 from ottla.broker.handlers.services import Services
 from ottla.broker.local_sender import LocalSender
-from ottla.broker.log.logs import Logs
+from ottla.broker.log.passes import LogPasses
+from ottla.broker.log.registry import LogRegistry
 from ottla.broker.metrics import TICK_MS, Metrics, watch_event_loop_lag
 from ottla.broker.network.listener import Server
 from ottla.broker.network.routes import Routes
@@ -124,7 +125,7 @@ class Broker:
 
     async def _start(self) -> None:
         enter = self._stack.enter_async_context
-        logs = Logs(self.config, self.environment, self.metrics)
+        logs = LogRegistry(self.config, self.environment, self.metrics)
         await logs.lock()
         self._stack.push_async_callback(logs.unlock)
         session = await self._coordination()
@@ -177,7 +178,7 @@ class Broker:
         coordinator = await self._stack.enter_async_context(EmbeddedCoordinator(directory))
         return coordinator.connect_string
 
-    async def _identify(self, session: Session, logs: Logs) -> None:
+    async def _identify(self, session: Session, logs: LogRegistry) -> None:
         """Find out the cluster's id and the broker's own, and write them into `meta.properties`."""
         self.cluster_id = await cluster_id(session, self.environment.random)
         stored = logs.meta_properties
@@ -190,7 +191,7 @@ class Broker:
         self.broker_id = await generate_broker_id(session, self.config) if chosen is None else chosen
         logs.identify(self.broker_id, self.cluster_id)
 
-    def _compose(self, session: Session, logs: Logs, control: BackgroundTasks) -> None:
+    def _compose(self, session: Session, logs: LogRegistry, control: BackgroundTasks) -> None:
         config, environment, metrics = self.config, self.environment, self.metrics
         metadata = MetadataCache(self.broker_id)
         configs = Configs(session, config, environment, self.broker_id)
@@ -374,7 +375,8 @@ class Broker:
         config, services = self.config, self.services
         clock = self.environment.clock
         tasks.lasting(watch_event_loop_lag(self.metrics), "event-loop-lag")
-        tasks.lasting(services.logs.run(), "log-manager")
+        for one in LogPasses(services.logs).scheduled():
+            tasks.every(one.name, one.interval_ms, one.run)
         tasks.every("metrics-tick", TICK_MS, lambda: self.metrics.tick(clock.monotonic_ms()))
         tasks.every(
             "highwatermark-checkpoint",

@@ -284,7 +284,7 @@ def _expected() -> tuple[type[Exception], ...]:
     from ottla.broker.broker import EveryDirectoryFailed
     from ottla.broker.cluster.registration import StartupRefused
     from ottla.broker.config import ConfigError
-    from ottla.broker.log.logs import LogDirectoryRefused
+    from ottla.broker.log.directories import LogDirectoryRefused
     from ottla.zookeeper.errors import ZooKeeperError
 
     return (ConfigError, StartupRefused, LogDirectoryRefused, EveryDirectoryFailed, ZooKeeperError, OSError)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ottla.broker.handlers.services import RequestContext, Services
-from ottla.broker.log.logs import DirectoryDescription, PartitionSize
+from ottla.broker.log.directories import DirectoryDescription, PartitionSize
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

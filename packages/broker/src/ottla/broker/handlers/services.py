@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ottla.broker.environment import Environment
     from ottla.broker.groups.coordinator import GroupCoordinator
     from ottla.broker.log.log import Slice
-    from ottla.broker.log.logs import Logs
+    from ottla.broker.log.registry import LogRegistry
     from ottla.broker.metrics import Metrics
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.transactions.coordinator import Transactions
@@ -38,7 +38,7 @@ class Services:
     environment: Environment
     metrics: Metrics
     replicas: Replicas
-    logs: Logs
+    logs: LogRegistry
     metadata: MetadataCache = field(default=None)  # type: ignore[assignment]  # tests leave out what they do not use
     groups: GroupCoordinator = field(default=None)  # type: ignore[assignment]
     transactions: Transactions = field(default=None)  # type: ignore[assignment]

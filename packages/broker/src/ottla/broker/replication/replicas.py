@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.config import BrokerConfig, LogConfig
     from ottla.broker.environment import Environment
-    from ottla.broker.log.logs import Logs
+    from ottla.broker.log.registry import LogRegistry
     from ottla.broker.metrics import Metrics
     from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
     from ottla.protocol.messages.stop_replica import StopReplicaRequest
@@ -96,7 +96,7 @@ class Replicas:
         broker_id: int,
         config: BrokerConfig,
         environment: Environment,
-        logs: Logs,
+        logs: LogRegistry,
         log_config: Callable[[str], LogConfig],
         metrics: Metrics | None = None,
         propose_isr: Callable[[TopicPartition, IsrProposed], None] | None = None,

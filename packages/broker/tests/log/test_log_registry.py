@@ -12,18 +12,20 @@ import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
+from ottla.broker.log.directories import LogDirectoryRefused, checked_paths
 from ottla.broker.log.log import Log
-from ottla.broker.log.logs import LogDirectoryRefused, Logs, checked_paths
 from ottla.broker.log.memory_files import MemoryFiles
+from ottla.broker.log.passes import LogPasses
+from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import PARTITION, append, records_of
 from ottla.broker.metrics import Metrics
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.topics import TopicPartition
 
 
-async def started(directories: list[Path], **settings: int) -> Logs:
+async def started(directories: list[Path], **settings: int) -> LogRegistry:
     config = BrokerConfig(log_dirs=tuple(map(str, directories)), **settings)  # type: ignore[arg-type]
-    logs = Logs(config, Environment(), Metrics())
+    logs = LogRegistry(config, Environment(), Metrics())
     await logs.lock()
     logs.identify(3, "cluster")
     await logs.open()
@@ -38,7 +40,7 @@ def names(directory: Path) -> list[str]:
     return [path.name for path in directory.glob("topic-0*")]
 
 
-async def stopped(logs: Logs) -> None:
+async def stopped(logs: LogRegistry) -> None:
     await logs.close()
     await logs.unlock()
 
@@ -75,7 +77,7 @@ async def test_a_directory_of_another_broker_or_cluster_is_refused(
     tmp_path: Path, broker_id: int, cluster_id: str
 ) -> None:
     await stopped(await started([tmp_path]))
-    logs = Logs(BrokerConfig(log_dirs=(str(tmp_path),)), Environment())
+    logs = LogRegistry(BrokerConfig(log_dirs=(str(tmp_path),)), Environment())
     await logs.lock()
 
     with pytest.raises(LogDirectoryRefused, match="belongs to"):
@@ -124,8 +126,8 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(tmp_path:
     with pytest.raises(KafkaStorageError):
         append(deleted, b"too late")
     now_ms = Environment().clock.now_ms()
-    assert await logs.delete_due(now_ms) == 0
-    assert await logs.delete_due(now_ms + 61_000) == 1
+    assert await LogPasses(logs).delete_due(now_ms) == 0
+    assert await LogPasses(logs).delete_due(now_ms + 61_000) == 1
     assert names(tmp_path) == ["topic-0"]
     assert kept.read()
     await stopped(logs)
@@ -151,7 +153,7 @@ async def test_what_was_being_deleted_goes_after_a_restart(tmp_path: Path) -> No
     await stopped(logs)
 
     logs = await started([tmp_path])
-    await logs.delete_due(0)
+    await LogPasses(logs).delete_due(0)
 
     assert logs.get(PARTITION) is None
     assert not names(tmp_path)
@@ -180,14 +182,14 @@ async def test_retention_checkpoints_the_new_start_before_files_go(
     for number in range(5):
         append(log, b"x" * 60, timestamp_ms=number)
 
-    assert await logs.retain(10**9) == 5
+    assert await LogPasses(logs).retain(10**9) == 5
 
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\ntopic 0 5\n"
     assert len(deleted(log)) == 5
     assert "topic-0 dropped 5 segments" in [
         one.message for one in caplog.records if one.name == "log-cleaner"
     ]
-    await logs.delete_due(10**9 + 60_000)
+    await LogPasses(logs).delete_due(10**9 + 60_000)
     assert not deleted(log)
     await stopped(logs)
 
@@ -212,12 +214,12 @@ async def test_flush_ms_and_rolled_segments_make_a_flush_due(tmp_path: Path) -> 
     log = logs.create(PARTITION)
     append(log, b"x" * 60)
 
-    assert await logs.flush_due(log.flushed_ms + 4_999) == 0
-    assert await logs.flush_due(log.flushed_ms + 5_000) == 1
+    assert await LogPasses(logs).flush_due(log.flushed_ms + 4_999) == 0
+    assert await LogPasses(logs).flush_due(log.flushed_ms + 5_000) == 1
     assert log.recovery_point == 1
     append(log, b"x" * 60)
     append(log, b"x" * 60)
-    assert await logs.flush_due(log.flushed_ms) == 1
+    assert await LogPasses(logs).flush_due(log.flushed_ms) == 1
     assert log.recovery_point == 3
     await stopped(logs)
 
@@ -225,7 +227,7 @@ async def test_flush_ms_and_rolled_segments_make_a_flush_due(tmp_path: Path) -> 
 async def test_a_failed_disk_takes_its_partitions_offline_and_the_others_stay() -> None:
     files = MemoryFiles()
     config = BrokerConfig(log_dirs=("/one", "/two"))
-    logs = Logs(config, Environment(), files=files)
+    logs = LogRegistry(config, Environment(), files=files)
     await logs.lock()
     await logs.open()
     lost: list[TopicPartition] = []
@@ -285,7 +287,7 @@ async def test_a_damaged_checkpoint_is_not_trusted(tmp_path: Path, content: byte
 async def test_a_topics_configuration_is_used(tmp_path: Path) -> None:
     overrides: Mapping[str, str] = {"segment.bytes": "150"}
     config = BrokerConfig(log_dirs=(str(tmp_path),))
-    logs = Logs(config, Environment())
+    logs = LogRegistry(config, Environment())
     await logs.lock()
     await logs.open(lambda _: LogConfig.from_broker(config, overrides))
     log = logs.create(PARTITION, config=LogConfig.from_broker(config, overrides))

@@ -1,0 +1,305 @@
+"""The log directories of one broker: locks, identity, checkpoints, and the placement of new logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from ottla.broker.log.checkpoints import (
+    read_meta_properties,
+    read_offsets,
+    write_meta_properties,
+    write_offsets,
+)
+from ottla.broker.log.files import Files, write_atomically
+from ottla.broker.log.files import Lock as FileLock
+from ottla.broker.values import frozen
+from ottla.protocol.errors import KafkaStorageError
+from ottla.protocol.storage import CorruptStorage
+from ottla.protocol.storage.checkpoints import (
+    LOG_START_OFFSETS_FILE,
+    RECOVERY_POINTS_FILE,
+    MetaProperties,
+)
+from ottla.protocol.storage.segments import CLEAN_SHUTDOWN_FILE, LOCK_FILE
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.log.log import Log
+
+log = logging.getLogger(__name__)
+
+
+class LogDirectoryRefused(RuntimeError):
+    """The log directories cannot be used; the message is one line that says what to do."""
+
+
+@frozen
+class PartitionSize:
+    """The size and the end of one log in a log directory."""
+
+    topic_partition: TopicPartition
+    size_bytes: int
+    log_end_offset: int
+
+
+@frozen
+class DirectoryDescription:
+    """One log directory as DescribeLogDirs shows it."""
+
+    path: Path
+    error: OSError | None
+    partitions: list[PartitionSize]
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class LogDirectory:
+    """One of `log.dirs`, with the logs in it."""
+
+    path: Path
+    files: Files
+    logs: dict[TopicPartition, Log] = field(default_factory=dict)
+    lock: FileLock | None = None
+    clean: bool = False
+    """Whether the last broker closed all its logs before it stopped."""
+    offline: OSError | None = None
+    """Why the directory cannot be used any more."""
+    meta: MetaProperties | None = None
+    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
+    """As they are on the disk."""
+    log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    """As they are on the disk."""
+    names_changed: bool = False
+    """Whether a partition's directory was renamed and the new name may not be on the disk."""
+    _points_lock: Lock = field(default_factory=Lock)
+    _starts_lock: Lock = field(default_factory=Lock)
+    """Several threads write checkpoints, but each file one at a time."""
+
+    # ---- start and stop
+
+    def read(self) -> None:
+        """Read the checkpoints and whether the last stop was clean; from here on it is not. Blocks."""
+        marker = self.path / CLEAN_SHUTDOWN_FILE
+        self.clean = self.files.exists(marker)
+        if self.clean:
+            self.files.unlink(marker)
+            self.files.sync_dir(self.path)
+        self.recovery_points = read_offsets(self.files, self.path / RECOVERY_POINTS_FILE) or {}
+        self.log_starts = read_offsets(self.files, self.path / LOG_START_OFFSETS_FILE) or {}
+
+    def mark_clean(self) -> None:
+        """Write the checkpoints and that the stop was clean. Blocks."""
+        self.write_checkpoints()
+        content = json.dumps({"version": 0, "brokerEpoch": -1}).encode()
+        write_atomically(self.files, self.path / CLEAN_SHUTDOWN_FILE, content)
+
+    # ---- checkpoints
+
+    def write_checkpoints(self) -> None:
+        """Write recovery points and log start offsets. Blocks."""
+        self.write_recovery_points()
+        self.write_log_starts()
+
+    def write_recovery_points(self) -> None:
+        """Write the recovery points of all logs. Blocks."""
+        # Offsets are read under the lock: one lowered meanwhile must not be written as it was before.
+        with self._points_lock:
+            points = {tp: one.recovery_point for tp, one in list(self.logs.items())}
+            write_offsets(self.files, self.path / RECOVERY_POINTS_FILE, points)
+            self.recovery_points = points
+
+    def write_log_starts(self) -> None:
+        """Write the log start offsets of all logs. Blocks."""
+        with self._starts_lock:
+            starts = {tp: one.log_start_offset for tp, one in list(self.logs.items())}
+            write_offsets(self.files, self.path / LOG_START_OFFSETS_FILE, starts)
+            self.log_starts = starts
+
+    # ---- deleted partitions
+
+    def remembers_deleted(self, topic_partition: TopicPartition) -> bool:
+        """Whether the disk may still hold names or offsets of a deleted partition of this name."""
+        return (
+            self.names_changed
+            or topic_partition in self.recovery_points
+            or topic_partition in self.log_starts
+        )
+
+    def forget_deleted(self, topic_partition: TopicPartition) -> None:
+        """Make sure that a deleted partition neither reappears nor lends its offsets to a new one. Blocks."""
+        if self.names_changed:
+            self.files.sync_dir(self.path)
+            self.names_changed = False
+        if topic_partition in self.recovery_points or topic_partition in self.log_starts:
+            self.write_checkpoints()
+
+    def describe(self) -> DirectoryDescription:
+        """Describe the directory and its logs. Asks the system for free space, nothing else."""
+        if self.offline is not None:
+            return DirectoryDescription(self.path, self.offline, [])
+        sizes = [PartitionSize(tp, one.size_bytes, one.log_end_offset) for tp, one in self.logs.items()]
+        try:
+            return DirectoryDescription(self.path, None, sizes, *self.files.space(self.path))
+        except OSError as error:
+            return DirectoryDescription(self.path, error, [])
+
+
+class LogDirectories:
+    """All of `log.dirs`: which can be used, and whose they are."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._all: list[LogDirectory] = []
+
+    def __iter__(self) -> Iterator[LogDirectory]:
+        return iter(self._all)
+
+    def online(self) -> list[LogDirectory]:
+        """The directories that can be used."""
+        return [one for one in self._all if one.offline is None]
+
+    @property
+    def has_offline(self) -> bool:
+        """Whether any cannot be used."""
+        return any(one.offline for one in self._all)
+
+    @property
+    def all_offline(self) -> bool:
+        """Whether none can be used."""
+        return all(one.offline for one in self._all)
+
+    @property
+    def offline_count(self) -> int:
+        """How many cannot be used."""
+        return sum(1 for one in self._all if one.offline)
+
+    def of(self, one: Log) -> LogDirectory:
+        """The directory that a log is in."""
+        path = one.directory.parent
+        return next(directory for directory in self._all if directory.path == path)
+
+    def for_new_log(self) -> LogDirectory:
+        """The directory with the fewest logs. Raises `KafkaStorageError` when all are offline."""
+        online = self.online()
+        if not online:
+            raise KafkaStorageError("all log directories are offline")
+        return min(online, key=lambda one: len(one.logs))
+
+    # ---- locks
+
+    def lock(self, names: Iterable[str]) -> None:
+        """Lock the directories, making those that are missing, and read whose they are. Blocks.
+
+        Raises `LogDirectoryRefused` for one that another broker uses, that is named twice or inside of
+        another, or that belongs to another broker or cluster; also when none can be used.
+        """
+        for path in checked_paths(names):
+            directory = LogDirectory(path, self._files)
+            self._all.append(directory)
+            try:
+                self._lock_one(directory)
+            except OSError as error:
+                log.error("the log directory %s is offline: %s", path, error)
+                directory.offline = error
+            except LogDirectoryRefused:
+                self.unlock()
+                raise
+        if self.all_offline:
+            first = self._all[0]
+            self.unlock()
+            raise LogDirectoryRefused(f"no log directory can be used: {first.path}: {first.offline}")
+
+    def _lock_one(self, directory: LogDirectory) -> None:
+        path = directory.path
+        self._make_durably(path)
+        directory.lock = self._files.lock(path / LOCK_FILE)
+        if directory.lock is None:
+            raise LogDirectoryRefused(
+                f"another broker uses the log directory {path}: stop it, or give this one another log.dirs"
+            )
+        try:
+            directory.meta = read_meta_properties(self._files, path)
+        except CorruptStorage as error:
+            raise LogDirectoryRefused(
+                f"{path}/meta.properties cannot be used ({error}): restore it, or remove it if the directory "
+                "belongs to this broker"
+            ) from None
+
+    def _make_durably(self, path: Path) -> None:
+        missing = [one for one in (path, *path.parents) if not self._files.exists(one)]
+        self._files.make_dirs(path)
+        for one in missing:
+            self._files.sync_dir(one.parent)
+
+    def unlock(self) -> None:
+        """Release all locks."""
+        for directory in self._all:
+            if directory.lock is not None:
+                directory.lock.release()
+                directory.lock = None
+
+    # ---- identity
+
+    @property
+    def meta_properties(self) -> MetaProperties | None:
+        """The broker and cluster the directories belong to; None when they belong to none.
+
+        Raises `LogDirectoryRefused` when they belong to several.
+        """
+        known = {one.meta for one in self._all if one.meta is not None}
+        if len(known) > 1:
+            told = "; ".join(
+                f"{one.path}: broker {one.meta.broker_id} of cluster {one.meta.cluster_id}"
+                for one in self._all
+                if one.meta is not None
+            )
+            raise LogDirectoryRefused(f"the log directories belong to different brokers: {told}")
+        return next(iter(known), None)
+
+    def identify(self, broker_id: int, cluster_id: str) -> None:
+        """Write the owner into every directory. Raises `LogDirectoryRefused` when another one is there."""
+        stored, mine = self.meta_properties, MetaProperties(cluster_id, broker_id)
+        if stored is not None:
+            _check_identity(self._all[0].path, stored, mine)
+        for directory in self.online():
+            if directory.meta != mine:
+                write_meta_properties(self._files, directory.path, mine)
+                directory.meta = mine
+
+
+def checked_paths(names: Iterable[str]) -> list[Path]:
+    """The directories by their real paths.
+
+    Raises `LogDirectoryRefused` for a directory that is named twice or is inside of another one.
+    """
+    paths = [Path(name).resolve() for name in names]
+    for number, path in enumerate(paths):
+        for other in paths[number + 1 :]:
+            if path == other:
+                raise LogDirectoryRefused(f"log.dirs names {path} twice: name every directory once")
+            if path in other.parents or other in path.parents:
+                inner, outer = (other, path) if path in other.parents else (path, other)
+                raise LogDirectoryRefused(
+                    f"log.dirs has {inner} inside of {outer}: use directories side by side"
+                )
+    return paths
+
+
+def _check_identity(path: Path, stored: MetaProperties, mine: MetaProperties) -> None:
+    if stored.broker_id not in (None, mine.broker_id):
+        raise LogDirectoryRefused(
+            f"{path} belongs to broker {stored.broker_id}, not to {mine.broker_id}: "
+            f"set broker.id={stored.broker_id} or use another log.dirs"
+        )
+    if stored.cluster_id not in (None, mine.cluster_id):
+        raise LogDirectoryRefused(
+            f"{path} belongs to cluster {stored.cluster_id}, not to {mine.cluster_id}: "
+            "check zookeeper.connect or use another log.dirs"
+        )
