@@ -9,7 +9,7 @@ from typing import Any
 
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.group.commits import AutoCommit, Commits
 from ottla.consumer.group.config import GroupConfig
 from ottla.consumer.group.membership import Membership

@@ -13,7 +13,7 @@ import pytest
 from ottla.broker.testing import BrokerThread
 from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster
-from ottla.client.groups import OffsetAndMetadata
+from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.group.commits import Commits
 from ottla.consumer.group.errors import CommitFailed, Fenced, GroupFailed, InconsistentAssignors
 from ottla.consumer.listener import Partitions, RebalanceListener

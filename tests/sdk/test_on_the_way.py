@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.client.admin import Admin
-from ottla.client.groups import OffsetAndMetadata
+from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer import (
     Consumer,
     ConsumerConfig,

@@ -94,11 +94,11 @@ def test_memory_of_large_frames_is_used_again_but_never_while_it_is_looked_at() 
 def test_memory_of_large_frames_is_let_go_when_only_small_ones_come() -> None:
     reader = FrameReader(1 << 24)
     large(reader, 300_000, b"a").release()
-    assert reader._spares._buffers
+    assert reader._receive_buffers._buffers
 
     for _ in range(100):
         space = reader.space()
         space[:5] = struct.pack(">i", 1) + b"x"
         reader.received(5)
 
-    assert not reader._spares._buffers
+    assert not reader._receive_buffers._buffers

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from ottla.client.authentication import OAuthBearer, Plain, Scram, distrust, renewal_s
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import AuthenticationFailed
-from ottla.client.security import OAuthBearer, Plain, Scram, SecurityConfig, distrust, renewal_s
+from ottla.client.security import SecurityConfig
 from ottla.client.settings import SettingError, configure
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.groups import OffsetAndMetadata
+from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.client.settings import SettingError, aliases, settings_of
 from ottla.consumer import Consumer, ConsumerConfig, ConsumerRecord, RecordBatch, SyncConsumer
 from ottla.consumer.arguments import to_commit

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import DeadlineExceeded
-from ottla.client.groups import OffsetAndMetadata
+from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.fetch.lookups import Lookups
 from ottla.consumer.fetch.notifier import News

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ottla.client.cluster import Cluster
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer import Consumer
 from ottla.consumer.group.commits import Commits

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import re
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
+from ottla.client.authentication import authenticate, distrust, renewal_s
 from ottla.client.config import Address, ClientConfig
+from ottla.client.environment import chance
 from ottla.client.errors import (
     AuthenticationFailed,
     BadResponse,
@@ -24,7 +25,6 @@ from ottla.client.errors import (
     RequestTimeout,
 )
 from ottla.client.frames import FrameReader, FrameTooLarge
-from ottla.client.security import authenticate, distrust, renewal_s
 from ottla.client.versions import BEFORE_API_VERSIONS, VersionRange, choose_version
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, error_for
@@ -163,7 +163,7 @@ class Connection:
     async def _log_in(self) -> None:
         lifetime_ms = await authenticate(self, self.config.security)
         now_s = asyncio.get_running_loop().time()
-        self._renew_at_s = now_s + renewal_s(lifetime_ms, random.random()) if lifetime_ms > 0 else None
+        self._renew_at_s = now_s + renewal_s(lifetime_ms, chance()) if lifetime_ms > 0 else None
 
     async def _stay_logged_in(self) -> None:
         """Log in again where the session is about to end (KIP-368); nothing else may be sent meanwhile.

@@ -22,7 +22,7 @@ class FrameReader:
     def __init__(self, max_frame_bytes: int) -> None:
         self._max = max_frame_bytes
         self._usual = bytearray(_USUAL_BYTES)
-        self._spares = Spares()
+        self._receive_buffers = ReceiveBuffers()
         self._buffer = self._usual
         self._end = _USUAL_BYTES
         self._filled = 0
@@ -65,19 +65,19 @@ class FrameReader:
 
     def _begin_large(self, start: int, size: int) -> None:
         """Go on in a buffer that takes the whole frame that begins at `start`."""
-        large = self._spares.take(size)
+        large = self._receive_buffers.take(size)
         rest = self._filled - start
         large[:rest] = memoryview(self._buffer)[start : self._filled]
         self._buffer, self._end, self._filled = large, size, rest
 
     def _begin_usual(self, start: int) -> None:
-        self._spares.rest()
+        self._receive_buffers.rest()
         rest = self._buffer[start : self._filled]
         self._buffer[: len(rest)] = rest
         self._filled = len(rest)
 
 
-class Spares:
+class ReceiveBuffers:
     """Large buffers, used again once nobody looks at what is in them: fresh memory costs as much as copying.
 
     A few are kept for frames of usual sizes, and let go when no large frame came for a while.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
+from ottla.client.environment import chance
 from ottla.client.errors import AuthenticationFailed, ClientClosed, ClientError
 from ottla.client.retry import Backoff
 
 
 @dataclass(slots=True)
-class _Place:
+class _PooledConnection:
     """What is known of one address."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -37,35 +37,35 @@ class Pool:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self._backoff = Backoff(config.retry_backoff_ms / 2, config.retry_backoff_max_ms)
-        self._places: dict[Address, _Place] = {}
+        self._pooled: dict[Address, _PooledConnection] = {}
         self._closed = False
 
     async def get(self, address: Address) -> Connection:
         """Return an open connection. Raises ConnectFailed and its kin after one attempt; ClientClosed."""
-        place = self._places.setdefault(address, _Place())
-        if place.connection is not None and place.connection.is_open:
-            return place.connection
-        attempts = place.attempts
-        async with place.lock:
+        pooled = self._pooled.setdefault(address, _PooledConnection())
+        if pooled.connection is not None and pooled.connection.is_open:
+            return pooled.connection
+        attempts = pooled.attempts
+        async with pooled.lock:
             # While we waited for the lock another task may have connected, or tried to. Either counts for all
             # who waited: if each tried by itself, a broker that does not answer would cost the last one as
             # many timeouts as there are tasks.
-            if place.connection is None or not place.connection.is_open:
-                if place.attempts != attempts and place.failure is not None:
-                    raise place.failure.with_traceback(None)
-                place.connection = await self._connect(address, place)
-            return place.connection
+            if pooled.connection is None or not pooled.connection.is_open:
+                if pooled.attempts != attempts and pooled.failure is not None:
+                    raise pooled.failure.with_traceback(None)
+                pooled.connection = await self._connect(address, pooled)
+            return pooled.connection
 
     def is_connected(self, address: Address) -> bool:
         """Say whether `get` has a connection at hand."""
-        place = self._places.get(address)
-        return place is not None and place.connection is not None and place.connection.is_open
+        pooled = self._pooled.get(address)
+        return pooled is not None and pooled.connection is not None and pooled.connection.is_open
 
     async def discard(self, address: Address) -> None:
         """Close the connection to an address, if there is one; the next `get` makes a new one."""
-        place = self._places.get(address)
-        if place is not None and place.connection is not None:
-            connection, place.connection = place.connection, None
+        pooled = self._pooled.get(address)
+        if pooled is not None and pooled.connection is not None:
+            connection, pooled.connection = pooled.connection, None
             await connection.close()
 
     def open(self) -> None:
@@ -75,10 +75,10 @@ class Pool:
     async def close(self) -> None:
         """Close all connections; none can be had afterwards, unless it is opened again."""
         self._closed = True
-        places, self._places = self._places, {}
-        for place in places.values():
-            if place.connection is not None:
-                await place.connection.close()
+        pooled_connections, self._pooled = self._pooled, {}
+        for pooled in pooled_connections.values():
+            if pooled.connection is not None:
+                await pooled.connection.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,8 +88,8 @@ class Pool:
     ) -> None:
         await self.close()
 
-    async def _connect(self, address: Address, place: _Place) -> Connection:
-        await asyncio.sleep(max(0.0, place.not_before_s - asyncio.get_running_loop().time()))
+    async def _connect(self, address: Address, pooled: _PooledConnection) -> Connection:
+        await asyncio.sleep(max(0.0, pooled.not_before_s - asyncio.get_running_loop().time()))
         self._refuse_when_closed()
         connection = Connection(address, self.config)
         try:
@@ -97,14 +97,14 @@ class Pool:
         except AuthenticationFailed:
             raise
         except ClientError as error:
-            place.attempts += 1
-            place.failure = error
-            delay_ms = self._backoff.delay_ms(place.failures, random.random())
-            place.not_before_s = asyncio.get_running_loop().time() + delay_ms / 1_000
-            place.failures += 1
+            pooled.attempts += 1
+            pooled.failure = error
+            delay_ms = self._backoff.delay_ms(pooled.failures, chance())
+            pooled.not_before_s = asyncio.get_running_loop().time() + delay_ms / 1_000
+            pooled.failures += 1
             raise
-        place.attempts += 1
-        place.failure, place.failures = None, 0
+        pooled.attempts += 1
+        pooled.failure, pooled.failures = None, 0
         try:
             self._refuse_when_closed()
         except ClientClosed:  # closed while we connected: nobody else would close this one

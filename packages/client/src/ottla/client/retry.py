@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ottla.client.environment import chance
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.protocol.errors import KafkaError
 
@@ -61,7 +61,7 @@ async def retrying(
             if not error.retriable:
                 raise
             last = error
-        delay_s = backoff.delay_ms(attempt, random.random()) / 1_000
+        delay_s = backoff.delay_ms(attempt, chance()) / 1_000
         if loop.time() + delay_s >= deadline:
             raise DeadlineExceeded(what, timeout_s, last) from last
         await asyncio.sleep(delay_s)

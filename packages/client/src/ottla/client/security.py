@@ -1,39 +1,22 @@
-"""Encryption and authentication: TLS, and SASL by PLAIN, SCRAM and OAUTHBEARER.
-
-Each mechanism is a plain object that turns what the server said into what to say next; `authenticate`
-carries its tokens in SaslHandshake and SaslAuthenticate requests (KIP-43, KIP-84, KIP-152, KIP-255).
-"""
+"""The settings of encryption and authentication: TLS, and SASL by PLAIN, SCRAM and OAUTHBEARER."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from inspect import isawaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ottla.client.aliases import NO_KERBEROS, SECURITY_ALIASES
-from ottla.client.errors import AuthenticationFailed
-from ottla.client.settings import Alias, SettingError, validate
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.client.settings import Alias, SettingError, setting, validate
 
 if TYPE_CHECKING:
     import ssl
 
-    from ottla.client.connection import Connection
-
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 TokenProvider = Callable[[], Awaitable[str] | str]
 
-MAX_STEPS = 8
-# Alerts of TLS that tell a client that its certificate, or the lack of one, is what is wrong.
-_ABOUT_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "ACCESS_DENIED")
+SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +39,7 @@ class SecurityConfig:
     """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
     sasl_username: str | None = None
     """Who to be, for PLAIN and SCRAM."""
-    sasl_password: str | None = field(default=None, repr=False)
+    sasl_password: str | None = setting(None, is_secret=True)
     """The password, for PLAIN and SCRAM."""
     sasl_oauth_token_provider: TokenProvider | None = None
     """Gives a token for OAUTHBEARER when a connection is made: a callable, or what has a method `token`."""
@@ -131,185 +114,10 @@ def _check_credentials(config: SecurityConfig) -> None:
         return
     if config.sasl_mechanism == "GSSAPI":
         raise SettingError(NO_KERBEROS)
-    if config.sasl_mechanism not in ("PLAIN", *SCRAM_HASHES):
+    if config.sasl_mechanism not in ("PLAIN", *SCRAM_MECHANISMS):
         raise ValueError(
             f"sasl_mechanism must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, "
             f"not {config.sasl_mechanism!r}"
         )
     if config.sasl_username is None or config.sasl_password is None:
         raise ValueError(f"{config.sasl_mechanism} needs sasl_username and sasl_password")
-
-
-class Mechanism(Protocol):
-    """One authentication: `first()`, then `answer(challenge)` until it returns None."""
-
-    def first(self) -> bytes:
-        """Return the token that opens the exchange."""
-        ...
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        """Return what to say to a challenge, or None when nothing more is to be said."""
-        ...
-
-
-class Plain:
-    """Name and password in clear (RFC 4616): for encrypted connections."""
-
-    def __init__(self, username: str, password: str) -> None:
-        self._token = b"\0" + username.encode() + b"\0" + password.encode()
-
-    def first(self) -> bytes:
-        """Return name and password."""
-        return self._token
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        """Have nothing more to say."""
-        return None
-
-
-class OAuthBearer:
-    """A token somebody else issued (RFC 7628)."""
-
-    def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
-        pairs = "".join(f"{key}={value}\x01" for key, value in (extensions or {}).items())
-        self._token = f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
-
-    def first(self) -> bytes:
-        """Return the token."""
-        return self._token
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        """Acknowledge the server's complaint, if it has one, so that it ends the exchange with an error."""
-        return b"\x01" if challenge else None
-
-
-SCRAM_HASHES: dict[str, Callable[..., hashlib._Hash]] = {
-    "SCRAM-SHA-256": hashlib.sha256,
-    "SCRAM-SHA-512": hashlib.sha512,
-}
-# Kafka's own least. Fewer would make the proof cheap to guess from, for whoever poses as the broker.
-MIN_ITERATIONS = 4_096
-MAX_ITERATIONS = 1_000_000
-
-
-class Scram:
-    """Proof of a password that never travels, and of the server's knowledge of it (RFC 5802)."""
-
-    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
-        self._hash = SCRAM_HASHES[mechanism]
-        self._password = password.encode()
-        self._nonce = nonce
-        escaped = username.replace("=", "=3D").replace(",", "=2C")
-        self._first_bare = f"n={escaped},r={nonce}"
-        self._server_signature: bytes | None = None
-
-    def first(self) -> bytes:
-        """Return name and nonce."""
-        return f"n,,{self._first_bare}".encode()
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        """Prove the password, then check that the server knows it too. Raises AuthenticationFailed."""
-        fields = _scram_fields(challenge)
-        if "e" in fields:
-            raise AuthenticationFailed(f"the broker refused the login: {fields['e']}")
-        try:
-            if self._server_signature is None:
-                return self._prove(challenge, fields)
-            self._check(fields)
-        except (KeyError, ValueError) as error:
-            raise AuthenticationFailed(f"the broker's SCRAM message makes no sense: {error!r}") from error
-        return None
-
-    def _prove(self, challenge: bytes, fields: Mapping[str, str]) -> bytes:
-        nonce, iterations = fields["r"], int(fields["i"])
-        if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise AuthenticationFailed("the broker's SCRAM nonce does not continue ours")
-        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-            raise AuthenticationFailed(
-                f"the broker asks for {iterations} SCRAM iterations, not {MIN_ITERATIONS} to {MAX_ITERATIONS}"
-            )
-        name = self._hash().name
-        salted = hashlib.pbkdf2_hmac(name, self._password, base64.b64decode(fields["s"]), iterations)
-        client_key = self._mac(salted, b"Client Key")
-        without_proof = f"c=biws,r={nonce}"
-        message = b",".join((self._first_bare.encode(), challenge, without_proof.encode()))
-        signature = self._mac(self._hash(client_key).digest(), message)
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._server_signature = self._mac(self._mac(salted, b"Server Key"), message)
-        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
-
-    def _check(self, fields: Mapping[str, str]) -> None:
-        assert self._server_signature is not None
-        if not hmac.compare_digest(base64.b64decode(fields["v"]), self._server_signature):
-            raise AuthenticationFailed("the broker does not know the password: it may be another server")
-
-    def _mac(self, key: bytes, message: bytes) -> bytes:
-        return hmac.new(key, message, self._hash).digest()
-
-
-def _scram_fields(message: bytes) -> dict[str, str]:
-    pairs = (part.partition("=") for part in message.decode("utf-8", "replace").split(","))
-    return {key: value for key, _, value in pairs}
-
-
-async def mechanism_for(config: SecurityConfig) -> Mechanism:
-    """Make the mechanism a configuration asks for, with a fresh nonce or token."""
-    if config.sasl_mechanism == "OAUTHBEARER":
-        assert config.sasl_oauth_token_provider is not None
-        token = config.sasl_oauth_token_provider()
-        if isawaitable(token):
-            token = await token
-        return OAuthBearer(token, config.sasl_oauth_extensions)
-    username, password = config.sasl_username or "", config.sasl_password or ""
-    if config.sasl_mechanism == "PLAIN":
-        return Plain(username, password)
-    return Scram(config.sasl_mechanism, username, password, secrets.token_urlsafe(24))
-
-
-async def authenticate(connection: Connection, config: SecurityConfig) -> int:
-    """Log in, or log in again; return for how many ms the login lasts, 0 for as long as one likes.
-
-    Raises AuthenticationFailed with the broker's words.
-    """
-    mechanism = await mechanism_for(config)
-    handshake = await connection.send_ahead(
-        SaslHandshakeRequest(mechanism=config.sasl_mechanism), SaslHandshakeResponse, min_version=1
-    )
-    if handshake.error_code != ErrorCode.NONE:
-        offered = ", ".join(handshake.mechanisms) or "none"
-        raise AuthenticationFailed(f"the broker does not take {config.sasl_mechanism}; it takes {offered}")
-    token = mechanism.first()
-    for _ in range(MAX_STEPS):
-        request = SaslAuthenticateRequest(auth_bytes=token)
-        reply = await connection.send_ahead(request, SaslAuthenticateResponse)
-        if reply.error_code != ErrorCode.NONE:
-            reason = reply.error_message or ErrorCode(reply.error_code).name
-            raise AuthenticationFailed(f"the broker refused the login: {reason}")
-        further = mechanism.answer(bytes(reply.auth_bytes))
-        if further is None:
-            return reply.session_lifetime_ms
-        token = further
-    raise AuthenticationFailed(f"{config.sasl_mechanism} did not come to an end in {MAX_STEPS} steps")
-
-
-def renewal_s(lifetime_ms: int, chance: float) -> float:
-    """Return after how many seconds to renew a login: at 85 to 95 % of its life, as Java's clients do.
-
-    `chance` from 0 to 1 keeps the connections of a client from renewing all at once.
-    """
-    return lifetime_ms * (0.85 + 0.1 * chance) / 1_000
-
-
-def distrust(error: BaseException) -> str | None:
-    """Say which side does not trust the other's certificate, or None where that was not it."""
-    import ssl
-
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"the broker's certificate is not trusted: {error.verify_message}; "
-            "ssl_cafile says whom to trust, ssl_check_hostname whether the name counts"
-        )
-    reason = str(getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
-    if "ALERT" in reason and any(word in reason for word in _ABOUT_CERTIFICATES):
-        return f"the broker does not take our certificate ({reason}); ssl_certfile and ssl_keyfile give one"
-    return None

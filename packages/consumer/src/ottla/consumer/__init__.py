@@ -6,7 +6,7 @@ Kafka's first years, `SimpleConsumer` and `ZookeeperConsumerConnector`, are impo
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.consumer import Consumer
 from ottla.consumer.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ottla.client.groups import OffsetAndMetadata
+from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 
 Partition = TopicPartition | tuple[str, int]

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer._records import ConsumerRecord
 from ottla.consumer.arguments import Offset, Partition, to_commit, to_offset, to_partition, to_partitions
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings

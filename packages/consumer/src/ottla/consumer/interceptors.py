@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ottla.client.groups import OffsetAndMetadata
+    from ottla.client.group_metadata import OffsetAndMetadata
     from ottla.consumer.record import ConsumerRecord
     from ottla.protocol.topics import TopicPartition
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.client.cluster import Cluster
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
 from ottla.client.settings import chosen
 from ottla.consumer.config import ConsumerConfig

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from ottla.client.blocking import Call, LoopThread
 from ottla.client.errors import DeadlineExceeded
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import chosen
 from ottla.consumer.arguments import Offset, Partition, to_topics
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings

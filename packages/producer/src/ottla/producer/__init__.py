@@ -1,6 +1,6 @@
 """An asyncio producer for Kafka and Ottla, and a synchronous one."""
 
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.serialization import SerializationFailed
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed, RecordTooLarge

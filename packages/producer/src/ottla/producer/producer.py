@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from ottla.client.cluster import Cluster, Topic
+from ottla.client.context_task import ContextTask
 from ottla.client.errors import ClientError
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
-from ottla.client.running import Running
 from ottla.client.serialization import SerializationFailed, serializer
 from ottla.client.settings import chosen
 from ottla.producer.config import ProducerConfig, ProducerSettings
@@ -115,7 +115,7 @@ class Producer(RowSending):
         self.metrics.in_flight = lambda: self._sender.requests_in_flight
         self.gathering.wake = self._sender.wake
         self._tasks: asyncio.TaskGroup | None = None
-        self._running: Running | None = None
+        self._running: ContextTask | None = None
         self._open = False
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ class Producer(RowSending):
         """
         if self._running is not None:
             return
-        self._running = running = Running(self)
+        self._running = running = ContextTask(self)
         try:
             await running.start()
         except BaseException:

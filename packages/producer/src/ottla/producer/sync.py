@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from ottla.client.blocking import LoopThread
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import chosen
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.handover import Handover, SyncAcknowledgement

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from ottla.client.cluster import GROUP, TRANSACTION, Cluster
 from ottla.client.errors import ClientError
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.retry import Backoff, retrying
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.prepared import PreparedTransaction, end_prepared, raise_of_coordinator

@@ -26,8 +26,8 @@ from ottla.zookeeper._kazoo_client import (
     transaction_of,
     translated,
 )
-from ottla.zookeeper._life import SessionLife
-from ottla.zookeeper._verbs import Read, SessionVerbs
+from ottla.zookeeper._operations import Read, SessionOperations
+from ottla.zookeeper._session_state import SessionStateMachine
 from ottla.zookeeper.errors import NodeExists, OperationTimeout, Unavailable
 from ottla.zookeeper.paths import parent_of
 from ottla.zookeeper.session import OPEN_ACL, Acl, Create, EventType, Operation, Stat, Watch
@@ -60,7 +60,7 @@ class _Watcher:
             self.session.post(self.session.event_came, event.type, event.path, self.session_number)
 
 
-class KazooSession(SessionVerbs):
+class KazooSession(SessionOperations):
     """A ZooKeeper session for asyncio.
 
         async with KazooSession("zk1:2181,zk2:2181/kafka", session_timeout_ms=18_000) as session:
@@ -86,7 +86,7 @@ class KazooSession(SessionVerbs):
         acl_policy: AclPolicy = open_acl,
         took_ms: Callable[[float], object] = lambda _: None,
     ) -> None:
-        super().__init__(self, SessionLife(), session_timeout_ms)
+        super().__init__(self, SessionStateMachine(), session_timeout_ms)
         self._hosts, _, chroot = hosts.partition("/")
         self._wanted_chroot = f"/{chroot.strip('/')}" if chroot.strip("/") else ""
         self._chroot = ""
@@ -111,7 +111,7 @@ class KazooSession(SessionVerbs):
         try:
             async with asyncio.timeout(self._connection_timeout_s):
                 await OwnThread(self._client.start_async).done_within(self._connection_timeout_s)
-                await self._life.wait_connected(2**31)
+                await self._session_state.wait_connected(2**31)
                 await self._enter_chroot()
         except TimeoutError:
             await self.close()
@@ -129,7 +129,7 @@ class KazooSession(SessionVerbs):
 
     async def close(self) -> None:
         """Close the session, whose ephemerals go at once if the ensemble can be reached. Bounded."""
-        self._life.became_closed()
+        self._session_state.became_closed()
         self._stop_lease()
         self._stop_sync_timer()
         self._generation += 1
@@ -139,7 +139,7 @@ class KazooSession(SessionVerbs):
             await asyncio.wait([self._supervisor])
         await self._shut_down(self._client)
 
-    # -- the carrier
+    # -- the transport
 
     async def read(self, what: Read, path: str, watch: Watch | None, session_number: int | None) -> object:
         """Answer `(data, stat)`, `stat | None` or the sorted children."""
@@ -158,15 +158,15 @@ class KazooSession(SessionVerbs):
         if watch is None:
             return _read_result(what, await self._ask(ask, path, session_number))
         # Before asking: the event may overtake the answer, and has to find the watch here.
-        fresh = self._life.watches.arm(kind, path, watch)
+        fresh = self._session_state.watches.arm(kind, path, watch)
         try:
             answer = await self._ask(ask, path, session_number)
         except BaseException:
             if fresh:
-                self._life.watches.disarm(kind, path, watch)
+                self._session_state.watches.disarm(kind, path, watch)
             raise
         # Again: another reading of this path that failed may have taken it out meanwhile.
-        self._life.watches.arm(kind, path, watch)
+        self._session_state.watches.arm(kind, path, watch)
         return _read_result(what, answer)
 
     async def write(
@@ -188,12 +188,12 @@ class KazooSession(SessionVerbs):
     async def _ask(
         self, submit: Callable[[GuardedClient], Any], path: str, session_number: int | None
     ) -> Any:
-        self._life.check(session_number)
+        self._session_state.check(session_number)
         decided_in, begun_s = self.session_number, self._loop.time()
         try:
             async with asyncio.timeout(self._operation_timeout_s), self._in_flight:
-                self._life.check(decided_in)  # the wait for a free place may have been long
-                answer = self._life.track(self._loop.create_future())
+                self._session_state.check(decided_in)  # the wait for a free place may have been long
+                answer = self._session_state.track(self._loop.create_future())
                 submit(self._client).rawlink(partial(self._answered, answer, path))
                 return await answer
         except TimeoutError:
@@ -260,10 +260,10 @@ class KazooSession(SessionVerbs):
             self._synchronise(session_id, self._connection_number)
         elif state == KazooState.SUSPENDED:
             self._start_lease()
-            self._life.became_suspended()
+            self._session_state.became_suspended()
         else:
             self._stop_lease()
-            self._life.became_lost(f"kazoo: {keeper_state}")
+            self._session_state.became_lost(f"kazoo: {keeper_state}")
             if keeper_state != KeeperState.EXPIRED_SESSION:
                 # The connection thread is gone: wrong xid, or refused credentials.
                 self._dead.set()
@@ -297,22 +297,22 @@ class KazooSession(SessionVerbs):
         self._connection_number += 1  # this connection is settled
         self._stop_lease()
         self._rebuild_delay_s = _FIRST_REBUILD_DELAY_S
-        self._life.became_connected(session_id)
+        self._session_state.became_connected(session_id)
 
     def event_came(self, kind: str, path: str, session_number: int) -> None:
         """A watch fired."""
-        self._life.heard(EventType[kind], self._stripped(path), session_number)
+        self._session_state.heard(EventType[kind], self._stripped(path), session_number)
 
     # -- the lease
 
     def _start_lease(self) -> None:
         """Count the time without a connection: kazoo learns of an expiry only when it is back."""
-        if self._lease is None and self._life.connected:
+        if self._lease is None and self._session_state.connected:
             self._lease = self._loop.call_later(self._timeout_ms / 1000, self._lease_ended)
 
     def _lease_ended(self) -> None:
         self._lease = None
-        self._life.became_lost("disconnected for a whole session timeout")
+        self._session_state.became_lost("disconnected for a whole session timeout")
 
     def _stop_lease(self) -> None:
         if self._lease is not None:

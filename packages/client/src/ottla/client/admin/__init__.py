@@ -18,7 +18,7 @@ from ottla.client.admin.groups import (
     GroupDescription,
     GroupListing,
     Groups,
-    Member,
+    MemberDescription,
 )
 from ottla.client.admin.offsets import EARLIEST, LATEST, Offsets
 from ottla.client.admin.topics import CreatedTopic, Topics
@@ -43,7 +43,7 @@ __all__ = [
     "GroupListing",
     "Groups",
     "LogDir",
-    "Member",
+    "MemberDescription",
     "Offsets",
     "ReplicaOnDisk",
     "Topics",

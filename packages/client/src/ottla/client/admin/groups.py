@@ -50,7 +50,7 @@ class GroupListing:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberDescription:
     """Somebody in a group, and which partitions they have."""
 
     id: str
@@ -87,7 +87,7 @@ class GroupDescription:
     protocol_type: str
     assignor: str
     coordinator: int
-    members: tuple[Member, ...] = field(default_factory=tuple)
+    members: tuple[MemberDescription, ...] = field(default_factory=tuple)
 
 
 class Groups:
@@ -224,8 +224,8 @@ class Groups:
         await self._cluster.retry(f"deleting group {name!r}", ask)
 
 
-def _member(given: DescribedGroupMember) -> Member:
-    return Member(
+def _member(given: DescribedGroupMember) -> MemberDescription:
+    return MemberDescription(
         given.member_id,
         given.group_instance_id,
         given.client_id,

@@ -10,7 +10,7 @@ import click
 from ottla.client.commands import cluster_options, json_option, records, show, show_json, with_admin
 
 if TYPE_CHECKING:
-    from ottla.client.admin import Admin, CommittedOffset, GroupDescription, Member
+    from ottla.client.admin import Admin, CommittedOffset, GroupDescription, MemberDescription
     from ottla.protocol.topics import TopicPartition
 
 
@@ -80,7 +80,7 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
     show(person if members else columns, people if members else rows, as_json=False)
 
 
-def _person(member: Member) -> tuple[object, ...]:
+def _person(member: MemberDescription) -> tuple[object, ...]:
     partitions = [str(partition) for partition in member.partitions]
     return member.client_id, member.host, member.instance_id, member.id, partitions
 

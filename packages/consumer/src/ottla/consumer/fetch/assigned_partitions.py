@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from ottla.client.groups import OffsetAndMetadata
+from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer._records import Cursor
 from ottla.consumer.fetch.positions import Positions
 from ottla.protocol.topics import TopicPartition

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
-from ottla.client.groups import OffsetAndMetadata
+from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import LogTruncated, NoOffset

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ottla.client.groups import OffsetAndMetadata
+from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.errors import NotAssigned
 from ottla.consumer.fetch.decoding import Cursor
 from ottla.protocol.messages.fetch import AbortedTransaction

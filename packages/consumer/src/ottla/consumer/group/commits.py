@@ -10,7 +10,7 @@ from contextlib import suppress
 from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
-from ottla.client.groups import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.group.coordinator_connection import CoordinatorLine
 from ottla.consumer.group.errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group.fifo import Turn, Turns

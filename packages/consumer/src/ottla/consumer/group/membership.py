@@ -18,7 +18,7 @@ from typing import Any, Protocol, assert_never
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
-from ottla.client.groups import GroupMetadata
+from ottla.client.group_metadata import GroupMetadata
 from ottla.client.retry import Backoff
 from ottla.consumer.assignors import RebalanceProtocol, assignors
 from ottla.consumer.group.commits import AutoCommit

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.running import Running
+from ottla.client.context_task import ContextTask
 from ottla.client.settings import chosen
 from ottla.consumer.errors import ConsumerClosed
 from ottla.consumer.zookeeper.brokers import ClusterBrokers
@@ -87,7 +87,7 @@ class ZookeeperConsumerConnector:
         self._member: Member | None = None
         self._taking_part: asyncio.Task[None] | None = None
         self._block: AbstractAsyncContextManager[None] | None = None
-        self._running: Running | None = None
+        self._running: ContextTask | None = None
         self._ended = False
 
     @classmethod
@@ -103,7 +103,7 @@ class ZookeeperConsumerConnector:
         """Connect to ZooKeeper. Raises ottla.zookeeper.errors.Unavailable when it cannot be reached."""
         if self._running is not None or self._block is not None:
             raise ConsumerClosed("a connector starts once")
-        self._running = Running(self._opened())
+        self._running = ContextTask(self._opened())
         await self._running.start()
 
     async def shutdown(self) -> None:

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ottla.zookeeper._life import SessionLife
-from ottla.zookeeper._verbs import Read, SessionVerbs
+from ottla.zookeeper._operations import Read, SessionOperations
+from ottla.zookeeper._session_state import SessionStateMachine
 from ottla.zookeeper.embedded.tree import Applied, Transaction, Tree
 from ottla.zookeeper.errors import ZooKeeperError
 from ottla.zookeeper.session import Create, Operation, SetData, Stat, Watch
@@ -146,11 +146,11 @@ class _Fault:
         self.reconnect = reconnect
 
 
-class MemorySession(SessionVerbs):
+class MemorySession(SessionOperations):
     """A `Session` of a `MemoryEnsemble`."""
 
     def __init__(self, ensemble: MemoryEnsemble, timeout_ms: int) -> None:
-        super().__init__(self, SessionLife(), timeout_ms)
+        super().__init__(self, SessionStateMachine(), timeout_ms)
         self._ensemble = ensemble
         self._connection = 0
         self._under_way: deque[Callable[[], None]] = deque()
@@ -170,9 +170,9 @@ class MemorySession(SessionVerbs):
         self._stop_lease()
         self._drop_connection()
         self._ensemble.leave(self)
-        self._life.became_closed()
+        self._session_state.became_closed()
 
-    # -- the carrier
+    # -- the transport
 
     async def read(self, what: Read, path: str, watch: Watch | None, session_number: int | None) -> object:
         """Answer what the tree says; a watch is armed together with the reading."""
@@ -180,7 +180,7 @@ class MemorySession(SessionVerbs):
         def ask() -> object:
             answer = self._ensemble.read(self, what, path, watch is not None)
             if watch is not None:
-                self._life.watches.arm(what.watch_kind, path, watch)
+                self._session_state.watches.arm(what.watch_kind, path, watch)
             return answer
 
         return await self._request(ask, session_number)
@@ -196,8 +196,8 @@ class MemorySession(SessionVerbs):
         await self._request(lambda: None, session_number)
 
     async def _request(self, ask: Callable[[], T], session_number: int | None) -> T:
-        self._life.check(session_number)
-        answer: asyncio.Future[T] = self._life.track(asyncio.get_running_loop().create_future())
+        self._session_state.check(session_number)
+        answer: asyncio.Future[T] = self._session_state.track(asyncio.get_running_loop().create_future())
         self.later(lambda: self._arrived(ask, answer))
         return await answer
 
@@ -238,26 +238,26 @@ class MemorySession(SessionVerbs):
     def event_sent(self, event: TreeEvent) -> None:
         """The server tells of a watched change."""
         number = self.session_number
-        self.later(lambda: self._life.heard(event.type, event.path, number))
+        self.later(lambda: self._session_state.heard(event.type, event.path, number))
 
     def connection_made(self) -> None:
         """The server accepted, with the session of before or a new one."""
         self._stop_lease()
-        self._life.became_connected(self.server_session_id)
+        self._session_state.became_connected(self.server_session_id)
 
     def connection_broke(self) -> None:
         """Nothing arrives any more; a lease runs until the session has to be taken for lost."""
         self._drop_connection()
         if not self.connected:
             return
-        self._life.became_suspended()
+        self._session_state.became_suspended()
         loop = asyncio.get_running_loop()
         self._lease = loop.call_later(self._timeout_ms / 1000, self.lease_ended)
 
     def lease_ended(self) -> None:
         """Presume the session lost: disconnected for a whole session timeout."""
         self._stop_lease()
-        self._life.became_lost("expired, or disconnected for a session timeout")
+        self._session_state.became_lost("expired, or disconnected for a session timeout")
 
     def _drop_connection(self) -> None:
         self._connection += 1

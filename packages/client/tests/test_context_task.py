@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ottla.client.running import Running
+from ottla.client.context_task import ContextTask
 
 
 async def test_a_block_stays_open_from_start_to_stop() -> None:
@@ -18,7 +18,7 @@ async def test_a_block_stays_open_from_start_to_stop() -> None:
         yield
         heard.append("out")
 
-    running = Running(block())
+    running = ContextTask(block())
     await running.start()
     assert heard == ["in"]
     await running.stop()
@@ -36,7 +36,7 @@ async def test_a_start_that_fails_says_why() -> None:
     complaint = "no"
 
     with pytest.raises(ValueError, match="no"):
-        await Running(block()).start()
+        await ContextTask(block()).start()
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
@@ -53,7 +53,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
         yield
 
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    starting = asyncio.create_task(Running(block()).start())
+    starting = asyncio.create_task(ContextTask(block()).start())
     await waiting.wait()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 
-class Running:
+class ContextTask:
     """Holds one block open from `start` to `stop`.
 
     A task group must be left by the task that entered it, so that task is this object's own. When the block

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class SessionLife:
+class SessionStateMachine:
     """Keeps the number, tells the listeners, ends what was decided in an earlier session.
 
     Lives on the event loop. Every operation in flight is a future in here, so that a lost

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol, cast
 
-from ottla.zookeeper._life import SessionLife
+from ottla.zookeeper._session_state import SessionStateMachine
 from ottla.zookeeper.errors import IllegalName, NodeExists, NoNode, ValueTooLarge
 from ottla.zookeeper.paths import parent_of, why_illegal_path
 from ottla.zookeeper.session import (
@@ -37,7 +37,7 @@ class Read(Enum):
         return WatchKind.CHILDREN if self is Read.CHILDREN else WatchKind.DATA
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """Carries a checked request to ZooKeeper and its answer back."""
 
     async def read(self, what: Read, path: str, watch: Watch | None, session_number: int | None) -> object:
@@ -52,26 +52,26 @@ class Carrier(Protocol):
         """Synchronise."""
 
 
-class Verbs:
-    """`Operations` over a carrier, bound to a session number or free (None)."""
+class CheckedOperations:
+    """`Operations` over a transport, bound to a session number or free (None)."""
 
-    def __init__(self, carrier: Carrier, session_number: int | None = None) -> None:
-        self._carrier = carrier
+    def __init__(self, transport: Transport, session_number: int | None = None) -> None:
+        self._transport = transport
         self._bound_to = session_number
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """Return data and stat; see `Operations`."""
-        answer = await self._carrier.read(Read.GET, _checked(path), watch, self._bound_to)
+        answer = await self._transport.read(Read.GET, _checked(path), watch, self._bound_to)
         return cast("tuple[bytes, Stat]", answer)
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         """Return the stat or None; see `Operations`."""
-        answer = await self._carrier.read(Read.EXISTS, _checked(path), watch, self._bound_to)
+        answer = await self._transport.read(Read.EXISTS, _checked(path), watch, self._bound_to)
         return cast("Stat | None", answer)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the children's names, sorted; see `Operations`."""
-        answer = await self._carrier.read(Read.CHILDREN, _checked(path), watch, self._bound_to)
+        answer = await self._transport.read(Read.CHILDREN, _checked(path), watch, self._bound_to)
         return cast("list[str]", answer)
 
     async def create(
@@ -106,7 +106,7 @@ class Verbs:
 
     async def sync(self, path: str = "/") -> None:
         """Make later reads see what was committed before; see `Operations`."""
-        await self._carrier.flush(_checked(path), self._bound_to)
+        await self._transport.flush(_checked(path), self._bound_to)
 
     async def _create(self, operation: Create) -> str:
         return cast("str", (await self._write([operation]))[0])
@@ -119,36 +119,36 @@ class Verbs:
 
     async def _write(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         _check_operations(operations)
-        return await self._carrier.write(operations, self._bound_to)
+        return await self._transport.write(operations, self._bound_to)
 
 
-class SessionVerbs(Verbs):
+class SessionOperations(CheckedOperations):
     """The part of `Session` that every session has alike."""
 
-    def __init__(self, carrier: Carrier, life: SessionLife, timeout_ms: int) -> None:
-        super().__init__(carrier)
-        self._life = life
+    def __init__(self, transport: Transport, session_state: SessionStateMachine, timeout_ms: int) -> None:
+        super().__init__(transport)
+        self._session_state = session_state
         self._timeout_ms = timeout_ms
 
     @property
     def session_id(self) -> int:
         """ZooKeeper's id of the session, 0 before the first."""
-        return self._life.session_id
+        return self._session_state.session_id
 
     @property
     def session_number(self) -> int:
         """Rises whenever the session is lost or presumed lost."""
-        return self._life.session_number
+        return self._session_state.session_number
 
     @property
     def connected(self) -> bool:
         """Whether operations can be sent now."""
-        return self._life.connected
+        return self._session_state.connected
 
     @property
     def state(self) -> SessionState:
         """Where the session stands."""
-        return self._life.state
+        return self._session_state.state
 
     @property
     def timeout_ms(self) -> int:
@@ -158,19 +158,21 @@ class SessionVerbs(Verbs):
     @property
     def armed_watches(self) -> int:
         """How many watches wait for their event."""
-        return len(self._life.watches)
+        return len(self._session_state.watches)
 
     def bound(self, session_number: int | None = None) -> Operations:
         """Return the verbs bound to one session number, the current one by default."""
-        return Verbs(self._carrier, self._life.session_number if session_number is None else session_number)
+        return CheckedOperations(
+            self._transport, self._session_state.session_number if session_number is None else session_number
+        )
 
     def listen(self, listener: Callable[[StateChange], None]) -> Callable[[], None]:
         """Call `listener` at every state change; return how to stop it."""
-        return self._life.listen(listener)
+        return self._session_state.listen(listener)
 
     async def wait_connected(self, timeout_ms: int | None = None) -> None:
         """Return once connected; raises ConnectionLoss after `timeout_ms`."""
-        await self._life.wait_connected(self._timeout_ms if timeout_ms is None else timeout_ms)
+        await self._session_state.wait_connected(self._timeout_ms if timeout_ms is None else timeout_ms)
 
 
 def _checked(path: str, *, sequential: bool = False) -> str:

@@ -1,0 +1,36 @@
+"""The only module of the clients that reads the machine's clocks and draws random numbers.
+
+Everything that decides takes `now_ms` and chance as arguments. Tasks measure time by the event loop's clock,
+`asyncio.get_running_loop().time()`, which a test replaces with the loop. What needs the time of day, a clock
+on a thread without a loop, or chance takes it from here; ruff refuses `time`, `random` and `secrets`
+elsewhere in the clients.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+chance: Final[Callable[[], float]] = random.random
+"""A random number from 0 up to 1, for jitter and for choosing among equals."""
+
+monotonic_s: Final[Callable[[], float]] = time.monotonic
+"""Seconds that never step back, for threads that have no event loop."""
+
+
+def now_ms() -> int:
+    """Return the time of day in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def nonce() -> str:
+    """Return text that nobody can guess, for a login."""
+    return secrets.token_urlsafe(24)
+
+
+def unique_suffix() -> str:
+    """Return eight hexadecimal digits that keep two names apart."""
+    return secrets.token_hex(4)
