@@ -230,7 +230,7 @@ async def filled(plane: DataPlane, rng: random.Random) -> HostedPartition:
             partition.fetched(2, rng.choice(bases), 0, 1)
     if rng.random() < 0.3:
         partition.log.advance_log_start(rng.randrange(partition.high_watermark + 1))
-    plane.services.plain_fetches.learn(partition.topic_partition)
+    plane.services.plain_fetches.admit(partition)
     return partition
 
 
@@ -273,7 +273,7 @@ async def test_a_follower_or_a_deleted_partition_is_forgotten(plane: DataPlane) 
 
     partition.stop()
     other = await plane.lead(partition=1)
-    plane.services.plain_fetches.learn(other.topic_partition)
+    plane.services.plain_fetches.admit(other)
 
     assert short_way(plane, request_of(), 12, 1) is None
     assert list(plane.services.plain_fetches.index) == [b"t\0\0\0\1"]
@@ -283,7 +283,7 @@ async def test_requests_in_a_row_are_answered_together(plane: DataPlane) -> None
     partition = await plane.lead()
     for _ in range(4):
         partition.append(batch_of(b"a" * 100), now_ms=1)
-    plane.services.plain_fetches.learn(partition.topic_partition)
+    plane.services.plain_fetches.admit(partition)
     requests = [(request_of(one), 12, one) for one in range(3)]
     last = framed(request_of(9), 12, 9)
     reader = reader_with(b"".join(framed(*one) for one in requests) + last)
@@ -299,7 +299,7 @@ async def test_aborted_transactions_are_told_the_long_way(plane: DataPlane) -> N
     partition = await plane.lead()
     partition.append(transactional(b"a"), now_ms=1)
     partition.append(marker(ControlType.ABORT), now_ms=1, origin=AppendOrigin.COORDINATOR)
-    plane.services.plain_fetches.learn(partition.topic_partition)
+    plane.services.plain_fetches.admit(partition)
 
     assert short_way(plane, request_of(isolation_level=1), 12, 1) is None
     assert short_way(plane, request_of(), 12, 1) == await long_way(plane, request_of(), 12, 1)

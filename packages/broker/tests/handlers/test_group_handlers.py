@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
 
 from ottla.broker.cluster.metadata import MetadataCache
-from ottla.broker.cluster.topics import Topics
-from ottla.broker.config import broker_config_from
+from ottla.broker.config import BrokerConfig, broker_config_from
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.testing import MemoryOffsets
@@ -27,7 +27,7 @@ from ottla.broker.handlers import (
     offset_fetch,
     sync_group,
 )
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.broker.metrics import Metrics
 from ottla.broker.transactions.coordinator import Transactions
 from ottla.broker.transactions.producer_ids import ProducerIds
@@ -71,6 +71,7 @@ from ottla.protocol.messages.update_metadata import (
 )
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.session import Session
 from ottla.zookeeper.testing import MemoryEnsemble
 
 PARTITIONS = 4
@@ -78,7 +79,7 @@ BROKER = 7
 R = TypeVar("R")
 
 
-class TopicsStub(Topics):
+class TopicsStub:
     """Creates internal topics by telling the metadata of them."""
 
     def __init__(self, metadata: MetadataCache) -> None:
@@ -91,6 +92,19 @@ class TopicsStub(Topics):
             raise self.refusal
         self.created.append(name)
         tell(self.metadata, {"topic": 2, name: PARTITIONS})
+
+
+@dataclass
+class GroupServices:
+    """The parts that the APIs of groups use."""
+
+    config: BrokerConfig
+    environment: Environment
+    zookeeper: Session
+    metadata: MetadataCache
+    topics: TopicsStub
+    groups: GroupCoordinator
+    transactions: Transactions
 
 
 def tell(metadata: MetadataCache, topics: dict[str, int]) -> None:
@@ -124,7 +138,7 @@ def topics() -> TopicsStub:
 
 
 @pytest.fixture
-async def services(topics: TopicsStub) -> AsyncIterator[Services]:
+async def services(topics: TopicsStub) -> AsyncIterator[GroupServices]:
     config = broker_config_from(
         {
             "log.dirs": "/nowhere",
@@ -141,22 +155,18 @@ async def services(topics: TopicsStub) -> AsyncIterator[Services]:
         groups.leadership_changed(
             [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)], []
         )
-        nothing: Any = None
-        yield Services(
+        yield GroupServices(
             config=config,
             environment=environment,
-            metrics=metrics,
-            replicas=nothing,
-            logs=nothing,
+            zookeeper=session,
             metadata=topics.metadata,
+            topics=topics,
             groups=groups,
             transactions=Transactions(ProducerIds(session, BROKER)),
-            topics=topics,
-            session=session,
         )
 
 
-async def ask(services: Services, handle: Callable[..., Awaitable[R]], request: Any, version: int) -> R:
+async def ask(services: GroupServices, handle: Callable[..., Awaitable[R]], request: Any, version: int) -> R:
     """Send a request through its codec to the handler, and the answer through its codec back."""
     context = RequestContext(
         header=RequestHeader(request.API_KEY, version, 1, "client"),
@@ -189,14 +199,14 @@ def a_join(version: int, member_id: str = "", **more: Any) -> JoinGroupRequest:
     )
 
 
-async def join(services: Services, version: int = 5) -> JoinGroupResponse:
+async def join(services: GroupServices, version: int = 5) -> JoinGroupResponse:
     first = await ask(services, join_group.handle, a_join(version), version)
     if first.error_code != ErrorCode.MEMBER_ID_REQUIRED:
         return first
     return await ask(services, join_group.handle, a_join(version, first.member_id), version)
 
 
-async def stable(services: Services) -> str:
+async def stable(services: GroupServices) -> str:
     """Bring group g to Stable and return its only member."""
     joined = await join(services)
     request = SyncGroupRequest(
@@ -214,7 +224,7 @@ async def stable(services: Services) -> str:
 
 @versions(3)
 async def test_the_first_to_ask_for_a_coordinator_makes_the_topic(
-    services: Services, topics: TopicsStub, version: int
+    services: GroupServices, topics: TopicsStub, version: int
 ) -> None:
     answer = await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="g"), version)
 
@@ -224,7 +234,9 @@ async def test_the_first_to_ask_for_a_coordinator_makes_the_topic(
     assert len(topics.created) == 1
 
 
-async def test_a_topic_that_cannot_be_made_is_no_coordinator(services: Services, topics: TopicsStub) -> None:
+async def test_a_topic_that_cannot_be_made_is_no_coordinator(
+    services: GroupServices, topics: TopicsStub
+) -> None:
     topics.refusal = InvalidReplicationFactor("not enough brokers")
 
     answer = await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="g"), 3)
@@ -235,7 +247,7 @@ async def test_a_topic_that_cannot_be_made_is_no_coordinator(services: Services,
 
 
 @versions(3, first=1)
-async def test_a_transactional_id_is_refused_for_good(services: Services, version: int) -> None:
+async def test_a_transactional_id_is_refused_for_good(services: GroupServices, version: int) -> None:
     request = FindCoordinatorRequest(key="t", key_type=1)
 
     answer: FindCoordinatorResponse = await ask(services, find_coordinator.handle, request, version)
@@ -244,7 +256,7 @@ async def test_a_transactional_id_is_refused_for_good(services: Services, versio
     assert "transactional.id" in (answer.error_message or "")
 
 
-async def test_a_coordinator_of_an_unknown_kind_is_an_invalid_request(services: Services) -> None:
+async def test_a_coordinator_of_an_unknown_kind_is_an_invalid_request(services: GroupServices) -> None:
     answer = await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="s", key_type=2), 3)
 
     assert answer.error_code == ErrorCode.INVALID_REQUEST
@@ -254,7 +266,7 @@ async def test_a_coordinator_of_an_unknown_kind_is_an_invalid_request(services: 
 
 
 @versions(7)
-async def test_a_member_joins(services: Services, version: int) -> None:
+async def test_a_member_joins(services: GroupServices, version: int) -> None:
     answer = await join(services, version)
 
     assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 1, "range")
@@ -265,14 +277,14 @@ async def test_a_member_joins(services: Services, version: int) -> None:
 
 
 @versions(7)
-async def test_a_refused_join_can_be_encoded(services: Services, version: int) -> None:
+async def test_a_refused_join_can_be_encoded(services: GroupServices, version: int) -> None:
     answer = await ask(services, join_group.handle, a_join(version, "unknown"), version)
 
     assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert answer.generation_id == -1
 
 
-async def test_a_static_member_gets_an_id_named_after_its_instance(services: Services) -> None:
+async def test_a_static_member_gets_an_id_named_after_its_instance(services: GroupServices) -> None:
     answer = await ask(services, join_group.handle, a_join(5, group_instance_id="one"), 5)
 
     assert answer.error_code == 0
@@ -281,7 +293,7 @@ async def test_a_static_member_gets_an_id_named_after_its_instance(services: Ser
 
 
 @versions(5)
-async def test_a_member_gets_its_assignment(services: Services, version: int) -> None:
+async def test_a_member_gets_its_assignment(services: GroupServices, version: int) -> None:
     joined = await join(services)
     named = {"protocol_type": "consumer", "protocol_name": "range"} if version >= 5 else {}
     request = SyncGroupRequest(
@@ -298,7 +310,7 @@ async def test_a_member_gets_its_assignment(services: Services, version: int) ->
     assert answer.protocol_name == ("range" if version >= 5 else None)
 
 
-async def test_a_new_sync_without_protocol_is_inconsistent(services: Services) -> None:
+async def test_a_new_sync_without_protocol_is_inconsistent(services: GroupServices) -> None:
     request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
 
     answer = await ask(services, sync_group.handle, request, 5)
@@ -307,7 +319,7 @@ async def test_a_new_sync_without_protocol_is_inconsistent(services: Services) -
 
 
 @versions(4)
-async def test_heartbeats_are_answered(services: Services, version: int) -> None:
+async def test_heartbeats_are_answered(services: GroupServices, version: int) -> None:
     member_id = await stable(services)
     for generation, error in ((1, ErrorCode.NONE), (0, ErrorCode.ILLEGAL_GENERATION)):
         request = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
@@ -315,7 +327,7 @@ async def test_heartbeats_are_answered(services: Services, version: int) -> None
 
 
 @versions(2)
-async def test_one_member_leaves(services: Services, version: int) -> None:
+async def test_one_member_leaves(services: GroupServices, version: int) -> None:
     member_id = await stable(services)
     request = LeaveGroupRequest(group_id="g", member_id=member_id)
 
@@ -325,7 +337,7 @@ async def test_one_member_leaves(services: Services, version: int) -> None:
 
 
 @versions(4, first=3)
-async def test_several_members_leave(services: Services, version: int) -> None:
+async def test_several_members_leave(services: GroupServices, version: int) -> None:
     member_id = await stable(services)
     members = [MemberIdentity(member_id=member_id), MemberIdentity(member_id="nobody")]
 
@@ -337,7 +349,7 @@ async def test_several_members_leave(services: Services, version: int) -> None:
     assert [one.error_code for one in answer.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-async def test_leaving_without_a_group_id_is_invalid(services: Services) -> None:
+async def test_leaving_without_a_group_id_is_invalid(services: GroupServices) -> None:
     assert (await ask(services, leave_group.handle, LeaveGroupRequest(member_id="m"), 0)).error_code == (
         ErrorCode.INVALID_GROUP_ID
     )
@@ -375,11 +387,11 @@ def fetched(answer: OffsetFetchResponse) -> list[tuple[int, int, str | None, int
 
 
 @versions(8, first=1)
-async def test_offsets_are_committed_to_the_log(services: Services, version: int) -> None:
+async def test_offsets_are_committed_to_the_log(services: GroupServices, version: int) -> None:
     answer = await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), version)
 
     assert commit_errors(answer) == [0, 0]
-    assert not await services.session.exists(paths.consumer_offset("g", "topic", 0))
+    assert not await services.zookeeper.exists(paths.consumer_offset("g", "topic", 0))
     assert fetched(await ask(services, offset_fetch.handle, a_fetch(0, 1), 5)) == [
         (0, 5, "note", 0),
         (1, 6, "note", 0),
@@ -387,7 +399,9 @@ async def test_offsets_are_committed_to_the_log(services: Services, version: int
 
 
 @versions(7, first=1)
-async def test_a_partition_without_offset_is_minus_one_and_no_error(services: Services, version: int) -> None:
+async def test_a_partition_without_offset_is_minus_one_and_no_error(
+    services: GroupServices, version: int
+) -> None:
     answer = await ask(services, offset_fetch.handle, a_fetch(0), version)
 
     assert fetched(answer) == [(0, -1, "", 0)]
@@ -395,7 +409,7 @@ async def test_a_partition_without_offset_is_minus_one_and_no_error(services: Se
 
 
 @versions(7, first=2)
-async def test_without_topics_all_offsets_are_fetched(services: Services, version: int) -> None:
+async def test_without_topics_all_offsets_are_fetched(services: GroupServices, version: int) -> None:
     await ask(services, offset_commit.handle, a_commit({1: 6}), 5)
 
     answer = await ask(services, offset_fetch.handle, OffsetFetchRequest(group_id="g", topics=None), version)
@@ -405,7 +419,7 @@ async def test_without_topics_all_offsets_are_fetched(services: Services, versio
 
 @versions(7, first=1)
 async def test_a_group_that_is_not_ours_is_said_where_the_version_has_room(
-    services: Services, version: int
+    services: GroupServices, version: int
 ) -> None:
     services.groups.leadership_changed(
         [], [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)]
@@ -421,7 +435,7 @@ async def test_a_group_that_is_not_ours_is_said_where_the_version_has_room(
     assert commit_errors(commit) == [ErrorCode.NOT_COORDINATOR]
 
 
-async def test_a_retention_without_end_is_no_error(services: Services) -> None:
+async def test_a_retention_without_end_is_no_error(services: GroupServices) -> None:
     commit = a_commit({0: 5}, retention_time_ms=2**63 - 1)
 
     answer = await ask(services, offset_commit.handle, commit, 3)
@@ -429,13 +443,13 @@ async def test_a_retention_without_end_is_no_error(services: Services) -> None:
     assert commit_errors(answer) == [ErrorCode.NONE]
 
 
-async def test_offsets_of_unknown_partitions_are_refused(services: Services) -> None:
+async def test_offsets_of_unknown_partitions_are_refused(services: GroupServices) -> None:
     answer = await ask(services, offset_commit.handle, a_commit({0: 5, 2: 6}), 8)
 
     assert commit_errors(answer) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_version_0_keeps_offsets_in_zookeeper(services: Services) -> None:
+async def test_version_0_keeps_offsets_in_zookeeper(services: GroupServices) -> None:
     assert fetched(await ask(services, offset_fetch.handle, a_fetch(0), 0)) == [
         (0, -1, "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     ]
@@ -444,13 +458,13 @@ async def test_version_0_keeps_offsets_in_zookeeper(services: Services) -> None:
         answer = await ask(services, offset_commit.handle, a_commit({0: number}), 0)
         assert commit_errors(answer) == [0]
 
-    data, _ = await services.session.get("/consumers/g/offsets/topic/0")
+    data, _ = await services.zookeeper.get("/consumers/g/offsets/topic/0")
     assert data == b"5943"
     assert fetched(await ask(services, offset_fetch.handle, a_fetch(0), 0)) == [(0, 5943, "", 0)]
     assert services.groups.fetch_offsets("g")[1] == {}
 
 
-async def test_version_0_checks_what_it_is_given(services: Services) -> None:
+async def test_version_0_checks_what_it_is_given(services: GroupServices) -> None:
     long = await ask(services, offset_commit.handle, a_commit({0: 5, 2: 6}, metadata="x" * 11), 0)
     assert commit_errors(long) == [
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
@@ -464,7 +478,7 @@ async def test_version_0_checks_what_it_is_given(services: Services) -> None:
 
 
 @versions(4, first=2)
-async def test_a_commit_may_bring_its_own_retention(services: Services, version: int) -> None:
+async def test_a_commit_may_bring_its_own_retention(services: GroupServices, version: int) -> None:
     await ask(services, offset_commit.handle, a_commit({0: 5}, retention_time_ms=0), version)
     await ask(services, offset_commit.handle, a_commit({1: 5}, retention_time_ms=60_000), version)
 
@@ -473,7 +487,7 @@ async def test_a_commit_may_bring_its_own_retention(services: Services, version:
     assert list(services.groups.fetch_offsets("g")[1]) == [TopicPartition("topic", 1)]
 
 
-async def test_offsets_are_deleted_where_nobody_reads(services: Services) -> None:
+async def test_offsets_are_deleted_where_nobody_reads(services: GroupServices) -> None:
     await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), 5)
     indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in (0, 9)]
     topics = [OffsetDeleteRequestTopic(name="topic", partitions=indexes)]
@@ -487,7 +501,7 @@ async def test_offsets_are_deleted_where_nobody_reads(services: Services) -> Non
     assert list(services.groups.fetch_offsets("g")[1]) == [TopicPartition("topic", 1)]
 
 
-async def test_offsets_of_an_unknown_group_cannot_be_deleted(services: Services) -> None:
+async def test_offsets_of_an_unknown_group_cannot_be_deleted(services: GroupServices) -> None:
     answer = await ask(services, offset_delete.handle, OffsetDeleteRequest(group_id="g"), 0)
 
     assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -497,7 +511,7 @@ async def test_offsets_of_an_unknown_group_cannot_be_deleted(services: Services)
 
 
 @versions(5)
-async def test_groups_are_described(services: Services, version: int) -> None:
+async def test_groups_are_described(services: GroupServices, version: int) -> None:
     member_id = await stable(services)
     asked = {"include_authorized_operations": True} if version >= 3 else {}
     request = DescribeGroupsRequest(groups=["g", "nobody"], **asked)
@@ -515,7 +529,7 @@ async def test_groups_are_described(services: Services, version: int) -> None:
 
 
 @versions(4)
-async def test_groups_are_listed(services: Services, version: int) -> None:
+async def test_groups_are_listed(services: GroupServices, version: int) -> None:
     await stable(services)
 
     answer = await ask(services, list_groups.handle, ListGroupsRequest(), version)
@@ -525,7 +539,7 @@ async def test_groups_are_listed(services: Services, version: int) -> None:
         assert answer.groups[0].group_state == "Stable"
 
 
-async def test_groups_are_listed_by_state(services: Services) -> None:
+async def test_groups_are_listed_by_state(services: GroupServices) -> None:
     await stable(services)
     for state, count in (("Stable", 1), ("Empty", 0)):
         request = ListGroupsRequest(states_filter=[state])
@@ -533,7 +547,7 @@ async def test_groups_are_listed_by_state(services: Services) -> None:
 
 
 @versions(2)
-async def test_only_empty_groups_are_deleted(services: Services, version: int) -> None:
+async def test_only_empty_groups_are_deleted(services: GroupServices, version: int) -> None:
     member_id = await stable(services)
     request = DeleteGroupsRequest(groups_names=["g", "nobody"])
 
@@ -553,7 +567,7 @@ async def test_only_empty_groups_are_deleted(services: Services, version: int) -
 
 
 @versions(4)
-async def test_idempotent_producers_get_ids_of_their_own(services: Services, version: int) -> None:
+async def test_idempotent_producers_get_ids_of_their_own(services: GroupServices, version: int) -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
 
     answers = [await ask(services, init_producer_id.handle, request, version) for _ in range(3)]
@@ -563,7 +577,7 @@ async def test_idempotent_producers_get_ids_of_their_own(services: Services, ver
 
 
 @versions(4)
-async def test_transactional_producers_are_refused(services: Services, version: int) -> None:
+async def test_transactional_producers_are_refused(services: GroupServices, version: int) -> None:
     for transactional_id, error in (
         ("t", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         ("", ErrorCode.INVALID_REQUEST),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.handlers import produce
-from ottla.broker.handlers.services import CloseConnection, Ordering
+from ottla.broker.handlers.context import CloseConnection, Ordering
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.values import replace
 from ottla.protocol.api import ApiKey

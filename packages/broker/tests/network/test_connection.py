@@ -15,12 +15,11 @@ import pytest
 import uvloop
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.environment import Environment
-from ottla.broker.handlers.services import CloseConnection, RequestContext, Services
-from ottla.broker.metrics import Metrics
+from ottla.broker.handlers.context import CloseConnection, RequestContext
 from ottla.broker.network import connection as connection_module
 from ottla.broker.network.listener import AddressLimits, Server, parse_overrides
 from ottla.broker.network.routes import Route, Routes
+from ottla.broker.network.testing import server_of
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import GroupIdNotFound, KafkaError
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -65,7 +64,7 @@ class Answering:
         self.cancelled: list[int] = []
 
     async def heartbeat(
-        self, services: Services, request: HeartbeatRequest, context: RequestContext
+        self, services: None, request: HeartbeatRequest, context: RequestContext
     ) -> HeartbeatResponse | None:
         self.started.append(request.generation_id)
         match request.group_id:
@@ -88,7 +87,7 @@ class Answering:
         return HeartbeatResponse(error_code=request.generation_id)
 
     def leave(
-        self, services: Services, request: LeaveGroupRequest, context: RequestContext
+        self, services: None, request: LeaveGroupRequest, context: RequestContext
     ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
         number = int(request.member_id)
         self.started.append(number)
@@ -101,11 +100,11 @@ class Answering:
         return LeaveGroupResponse(error_code=number)
 
     @property
-    def routes(self) -> Routes:
+    def routes(self) -> Routes[None]:
         return Routes(
             [
                 Route(ApiKey.HEARTBEAT, 0, 0, self.heartbeat, stops_with_connection=True),
-                Route(ApiKey.LEAVE_GROUP, 0, 0, self.leave),
+                Route(ApiKey.LEAVE_GROUP, 0, 0, self.leave, borrows_buffer=True),
                 Route(ApiKey.API_VERSIONS, 0, 3, self.heartbeat),
             ]
         )
@@ -183,14 +182,8 @@ class Network:
 @asynccontextmanager
 async def network(**config: Any) -> AsyncIterator[Network]:
     answering = Answering()
-    services = Services(
-        config=BrokerConfig(**config),
-        environment=Environment(),
-        metrics=Metrics(),
-        replicas=None,  # type: ignore[arg-type]
-        logs=None,  # type: ignore[arg-type]
-    )
-    async with asyncio.timeout(60), Server(services, answering.routes) as server:
+    bare = server_of(answering.routes, BrokerConfig(**config))
+    async with asyncio.timeout(60), bare as server:
         host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         made = Network(server, answering, host, port)
         try:
@@ -556,7 +549,7 @@ def test_an_override_stands_above_the_limit_for_all() -> None:
 
 
 def test_two_routes_for_one_api_are_refused() -> None:
-    async def handler(_services: Services, _request: Any, _context: RequestContext) -> None:
+    async def handler(_services: None, _request: Any, _context: RequestContext) -> None:
         pass
 
     with pytest.raises(ValueError, match="two routes"):

@@ -14,13 +14,11 @@ import pytest
 import uvloop
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.environment import Environment
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.slices import Slice
-from ottla.broker.metrics import Metrics
-from ottla.broker.network.listener import Server
 from ottla.broker.network.routes import Route, Routes
+from ottla.broker.network.testing import server_of
 from ottla.protocol.api import ApiKey
 
 BOUND_S = 30
@@ -41,18 +39,12 @@ def expected(parts: list[bytes | Slice]) -> bytes:
 
 
 async def exchange(path: Path, answers: list[list[bytes | Slice]], slow: bool) -> None:
-    def handler(services: Services, request: Any, context: RequestContext) -> Regions:
+    def handler(services: None, request: Any, context: RequestContext) -> Regions:
         return Regions(answers[context.header.correlation_id])
 
-    services = Services(
-        config=BrokerConfig(socket_send_buffer_bytes=8192 if slow else -1),
-        environment=Environment(),
-        metrics=Metrics(),
-        replicas=None,  # type: ignore[arg-type]
-        logs=None,  # type: ignore[arg-type]
-    )
-    routes = Routes([Route(ApiKey.LIST_GROUPS, 0, 0, handler)])
-    async with asyncio.timeout(BOUND_S), Server(services, routes) as server:
+    config = BrokerConfig(socket_send_buffer_bytes=8192 if slow else -1)
+    routes = Routes([Route(ApiKey.LIST_GROUPS, 0, 0, handler, borrows_buffer=True)])
+    async with asyncio.timeout(BOUND_S), server_of(routes, config) as server:
         host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(host, port, limit=4096)
         try:

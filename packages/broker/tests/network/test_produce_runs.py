@@ -15,9 +15,9 @@ from ottla.broker.handlers import produce
 from ottla.broker.handlers.produce_run import NotPlain
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.network.frames import FrameReader, ProduceRun, ReceiveBuffer
-from ottla.broker.network.listener import Server
 from ottla.broker.network.request_metrics import ShortTally
 from ottla.broker.network.routes import Routes
+from ottla.broker.network.testing import server_of
 from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import RequestHeader, encode_request, response_header
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -220,9 +220,8 @@ def _stored(plane: DataPlane) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(plane.logs.root.rglob("*.log")))
 
 
-def test_waiting_for_replicas_counts_as_remote_time(tmp_path: Path) -> None:
-    plane = DataPlane(tmp_path)
-    server = Server(plane.services, Routes([]))
+def test_waiting_for_replicas_counts_as_remote_time() -> None:
+    server = server_of(Routes([]))
     run = run_in(framed(request_of(batch_of(b"a"))) * 2)
     assert run is not None
 
@@ -232,12 +231,10 @@ def test_waiting_for_replicas_counts_as_remote_time(tmp_path: Path) -> None:
     assert (metrics.total_time_ms.count, metrics.total_time_ms.max) == (2, 30.0)
     assert (metrics.local_time_ms.max, metrics.remote_time_ms.max) == (10.0, 20.0)
     assert server.request_metrics.requests(ApiKey.PRODUCE, 9).count == 2
-    plane.logs.close()
 
 
-def test_a_run_that_waits_for_nobody_has_no_remote_time(tmp_path: Path) -> None:
-    plane = DataPlane(tmp_path)
-    server = Server(plane.services, Routes([]))
+def test_a_run_that_waits_for_nobody_has_no_remote_time() -> None:
+    server = server_of(Routes([]))
     run = run_in(framed(request_of(batch_of(b"a"))) * 2)
     assert run is not None
 
@@ -248,4 +245,3 @@ def test_a_run_that_waits_for_nobody_has_no_remote_time(tmp_path: Path) -> None:
     metrics = server.request_metrics.of(ApiKey.PRODUCE)
     assert (metrics.total_time_ms.count, metrics.remote_time_ms.count) == (2, 2)
     assert (metrics.local_time_ms.max, metrics.remote_time_ms.max) == (5.0, 0.0)
-    plane.logs.close()

@@ -29,13 +29,17 @@ from ottla.broker.controller.events import AlterPartition, Answers, ControlledSh
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.store import ReplicatedOffsets
+from ottla.broker.handlers.fetch_plain import PlainFetches
+from ottla.broker.handlers.fetch_sessions import FetchSessions, measure_fetch_sessions
+from ottla.broker.handlers.produce_run import ProduceRuns
 from ottla.broker.handlers.services import Services
+from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.local_sender import LocalSender
 from ottla.broker.log.passes import LogPasses
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.metrics import TICK_MS, Metrics, watch_event_loop_lag
 from ottla.broker.network.listener import Server
-from ottla.broker.network.routes import Routes
+from ottla.broker.network.routes import Dispatcher, Routes
 from ottla.broker.replication.isr_proposals import IsrProposals
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.routes import ROUTES
@@ -131,8 +135,8 @@ class Broker:
         session = await self._coordination()
         await self._identify(session, logs)
         control = self._control = await enter(BackgroundTasks(self.metrics, self.environment.clock))
-        self._compose(session, logs, control)
-        services = self.services
+        services = self.services = self._compose(session, logs, control)
+        self._subscribe(services)
         await services.configs.load()
         await logs.open(services.configs.log_config)
         self._stack.push_async_callback(logs.close)
@@ -140,7 +144,16 @@ class Broker:
         self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
         await enter(services.groups)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
-        self._server = await enter(Server(services, Routes(ROUTES)))
+        self._server = await enter(
+            Server(
+                Dispatcher(Routes(ROUTES), services),
+                config=services.config,  # with the settings that were altered before this start
+                clock=self.environment.clock,
+                metrics=self.metrics,
+                produce_runs=services.produce_runs,
+                plain_fetches=services.plain_fetches,
+            )
+        )
         services.configs.on_broker_change.append(self._server.set_limits)
         await self._bind()
         self._join_cluster(session, control)
@@ -191,68 +204,87 @@ class Broker:
         self.broker_id = await generate_broker_id(session, self.config) if chosen is None else chosen
         logs.identify(self.broker_id, self.cluster_id)
 
-    def _compose(self, session: Session, logs: LogRegistry, control: BackgroundTasks) -> None:
+    def _compose(self, zookeeper: Session, logs: LogRegistry, control: BackgroundTasks) -> Services:
+        """Make the parts that handlers act on, each from the parts above it."""
         config, environment, metrics = self.config, self.environment, self.metrics
         metadata = MetadataCache(self.broker_id)
-        configs = Configs(session, config, environment, self.broker_id)
-        self._proposals = IsrProposals(self.broker_id, self._ask_controller, lambda: controller.broker_epoch)
-        replicas = Replicas(
-            broker_id=self.broker_id,
+        configs = Configs(zookeeper, config, environment, self.broker_id)
+        replicas = self._replicas(logs, metadata, configs)
+        fetch_sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, lambda: environment.random.randrange(1, 2**31)
+        )
+        measure_fetch_sessions(fetch_sessions, metrics)
+        topic_metrics = TopicMetrics(metrics)
+        return Services(
             config=config,
             environment=environment,
+            zookeeper=zookeeper,
+            cluster_id=self.cluster_id,
+            api_ranges=[(int(one.api_key), one.min_version, one.max_version) for one in ROUTES],
+            logs=logs,
+            replicas=replicas,
+            metadata=metadata,
+            topics=Topics(zookeeper, config, environment, metadata),
+            configs=configs,
+            controller=self._controller(zookeeper, metadata, configs, control),
+            groups=self._groups(replicas, metadata),
+            transactions=Transactions(ProducerIds(zookeeper, self.broker_id)),
+            topic_metrics=topic_metrics,
+            fetch_sessions=fetch_sessions,
+            produce_runs=ProduceRuns(topic_metrics, environment.clock),
+            plain_fetches=PlainFetches(topic_metrics, config.fetch_max_bytes),
+        )
+
+    def _replicas(self, logs: LogRegistry, metadata: MetadataCache, configs: Configs) -> Replicas:
+        self._proposals = IsrProposals(
+            self.broker_id, self._ask_controller, lambda: self.services.controller.broker_epoch
+        )
+        return Replicas(
+            broker_id=self.broker_id,
+            config=self.config,
+            environment=self.environment,
             logs=logs,
             log_config=configs.log_config,
-            metrics=metrics,
+            metrics=self.metrics,
             propose_isr=self._proposals.propose,
             is_known=lambda partition: metadata.partition(partition) is not None,
         )
-        controller = Controller(
+
+    def _controller(
+        self, zookeeper: Session, metadata: MetadataCache, configs: Configs, control: BackgroundTasks
+    ) -> Controller:
+        return Controller(
             broker_id=self.broker_id,
-            session=session,
-            environment=environment,
-            metrics=metrics,
+            session=zookeeper,
+            environment=self.environment,
+            metrics=self.metrics,
             register=self._register,
             connect=self._connect,
             spawn=control.lasting,
             unclean_allowed=lambda topic: configs.log_config(topic).unclean_leader_election_enable,
             active_controller_changed=metadata.wake,
-            inter_broker_listener=config.interbroker_listener,
+            inter_broker_listener=self.config.interbroker_listener,
         )
-        self.services = Services(
-            config=config,
-            environment=environment,
-            metrics=metrics,
-            replicas=replicas,
-            logs=logs,
-            metadata=metadata,
-            controller=controller,
-            topics=Topics(session, config, environment, metadata),
-            configs=configs,
-            session=session,
-            cluster_id=self.cluster_id,
-            api_ranges=[(int(one.api_key), one.min_version, one.max_version) for one in ROUTES],
-        )
-        self._add_coordinators()
-        logs.on_directory_failed.append(self._directory_failed)
-        configs.on_topic_change.append(self._topic_changed)
-        configs.on_broker_change.append(self._broker_changed)
 
-    def _add_coordinators(self) -> None:
-        services = self.services
-        metadata = services.metadata
+    def _groups(self, replicas: Replicas, metadata: MetadataCache) -> GroupCoordinator:
         store = ReplicatedOffsets(
-            services.replicas,
+            replicas,
             lambda: (
                 metadata.partition_count(GROUP_METADATA_TOPIC) or self.config.offsets_topic_num_partitions
             ),
             codec=Codec(self.config.offsets_topic_compression_codec),
             read_bytes=self.config.offsets_load_buffer_size,
         )
-        services.groups = GroupCoordinator(
+        groups = GroupCoordinator(
             config=self.config, environment=self.environment, metrics=self.metrics, store=store
         )
-        services.replicas.subscribe(services.groups)
-        services.transactions = Transactions(ProducerIds(services.session, self.broker_id))
+        replicas.subscribe(groups)
+        return groups
+
+    def _subscribe(self, services: Services) -> None:
+        services.logs.on_directory_failed.append(self._directory_failed)
+        services.configs.on_topic_change.append(self._topic_changed)
+        services.configs.on_broker_change.append(self._broker_changed)
 
     def _topic_changed(self, topic: str, config: Any) -> None:
         for log in self.services.logs.of_topic(topic):
@@ -270,12 +302,15 @@ class Broker:
 
     async def _announce_failure(self) -> None:
         event = LogDirEvent(self.broker_id)
-        session = self.services.session
-        await retrying(lambda: session.create(event.path, event.encode(), sequential=True, make_parents=True))
+        zookeeper = self.services.zookeeper
+        await retrying(
+            lambda: zookeeper.create(event.path, event.encode(), sequential=True, make_parents=True)
+        )
 
     def _broker_changed(self, config: BrokerConfig) -> None:
         services = self.services
         services.config = services.topics.config = config
+        services.plain_fetches.fetch_max_bytes = config.fetch_max_bytes
         services.logs.configure(config)
 
     # ---- joining the cluster

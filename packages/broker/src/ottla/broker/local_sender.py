@@ -25,11 +25,11 @@ class LocalSender:
         """Handle the request and return the answer."""
         match request:
             case LeaderAndIsrRequest():
-                return await leader_and_isr.handle(self._services, request)
+                return await leader_and_isr.apply(self._services, request)
             case UpdateMetadataRequest():
-                return await update_metadata.handle(self._services, request)
+                return await update_metadata.apply(self._services, request)
             case StopReplicaRequest():
-                return await stop_replica.handle(self._services, request)
+                return await stop_replica.apply(self._services, request)
 
     async def close(self) -> None:
         """Nothing to give up."""

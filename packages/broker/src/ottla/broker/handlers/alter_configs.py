@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ottla.broker.handlers.context import RequestContext
 from ottla.broker.handlers.describe_configs import BROKER, TOPIC
-from ottla.broker.handlers.services import RequestContext, Services
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from ottla.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -15,6 +15,9 @@ from ottla.protocol.messages.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.configs import Configs
 
 Settings = dict[str, str]
 
@@ -30,8 +33,14 @@ _R = TypeVar("_R", bound=Resource)
 _A = TypeVar("_A")
 
 
+class Needs(Protocol):
+    """The parts of the broker that AlterConfigs uses."""
+
+    configs: Configs
+
+
 async def handle(
-    services: Services, request: AlterConfigsRequest, context: RequestContext
+    services: Needs, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
     """Replace the settings of each resource; one that fails leaves the others alone."""
     return AlterConfigsResponse(
@@ -52,7 +61,7 @@ def _replacement(resource: AlterConfigsResource, _: dict[str, str]) -> dict[str,
 
 
 async def alter_each(
-    services: Services,
+    services: Needs,
     resources: Iterable[_R],
     change: Callable[[_R, Settings], Settings],
     answer: Callable[..., _A],
@@ -77,7 +86,7 @@ async def alter_each(
 
 
 async def _alter(
-    services: Services, resource: Resource, change: Callable[[Settings], Settings], *, validate_only: bool
+    services: Needs, resource: Resource, change: Callable[[Settings], Settings], *, validate_only: bool
 ) -> tuple[int, str | None]:
     kind, name = resource.resource_type, resource.resource_name
     try:

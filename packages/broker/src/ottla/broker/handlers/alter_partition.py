@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.controller.events import AlterPartition, Answers, ProposedIsr
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -16,9 +16,18 @@ from ottla.protocol.messages.alter_partition import (
 )
 from ottla.protocol.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.broker.controller.controller import Controller
+
+
+class Needs(Protocol):
+    """The parts of the broker that AlterPartition uses."""
+
+    controller: Controller
+
 
 async def handle(
-    services: Services, request: AlterPartitionRequest, context: RequestContext | None = None
+    services: Needs, request: AlterPartitionRequest, context: RequestContext
 ) -> AlterPartitionResponse:
     """Have the controller check and write the proposed ISRs; answer with what holds now."""
     proposals = {

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from ottla.broker.handlers.services import RequestContext, Services
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Needs(Protocol):
+    """The parts of the broker that ApiVersions uses."""
+
+    api_ranges: Sequence[tuple[int, int, int]]
 
 
 async def handle(
-    services: Services, request: ApiVersionsRequest, context: RequestContext
+    services: Needs, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
     """List every API with its range; the network answers unknown versions of this one itself."""
     return ApiVersionsResponse(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from ottla.broker.controller.events import ControlledShutdown
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -11,9 +13,18 @@ from ottla.protocol.messages.controlled_shutdown import (
     RemainingPartition,
 )
 
+if TYPE_CHECKING:
+    from ottla.broker.controller.controller import Controller
+
+
+class Needs(Protocol):
+    """The parts of the broker that ControlledShutdown uses."""
+
+    controller: Controller
+
 
 async def handle(
-    services: Services, request: ControlledShutdownRequest, context: RequestContext | None = None
+    services: Needs, request: ControlledShutdownRequest, context: RequestContext
 ) -> ControlledShutdownResponse:
     """Move leaderships off the broker; answer with those that could not be moved."""
     try:

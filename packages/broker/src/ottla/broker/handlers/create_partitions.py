@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
 from ottla.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -13,9 +14,20 @@ from ottla.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.topics import Topics
+    from ottla.broker.environment import Environment
+
+
+class Needs(Protocol):
+    """The parts of the broker that CreatePartitions uses."""
+
+    environment: Environment
+    topics: Topics
+
 
 async def handle(
-    services: Services, request: CreatePartitionsRequest, context: RequestContext
+    services: Needs, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Raise topics to the given numbers of partitions; the old ones keep their place."""
     deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
@@ -32,7 +44,7 @@ async def handle(
 
 
 async def _add(
-    services: Services, topic: CreatePartitionsTopic, times: int, *, validate_only: bool
+    services: Needs, topic: CreatePartitionsTopic, times: int, *, validate_only: bool
 ) -> CreatePartitionsTopicResult:
     assignments = None if topic.assignments is None else [list(one.broker_ids) for one in topic.assignments]
     try:
@@ -49,7 +61,7 @@ async def _add(
 
 
 async def _wait(
-    services: Services, topic: CreatePartitionsTopic, result: CreatePartitionsTopicResult, left_ms: float
+    services: Needs, topic: CreatePartitionsTopic, result: CreatePartitionsTopicResult, left_ms: float
 ) -> None:
     if not await services.topics.wait_until_led(topic.name, topic.count, left_ms):
         error = RequestTimedOut("The partitions were created, but their leaders are not known yet.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.topics import CreatedTopic, NewTopic
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,
@@ -15,9 +16,22 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.topics import Topics
+    from ottla.broker.environment import Environment
+
+
+class Needs(Protocol):
+    """The parts of the broker that CreateTopics uses."""
+
+    configs: Configs
+    environment: Environment
+    topics: Topics
+
 
 async def handle(
-    services: Services, request: CreateTopicsRequest, context: RequestContext
+    services: Needs, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Create what can be created, and answer once the cluster knows it or the time is over."""
     deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
@@ -33,7 +47,7 @@ async def handle(
 
 
 async def _create(
-    services: Services, topic: CreatableTopic, times: int, *, validate_only: bool
+    services: Needs, topic: CreatableTopic, times: int, *, validate_only: bool
 ) -> CreatableTopicResult:
     try:
         if times > 1:
@@ -59,7 +73,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _created(services: Services, created: CreatedTopic, asked: CreatableTopic) -> CreatableTopicResult:
+def _created(services: Needs, created: CreatedTopic, asked: CreatableTopic) -> CreatableTopicResult:
     overrides = {config.name: config.value for config in asked.configs}
     return CreatableTopicResult(
         name=created.name,
@@ -79,7 +93,7 @@ def _created(services: Services, created: CreatedTopic, asked: CreatableTopic) -
     )
 
 
-async def _wait(services: Services, created: list[CreatableTopicResult], deadline_ms: float) -> None:
+async def _wait(services: Needs, created: list[CreatableTopicResult], deadline_ms: float) -> None:
     for result in created:
         left_ms = deadline_ms - services.environment.clock.monotonic_ms()
         if not await services.topics.wait_until_led(result.name, result.num_partitions, left_ms):

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from ottla.broker.handlers.services import RequestContext, Services
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
 
+if TYPE_CHECKING:
+    from ottla.broker.groups.coordinator import GroupCoordinator
+
+
+class Needs(Protocol):
+    """The parts of the broker that DeleteGroups uses."""
+
+    groups: GroupCoordinator
+
 
 async def handle(
-    services: Services, request: DeleteGroupsRequest, context: RequestContext
+    services: Needs, request: DeleteGroupsRequest, context: RequestContext
 ) -> DeleteGroupsResponse:
     """Delete groups; one with members gets NON_EMPTY_GROUP, an unknown one GROUP_ID_NOT_FOUND."""
     results = await services.groups.delete_groups(dict.fromkeys(request.groups_names))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import (
     KafkaError,
     KafkaStorageError,
@@ -22,13 +22,19 @@ from ottla.protocol.messages.delete_records import (
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.replication.replicas import HostedPartition
+    from ottla.broker.replication.replicas import HostedPartition, Replicas
 
 TO_HIGH_WATERMARK: Final = -1
 
 
+class Needs(Protocol):
+    """The parts of the broker that DeleteRecords uses."""
+
+    replicas: Replicas
+
+
 async def handle(
-    services: Services, request: DeleteRecordsRequest, context: RequestContext
+    services: Needs, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
     """Advance each log's start, then wait until every replica's start is there too."""
     timeout_s = request.timeout_ms / 1000
@@ -45,7 +51,7 @@ async def handle(
 
 
 async def _answer(
-    services: Services, topic_partition: TopicPartition, offset: int, timeout_s: float
+    services: Needs, topic_partition: TopicPartition, offset: int, timeout_s: float
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=topic_partition.partition, low_watermark=-1)
     try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import InvalidRequest, KafkaError, RequestTimedOut, UnknownTopicId
 from ottla.protocol.messages.delete_topics import (
     DeletableTopicResult,
@@ -13,11 +14,24 @@ from ottla.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.cluster.topics import Topics
+    from ottla.broker.environment import Environment
+
 _NO_ID = uuid.UUID(int=0)
 
 
+class Needs(Protocol):
+    """The parts of the broker that DeleteTopics uses."""
+
+    environment: Environment
+    metadata: MetadataCache
+    topics: Topics
+
+
 async def handle(
-    services: Services, request: DeleteTopicsRequest, context: RequestContext
+    services: Needs, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     """Delete topics by name, or by id from version 6 on."""
     deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
@@ -30,7 +44,7 @@ async def handle(
     return DeleteTopicsResponse(responses=results)
 
 
-async def _mark(services: Services, asked: DeleteTopicState) -> DeletableTopicResult:
+async def _mark(services: Needs, asked: DeleteTopicState) -> DeletableTopicResult:
     name = asked.name
     topic_id = asked.topic_id
     try:
@@ -49,7 +63,7 @@ async def _mark(services: Services, asked: DeleteTopicState) -> DeletableTopicRe
     return DeletableTopicResult(name=name, topic_id=known_id)
 
 
-async def _wait(services: Services, result: DeletableTopicResult, deadline_ms: float) -> None:
+async def _wait(services: Needs, result: DeletableTopicResult, deadline_ms: float) -> None:
     left_ms = deadline_ms - services.environment.clock.monotonic_ms()
     if not await services.topics.wait_until_gone(result.name or "", left_ms):
         error = RequestTimedOut("The topic is marked for deletion, but not gone yet.")

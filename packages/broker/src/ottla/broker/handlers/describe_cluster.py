@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.handlers.context import RequestContext
 from ottla.broker.handlers.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS_ASKED
-from ottla.broker.handlers.services import RequestContext, Services
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -11,11 +13,21 @@ from ottla.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+
 BROKERS = 1
 
 
+class Needs(Protocol):
+    """The parts of the broker that DescribeCluster uses."""
+
+    cluster_id: str
+    metadata: MetadataCache
+
+
 async def handle(
-    services: Services, request: DescribeClusterRequest, context: RequestContext
+    services: Needs, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
     """Answer from the metadata cache; there are no endpoints but the brokers' (no KRaft controllers)."""
     if request.endpoint_type != BROKERS:

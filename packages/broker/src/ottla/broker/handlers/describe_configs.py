@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.cluster.configs import DEFAULT, Entry
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import InvalidRequest, InvalidTopicException, KafkaError, UnknownTopicOrPartition
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -18,13 +18,24 @@ from ottla.protocol.messages.describe_configs import (
 )
 from ottla.protocol.topics import why_illegal_topic_name
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.metadata import MetadataCache
+
 TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 
 
+class Needs(Protocol):
+    """The parts of the broker that DescribeConfigs uses."""
+
+    configs: Configs
+    metadata: MetadataCache
+
+
 async def handle(
-    services: Services, request: DescribeConfigsRequest, context: RequestContext
+    services: Needs, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     """Describe each resource; an unknown one gets an error of its own."""
     return DescribeConfigsResponse(
@@ -33,7 +44,7 @@ async def handle(
 
 
 def _describe(
-    services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest, version: int
+    services: Needs, resource: DescribeConfigsResource, request: DescribeConfigsRequest, version: int
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
@@ -46,7 +57,7 @@ def _describe(
     return result
 
 
-def _entries(services: Services, resource_type: int, name: str) -> Sequence[Entry]:
+def _entries(services: Needs, resource_type: int, name: str) -> Sequence[Entry]:
     if resource_type == TOPIC:
         if why := why_illegal_topic_name(name):
             raise InvalidTopicException(f"Topic name is illegal: {why}.")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.groups.descriptions import GroupDescription
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -14,14 +14,23 @@ from ottla.protocol.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 
+if TYPE_CHECKING:
+    from ottla.broker.groups.coordinator import GroupCoordinator
+
 OPERATIONS_FROM: Final = 3
 READ, DELETE, DESCRIBE = 3, 6, 8
 ALL_OPERATIONS: Final = 1 << READ | 1 << DELETE | 1 << DESCRIBE
 NO_OPERATIONS_ASKED: Final = -(2**31)
 
 
+class Needs(Protocol):
+    """The parts of the broker that DescribeGroups uses."""
+
+    groups: GroupCoordinator
+
+
 async def handle(
-    services: Services, request: DescribeGroupsRequest, context: RequestContext
+    services: Needs, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
     """Describe each group; one that is not known is Dead."""
     asked = context.api_version >= OPERATIONS_FROM and request.include_authorized_operations

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.broker.log.directories import DirectoryDescription, PartitionSize
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_log_dirs import (
@@ -17,9 +18,20 @@ from ottla.protocol.messages.describe_log_dirs import (
 )
 from ottla.protocol.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.broker.log.registry import LogRegistry
+    from ottla.broker.replication.replicas import Replicas
+
+
+class Needs(Protocol):
+    """The parts of the broker that DescribeLogDirs uses."""
+
+    logs: LogRegistry
+    replicas: Replicas
+
 
 async def handle(
-    services: Services, request: DescribeLogDirsRequest, context: RequestContext
+    services: Needs, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
     """Describe every log directory, with all partitions or those that were asked for."""
     wanted = None
@@ -33,7 +45,7 @@ async def handle(
 
 
 def _result(
-    services: Services, directory: DirectoryDescription, wanted: set[TopicPartition] | None
+    services: Needs, directory: DirectoryDescription, wanted: set[TopicPartition] | None
 ) -> DescribeLogDirsResult:
     if directory.error is not None:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(directory.path))
@@ -46,7 +58,7 @@ def _result(
     )
 
 
-def _topics(services: Services, found: Iterable[PartitionSize]) -> list[DescribeLogDirsTopic]:
+def _topics(services: Needs, found: Iterable[PartitionSize]) -> list[DescribeLogDirsTopic]:
     topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
     for one in found:
         hosted = services.replicas.hosted(one.topic_partition)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.controller.events import ElectLeaders
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -18,12 +18,21 @@ from ottla.protocol.messages.elect_leaders import (
 )
 from ottla.protocol.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.broker.controller.controller import Controller
+
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
 
 
+class Needs(Protocol):
+    """The parts of the broker that ElectLeaders uses."""
+
+    controller: Controller
+
+
 async def handle(
-    services: Services, request: ElectLeadersRequest, context: RequestContext
+    services: Needs, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
     """Ask the controller for the elections and report each partition's outcome."""
     if request.election_type not in (PREFERRED, UNCLEAN):

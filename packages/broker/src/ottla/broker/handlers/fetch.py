@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.handlers.context import RequestContext
 from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition
 from ottla.broker.handlers.fetch_sessions import FetchContext, Wanted
-from ottla.broker.handlers.services import RequestContext, Services
 from ottla.broker.log.slices import warm
 from ottla.protocol.errors import (
     ErrorCode,
@@ -25,8 +25,13 @@ from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.environment import Environment
+    from ottla.broker.handlers.fetch_plain import PlainFetches
+    from ottla.broker.handlers.fetch_sessions import FetchSessions
+    from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.log.log import Slice
-    from ottla.broker.replication.replicas import HostedPartition
+    from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.protocol.messages.fetch import FetchRequest
 
 _log = logging.getLogger(__name__)
@@ -38,12 +43,23 @@ _FIRST_WITH_V2: Final = 4
 _FIRST_WITH_ZSTD: Final = 10
 
 
+class Needs(Protocol):
+    """The parts of the broker that Fetch uses."""
+
+    config: BrokerConfig
+    environment: Environment
+    fetch_sessions: FetchSessions
+    plain_fetches: PlainFetches
+    replicas: Replicas
+    topic_metrics: TopicMetrics
+
+
 class Reading:
     """One request's terms: who asks, for how much, and how far it may see."""
 
     __slots__ = ("committed_only", "magic", "max_bytes", "replica", "services", "version")
 
-    def __init__(self, services: Services, request: FetchRequest, version: int) -> None:
+    def __init__(self, services: Needs, request: FetchRequest, version: int) -> None:
         self.services = services
         self.version = version
         self.replica = request.replica_id
@@ -59,7 +75,7 @@ class Reading:
 
 
 def handle(
-    services: Services, request: FetchRequest, context: RequestContext
+    services: Needs, request: FetchRequest, context: RequestContext
 ) -> FetchAnswer | Awaitable[FetchAnswer]:
     """Answer at once if there is enough to answer with; otherwise give the wait for it."""
     reading = Reading(services, request, context.api_version)
@@ -76,7 +92,7 @@ def handle(
     return _answer(reading, fetch, results)
 
 
-def _open(services: Services, request: FetchRequest, reading: Reading) -> FetchContext:
+def _open(services: Needs, request: FetchRequest, reading: Reading) -> FetchContext:
     wanted = [
         Wanted(
             TopicPartition(topic.topic, one.partition),
@@ -281,7 +297,9 @@ def _answer(reading: Reading, fetch: FetchContext, results: list[FetchedPartitio
             reading.services.topic_metrics.all_topics.bytes_out.mark(result.size)
     fetch.answered(carried)
     if len(carried) == 1 and carried[0][1].size and not reading.is_follower:
-        reading.services.plain_fetches.learn(carried[0][0].topic_partition)
+        partition = reading.services.replicas.hosted(carried[0][0].topic_partition)
+        if partition is not None:
+            reading.services.plain_fetches.admit(partition)
     return answer
 
 
@@ -318,11 +336,11 @@ def _convert(records: Slice, magic: int) -> bytes:
     return bytes(convert_down(records.read(), magic))
 
 
-def _count_requests(services: Services, fetch: FetchContext) -> None:
+def _count_requests(services: Needs, fetch: FetchContext) -> None:
     services.topic_metrics.all_topics.fetch_requests.mark(len(fetch.wanted))
 
 
-def _count_failure(services: Services, topic_partition: TopicPartition, error: KafkaError) -> None:
+def _count_failure(services: Needs, topic_partition: TopicPartition, error: KafkaError) -> None:
     services.topic_metrics.all_topics.failed_fetch_requests.mark()
     if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         services.topic_metrics.of(topic_partition.topic).failed_fetch_requests.mark()

@@ -15,8 +15,8 @@ from ottla.broker.replication.partition import Role
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ottla.broker.handlers.services import Services
-    from ottla.protocol.topics import TopicPartition
+    from ottla.broker.handlers.topic_metrics import TopicMetrics
+    from ottla.broker.replication.replicas import HostedPartition
 
 __all__ = ["Answers", "PlainFetches", "Reader"]
 
@@ -36,21 +36,20 @@ class Reader(Protocol):
 class PlainFetches:
     """Answers plain requests for one broker. The long way adds partitions to `index` as they are fetched."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, topic_metrics: TopicMetrics, fetch_max_bytes: int) -> None:
         self.index: dict[bytes, Target] = {}
-        self._services = services
-        self._all = services.topic_metrics.all_topics
+        self.fetch_max_bytes = fetch_max_bytes
+        self._topic_metrics = topic_metrics
+        self._all = topic_metrics.all_topics
 
-    def learn(self, topic_partition: TopicPartition) -> None:
-        """A fetch from this partition went well; its next ones may go the short way."""
-        key = topic_partition.topic.encode() + topic_partition.partition.to_bytes(4)
-        partition = self._services.replicas.hosted(topic_partition)
+    def admit(self, partition: HostedPartition) -> None:
+        """Let later fetches from this partition take the fast path; call it after a fetch that went well."""
+        topic, number = partition.topic_partition
+        key = topic.encode() + number.to_bytes(4)
         known = self.index.get(key)
-        if partition is not None and (known is None or known.partition is not partition):
+        if known is None or known.partition is not partition:
             self._forget_departed()
-            self.index[key] = Target(
-                partition, self._services.topic_metrics.of(topic_partition.topic).bytes_out
-            )
+            self.index[key] = Target(partition, self._topic_metrics.of(topic).bytes_out)
 
     def _forget_departed(self) -> None:
         gone = [key for key, known in self.index.items() if known.partition.core.role is not Role.LEADER]
@@ -62,7 +61,7 @@ class PlainFetches:
 
         None where already that is the first.
         """
-        answers = answer_all(reader, self.index, self._services.config.fetch_max_bytes)
+        answers = answer_all(reader, self.index, self.fetch_max_bytes)
         if answers is not None:
             self._all.fetch_requests.count += answers.count
             self._all.bytes_out.count += answers.records_size

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.handlers.fetch_response import FetchedPartition
 from ottla.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.metrics import Metrics
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -192,3 +195,10 @@ class FetchSessions:
 
     def _least_consumer(self) -> Session | None:
         return next((one for one in self._sessions.values() if not one.privileged), None)
+
+
+def measure_fetch_sessions(sessions: FetchSessions, metrics: Metrics) -> None:
+    """Show the sizes of the cache as gauges, under Kafka's names."""
+    kind = ("kafka.server", "FetchSessionCache")
+    metrics.gauge(*kind, "NumIncrementalFetchSessions", lambda: len(sessions))
+    metrics.gauge(*kind, "NumIncrementalFetchPartitionsCached", lambda: sessions.partition_count)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.coordinators.partitions import partition_for
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -16,7 +16,7 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster.metadata import BrokerEndpoint
+    from ottla.broker.cluster.metadata import BrokerEndpoint, MetadataCache
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -25,8 +25,27 @@ NO_TRANSACTIONS: Final = (
 )
 
 
+class InternalTopics(Protocol):
+    """Creates the topics that hold the broker's own state (`cluster.topics.Topics`)."""
+
+    async def ensure_internal(self, name: str, /) -> object:
+        """Create an internal topic unless it exists."""
+        ...
+
+
+class Needs(Protocol):
+    """The parts of the broker that FindCoordinator uses."""
+
+    metadata: MetadataCache
+
+    @property
+    def topics(self) -> InternalTopics:
+        """Creates `__consumer_offsets`."""
+        ...
+
+
 async def handle(
-    services: Services, request: FindCoordinatorRequest, context: RequestContext
+    services: Needs, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     """Answer with the leader of the partition that keeps the group.
 
@@ -43,7 +62,7 @@ async def handle(
 
 
 async def _find(
-    services: Services, request: FindCoordinatorRequest, context: RequestContext
+    services: Needs, request: FindCoordinatorRequest, context: RequestContext
 ) -> tuple[int, BrokerEndpoint]:
     if request.key_type == TRANSACTION:
         raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
@@ -54,14 +73,14 @@ async def _find(
     return _leader(services, request.key, context)
 
 
-async def _create(services: Services) -> None:
+async def _create(services: Needs) -> None:
     try:
         await services.topics.ensure_internal(GROUP_METADATA_TOPIC)
     except KafkaError as error:
         raise CoordinatorNotAvailable(f"{GROUP_METADATA_TOPIC} cannot be created: {error}") from error
 
 
-def _leader(services: Services, group_id: str, context: RequestContext) -> tuple[int, BrokerEndpoint]:
+def _leader(services: Needs, group_id: str, context: RequestContext) -> tuple[int, BrokerEndpoint]:
     partitions = services.metadata.partition_count(GROUP_METADATA_TOPIC)
     if not partitions:
         raise CoordinatorNotAvailable(f"{GROUP_METADATA_TOPIC} is being created.")

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from ottla.broker.groups.events import Heartbeat
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
+if TYPE_CHECKING:
+    from ottla.broker.groups.coordinator import GroupCoordinator
 
-async def handle(services: Services, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+
+class Needs(Protocol):
+    """The parts of the broker that Heartbeat uses."""
+
+    groups: GroupCoordinator
+
+
+async def handle(services: Needs, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
     """Answer at once; REBALANCE_IN_PROGRESS asks the member to join again."""
     heartbeat = Heartbeat(
         token=None,

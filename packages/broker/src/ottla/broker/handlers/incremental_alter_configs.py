@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Final
 
 from ottla.broker.config import BrokerConfig, Setting, keys_of, topic_keys
-from ottla.broker.handlers.alter_configs import alter_each
+from ottla.broker.handlers.alter_configs import Needs, alter_each
+from ottla.broker.handlers.context import RequestContext
 from ottla.broker.handlers.describe_configs import TOPIC
-from ottla.broker.handlers.services import RequestContext, Services
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -25,7 +25,7 @@ SUBTRACT: Final = 3
 
 
 async def handle(
-    services: Services, request: IncrementalAlterConfigsRequest, context: RequestContext
+    services: Needs, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     """Apply the operations to each resource; one that fails leaves the others alone."""
     return IncrementalAlterConfigsResponse(

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from ottla.broker.handlers.services import RequestContext, Services
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
+if TYPE_CHECKING:
+    from ottla.broker.transactions.coordinator import Transactions
+
+
+class Needs(Protocol):
+    """The parts of the broker that InitProducerId uses."""
+
+    transactions: Transactions
+
 
 async def handle(
-    services: Services, request: InitProducerIdRequest, context: RequestContext
+    services: Needs, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
     """Give a new id with epoch 0.
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from ottla.broker.groups.events import Join, JoinResult
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+
+if TYPE_CHECKING:
+    from ottla.broker.environment import Environment
+    from ottla.broker.groups.coordinator import GroupCoordinator
 
 MEMBER_ID_REQUIRED_FROM = 4
 PROTOCOL_NAME_NULLABLE_FROM = 7
 
 
-async def handle(services: Services, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+class Needs(Protocol):
+    """The parts of the broker that JoinGroup uses."""
+
+    environment: Environment
+    groups: GroupCoordinator
+
+
+async def handle(services: Needs, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
     """Join, and answer once the generation begins: that may take a whole rebalance timeout."""
     result = await services.groups.join(request.group_id, _join(services, request, context))
     return _response(result, context.api_version)
 
 
-def _join(services: Services, request: JoinGroupRequest, context: RequestContext) -> Join:
+def _join(services: Needs, request: JoinGroupRequest, context: RequestContext) -> Join:
     instance_id = request.group_instance_id
     return Join(
         token=None,
@@ -38,7 +51,7 @@ def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
 
 
-def _new_member_id(services: Services, prefix: str) -> str:
+def _new_member_id(services: Needs, prefix: str) -> str:
     digits = f"{services.environment.random.getrandbits(128):032x}"
     return f"{prefix}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

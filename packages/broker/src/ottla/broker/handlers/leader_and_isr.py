@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from ottla.broker.handlers.services import RequestContext, Services
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.configs import Configs
+    from ottla.broker.controller.controller import Controller
+    from ottla.broker.replication.replicas import Replicas
+
+
+class Needs(Protocol):
+    """The parts of the broker that LeaderAndIsr uses."""
+
+    configs: Configs
+    controller: Controller
+    replicas: Replicas
+
 
 async def handle(
-    services: Services, request: LeaderAndIsrRequest, context: RequestContext | None = None
+    services: Needs, request: LeaderAndIsrRequest, context: RequestContext
 ) -> LeaderAndIsrResponse:
+    """Apply a request that arrived over the network."""
+    return await apply(services, request)
+
+
+async def apply(services: Needs, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
     """Lead and follow as told, unless this was meant for an earlier life of this broker."""
     if services.controller.is_stale_broker_epoch(request.broker_epoch):
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)

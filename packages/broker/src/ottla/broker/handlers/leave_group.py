@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from ottla.broker.groups.events import Leave, LeaveResult, MemberIdentity
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.coordinator import GroupCoordinator
 
 BATCHED_FROM = 3
 
 
-async def handle(
-    services: Services, request: LeaveGroupRequest, context: RequestContext
-) -> LeaveGroupResponse:
+class Needs(Protocol):
+    """The parts of the broker that LeaveGroup uses."""
+
+    groups: GroupCoordinator
+
+
+async def handle(services: Needs, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
     """Answer with an error for each member; versions before 3 name one member and have one error."""
     batched = context.api_version >= BATCHED_FROM
     if batched:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from ottla.broker.handlers.services import RequestContext, Services
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
+if TYPE_CHECKING:
+    from ottla.broker.groups.coordinator import GroupCoordinator
 
-async def handle(
-    services: Services, request: ListGroupsRequest, context: RequestContext
-) -> ListGroupsResponse:
+
+class Needs(Protocol):
+    """The parts of the broker that ListGroups uses."""
+
+    groups: GroupCoordinator
+
+
+async def handle(services: Needs, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     """List groups, from version 4 on those in certain states if any are named (KIP-518)."""
     error, groups = services.groups.list_groups(frozenset(request.states_filter))
     return ListGroupsResponse(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import (
     KafkaError,
     KafkaStorageError,
@@ -22,7 +22,7 @@ from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.replication.replicas import HostedPartition
+    from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.protocol.messages.list_offsets import ListOffsetsPartition
 
 LATEST: Final = -1
@@ -33,8 +33,14 @@ _FIRST_WITH_LEADER_EPOCH: Final = 4
 _FIRST_WITH_NOT_AVAILABLE: Final = 5
 
 
+class Needs(Protocol):
+    """The parts of the broker that ListOffsets uses."""
+
+    replicas: Replicas
+
+
 async def handle(
-    services: Services, request: ListOffsetsRequest, context: RequestContext
+    services: Needs, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
     """Answer every partition that was asked for; a partition asked for twice is refused."""
     topics = []
@@ -50,7 +56,7 @@ async def handle(
 
 
 def _answer(
-    services: Services,
+    services: Needs,
     request: ListOffsetsRequest,
     version: int,
     topic_partition: TopicPartition,

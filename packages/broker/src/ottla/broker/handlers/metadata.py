@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.metadata import KnownPartition, KnownTopic
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
@@ -17,13 +18,27 @@ from ottla.protocol.messages.metadata import (
 )
 from ottla.protocol.topics import INTERNAL_TOPICS, why_illegal_topic_name
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.cluster.topics import Topics
+    from ottla.broker.config import BrokerConfig
+
 NO_OPERATIONS_ASKED = -(2**31)
 _NO_ID = uuid.UUID(int=0)
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (4, 5, 7, 8, 9, 10, 11, 12))
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
-async def handle(services: Services, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+class Needs(Protocol):
+    """The parts of the broker that Metadata uses."""
+
+    cluster_id: str
+    config: BrokerConfig
+    metadata: MetadataCache
+    topics: Topics
+
+
+async def handle(services: Needs, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     """Describe the cluster as this broker knows it, for clients of the listener they came in by."""
     version = context.api_version
     everything = request.topics is None or (version == 0 and not request.topics)
@@ -44,7 +59,7 @@ async def handle(services: Services, request: MetadataRequest, context: RequestC
     )
 
 
-def _brokers(services: Services, context: RequestContext) -> list[MetadataResponseBroker]:
+def _brokers(services: Needs, context: RequestContext) -> list[MetadataResponseBroker]:
     return [
         MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
         for broker in services.metadata.brokers
@@ -53,7 +68,7 @@ def _brokers(services: Services, context: RequestContext) -> list[MetadataRespon
 
 
 async def _asked_for(
-    services: Services, request: MetadataRequest, context: RequestContext
+    services: Needs, request: MetadataRequest, context: RequestContext
 ) -> list[MetadataResponseTopic]:
     asked = list({(topic.name, topic.topic_id): topic for topic in request.topics or ()}.values())
     may_create = services.config.auto_create_topics_enable and (
@@ -69,7 +84,7 @@ async def _asked_for(
 
 
 def _answer(
-    services: Services, asked: MetadataRequestTopic, errors: dict[str, KafkaError], context: RequestContext
+    services: Needs, asked: MetadataRequestTopic, errors: dict[str, KafkaError], context: RequestContext
 ) -> MetadataResponseTopic:
     if asked.name is None:
         return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
@@ -88,7 +103,7 @@ def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID = _NO_ID) -
     )
 
 
-def _describe(services: Services, topic: KnownTopic, context: RequestContext) -> MetadataResponseTopic:
+def _describe(services: Needs, topic: KnownTopic, context: RequestContext) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
@@ -98,7 +113,7 @@ def _describe(services: Services, topic: KnownTopic, context: RequestContext) ->
 
 
 def _partition(
-    services: Services, partition: KnownPartition, context: RequestContext
+    services: Needs, partition: KnownPartition, context: RequestContext
 ) -> MetadataResponsePartition:
     leader = services.metadata.broker(partition.leader)
     replicas, isr = list(partition.replicas), list(partition.isr)

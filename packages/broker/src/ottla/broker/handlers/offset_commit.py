@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.groups.offsets import CommittedOffset
 from ottla.broker.groups.zookeeper_offsets import write_offset
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -17,14 +18,31 @@ from ottla.protocol.messages.offset_commit import (
 )
 from ottla.protocol.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.environment import Environment
+    from ottla.broker.groups.coordinator import GroupCoordinator
+    from ottla.zookeeper.session import Session
+
 DEFAULT = -1
 
 LATEST_MS = 2**63 - 1
 """What a retention that is meant to last for ever is cut to, so that its end can be written down."""
 
 
+class Needs(Protocol):
+    """The parts of the broker that OffsetCommit uses."""
+
+    config: BrokerConfig
+    environment: Environment
+    groups: GroupCoordinator
+    metadata: MetadataCache
+    zookeeper: Session
+
+
 async def handle(
-    services: Services, request: OffsetCommitRequest, context: RequestContext
+    services: Needs, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
     """Commit offsets of partitions that exist; the others get UNKNOWN_TOPIC_OR_PARTITION."""
     asked = {
@@ -43,7 +61,7 @@ async def handle(
 
 
 async def _commit(
-    services: Services,
+    services: Needs,
     request: OffsetCommitRequest,
     partitions: Mapping[TopicPartition, OffsetCommitRequestPartition],
 ) -> dict[TopicPartition, ErrorCode]:
@@ -73,7 +91,7 @@ async def _commit(
 
 
 async def _commit_to_zookeeper(
-    services: Services, group_id: str, partitions: Mapping[TopicPartition, OffsetCommitRequestPartition]
+    services: Needs, group_id: str, partitions: Mapping[TopicPartition, OffsetCommitRequestPartition]
 ) -> dict[TopicPartition, ErrorCode]:
     results: dict[TopicPartition, ErrorCode] = {}
     for one, partition in partitions.items():
@@ -82,7 +100,7 @@ async def _commit_to_zookeeper(
             results[one] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             continue
         try:
-            await write_offset(services.session, group_id, one, partition.committed_offset)
+            await write_offset(services.zookeeper, group_id, one, partition.committed_offset)
         except KafkaError as error:
             results[one] = error.code
     return results

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ottla.broker.handlers.services import RequestContext, Services
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -12,9 +14,20 @@ from ottla.protocol.messages.offset_delete import (
 )
 from ottla.protocol.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.groups.coordinator import GroupCoordinator
+
+
+class Needs(Protocol):
+    """The parts of the broker that OffsetDelete uses."""
+
+    groups: GroupCoordinator
+    metadata: MetadataCache
+
 
 async def handle(
-    services: Services, request: OffsetDeleteRequest, context: RequestContext
+    services: Needs, request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
     """Forget offsets; topics that members are subscribed to get GROUP_SUBSCRIBED_TO_TOPIC."""
     asked = [

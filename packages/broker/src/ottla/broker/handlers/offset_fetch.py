@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.groups.offsets import NO_OFFSET, CommittedOffset
 from ottla.broker.groups.zookeeper_offsets import read_offset
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -16,13 +17,26 @@ from ottla.protocol.messages.offset_fetch import (
 )
 from ottla.protocol.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.groups.coordinator import GroupCoordinator
+    from ottla.zookeeper.session import Session
+
 GROUP_ERROR_FROM = 2
 
 Fetched = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
 
 
+class Needs(Protocol):
+    """The parts of the broker that OffsetFetch uses."""
+
+    groups: GroupCoordinator
+    metadata: MetadataCache
+    zookeeper: Session
+
+
 async def handle(
-    services: Services, request: OffsetFetchRequest, context: RequestContext
+    services: Needs, request: OffsetFetchRequest, context: RequestContext
 ) -> OffsetFetchResponse:
     """Return committed offsets, of all partitions when no topics are named; -1 where there is none."""
     if context.api_version == 0:
@@ -46,7 +60,7 @@ def _partitions(request: OffsetFetchRequest) -> list[TopicPartition]:
     ]
 
 
-async def _fetch_from_zookeeper(services: Services, request: OffsetFetchRequest) -> Fetched:
+async def _fetch_from_zookeeper(services: Needs, request: OffsetFetchRequest) -> Fetched:
     fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
     for one in _partitions(request):
         try:
@@ -57,11 +71,11 @@ async def _fetch_from_zookeeper(services: Services, request: OffsetFetchRequest)
 
 
 async def _offset_in_zookeeper(
-    services: Services, group_id: str, partition: TopicPartition
+    services: Needs, group_id: str, partition: TopicPartition
 ) -> CommittedOffset | ErrorCode:
     if services.metadata.partition(partition) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    offset = await read_offset(services.session, group_id, partition)
+    offset = await read_offset(services.zookeeper, group_id, partition)
     # The 0.8 clients start at auto.offset.reset when they see this error, and fail on a bare -1.
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if offset is None else CommittedOffset(offset=offset)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
 from ottla.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -14,11 +14,20 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 )
 from ottla.protocol.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.broker.replication.replicas import Replicas
+
 UNDEFINED: Final = -1
 
 
+class Needs(Protocol):
+    """The parts of the broker that OffsetForLeaderEpoch uses."""
+
+    replicas: Replicas
+
+
 async def handle(
-    services: Services, request: OffsetForLeaderEpochRequest, context: RequestContext
+    services: Needs, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """Answer with the largest epoch not above the one asked for, and where it ends (KIP-101, KIP-279)."""
     topics = [
@@ -40,7 +49,7 @@ async def handle(
 
 
 def _answer(
-    services: Services, topic_partition: TopicPartition, current_leader_epoch: int, leader_epoch: int
+    services: Needs, topic_partition: TopicPartition, current_leader_epoch: int, leader_epoch: int
 ) -> EpochEndOffset:
     answer = EpochEndOffset(
         partition=topic_partition.partition,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from ottla.broker.handlers.services import CloseConnection, Ordering, RequestContext, Services
+from ottla.broker.handlers.context import CloseConnection, Ordering, RequestContext
 from ottla.broker.log.validation import convert, must_be_opened, needs_conversion, opened
 from ottla.protocol.errors import (
     CorruptMessage,
@@ -30,8 +30,11 @@ from ottla.protocol.records import Codec, magic_at, read_header
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.environment import Environment
+    from ottla.broker.handlers.produce_run import ProduceRuns
+    from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.log.log import Appended
-    from ottla.broker.replication.replicas import HostedPartition
+    from ottla.broker.replication.replicas import HostedPartition, Replicas
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
@@ -89,8 +92,17 @@ class Placed:
         return self.partition is None or not self.partition.log.config.flush_before_acknowledge
 
 
+class Needs(Protocol):
+    """The parts of the broker that Produce uses."""
+
+    environment: Environment
+    produce_runs: ProduceRuns
+    replicas: Replicas
+    topic_metrics: TopicMetrics
+
+
 def handle(
-    services: Services, request: ProduceRequest, context: RequestContext
+    services: Needs, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append at once and in order; awaited are only replicas, the disk, or records that must be opened."""
     if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
@@ -113,7 +125,7 @@ def refused(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
     return response
 
 
-def _must_open(services: Services, request: ProduceRequest, version: int) -> bool:
+def _must_open(services: Needs, request: ProduceRequest, version: int) -> bool:
     return any(
         partition.records
         and _is_to_be_opened(
@@ -125,7 +137,7 @@ def _must_open(services: Services, request: ProduceRequest, version: int) -> boo
 
 
 def _is_to_be_opened(
-    services: Services, topic_partition: TopicPartition, records: bytes | memoryview, version: int
+    services: Needs, topic_partition: TopicPartition, records: bytes | memoryview, version: int
 ) -> bool:
     """Whether this is work for a thread: old formats, another codec than the topic's, keys to look at."""
     partition = services.replicas.hosted(topic_partition)
@@ -147,7 +159,7 @@ def _detached(request: ProduceRequest) -> ProduceRequest:
 
 
 def _in_line(
-    services: Services, request: ProduceRequest, context: RequestContext
+    services: Needs, request: ProduceRequest, context: RequestContext
 ) -> Awaitable[ProduceResponse | None]:
     """Append behind what this connection has not placed yet, opening records on a thread."""
     ordering = context.ordering
@@ -158,7 +170,7 @@ def _in_line(
 
 
 async def _open_then_append(
-    services: Services,
+    services: Needs,
     request: ProduceRequest,
     context: RequestContext,
     ordering: Ordering,
@@ -177,7 +189,7 @@ async def _open_then_append(
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-async def _open_all(services: Services, request: ProduceRequest, version: int) -> Outcomes:
+async def _open_all(services: Needs, request: ProduceRequest, version: int) -> Outcomes:
     """Open what has to be; gives what stood against it, or None where it went well, by partition."""
     outcomes: Outcomes = {}
     for topic in request.topic_data:
@@ -193,9 +205,7 @@ async def _open_all(services: Services, request: ProduceRequest, version: int) -
     return outcomes
 
 
-async def _open_one(
-    services: Services, topic_partition: TopicPartition, records: bytes | memoryview
-) -> bytes:
+async def _open_one(services: Needs, topic_partition: TopicPartition, records: bytes | memoryview) -> bytes:
     config = services.replicas.leader(topic_partition).log.config
     if not needs_conversion(records):
         return await asyncio.to_thread(opened, records, config)
@@ -207,7 +217,7 @@ async def _open_one(
 
 
 def _appended(
-    services: Services,
+    services: Needs,
     request: ProduceRequest,
     context: RequestContext,
     outcomes: Outcomes | None = None,
@@ -223,7 +233,7 @@ def _appended(
 
 
 def append_all(
-    services: Services,
+    services: Needs,
     request: ProduceRequest,
     context: RequestContext,
     outcomes: Outcomes,
@@ -253,7 +263,7 @@ def append_all(
 
 
 def _append_one(
-    services: Services,
+    services: Needs,
     request: ProduceRequest,
     context: RequestContext,
     topic_partition: TopicPartition,
@@ -270,7 +280,7 @@ def _append_one(
     result.placed(
         partition, partition.append(records, required_acks=request.acks, now_ms=now_ms, opened=opened)
     )
-    services.produce_runs.learn(topic_partition)
+    services.produce_runs.admit(partition)
 
 
 def check_records(records: bytes | memoryview | None, request: ProduceRequest, version: int) -> None:
@@ -292,7 +302,7 @@ def check_records(records: bytes | memoryview | None, request: ProduceRequest, v
         raise InvalidRequest("this broker does not serve transactions")
 
 
-def _count(services: Services, topic: str, records: bytes | memoryview | None, result: Placed) -> None:
+def _count(services: Needs, topic: str, records: bytes | memoryview | None, result: Placed) -> None:
     for_all, error_code = services.topic_metrics.all_topics, result.response.error_code
     meters = [for_all] if error_code in _OUTSIDE else [for_all, services.topic_metrics.of(topic)]
     for one in meters:
@@ -314,7 +324,7 @@ async def _when_safe(
     context: RequestContext,
     response: ProduceResponse,
     placed: list[Placed],
-    services: Services,
+    services: Needs,
 ) -> ProduceResponse:
     """Wait for the disk where the topic asks for it, and for the replicas where the client does."""
     clock = services.environment.clock

@@ -15,10 +15,11 @@ from ottla.broker.handlers._produce_run import Target
 from ottla.broker.log.log import Appended
 from ottla.broker.log.validation import may_have_to_be_opened
 from ottla.protocol.errors import KafkaError, RequestTimedOut
-from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
+from ottla.protocol.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.services import Services
+    from ottla.broker.environment import Clock
+    from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
 
 ALL_ACKS: Final = -1
@@ -74,24 +75,22 @@ class NotPlain(Exception):
 class ProduceRuns:
     """Appends runs for one broker. `index` says which partitions are known; the long way adds to it."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, topic_metrics: TopicMetrics, clock: Clock) -> None:
         self.index: dict[bytes, Target] = {}
-        self._services = services
-        self._clock = services.environment.clock
-        self._all = services.topic_metrics.all_topics
+        self._topic_metrics = topic_metrics
+        self._clock = clock
 
-    def learn(self, topic_partition: TopicPartition) -> None:
-        """A produce to this partition went well; its next ones may go the short way."""
-        topic = topic_partition.topic
-        partition = self._services.replicas.hosted(topic_partition)
-        if partition is None or topic in INTERNAL_TOPICS:
+    def admit(self, partition: HostedPartition) -> None:
+        """Let later produces to this partition take the fast path; call it after an append that went well."""
+        topic, number = partition.topic_partition
+        if topic in INTERNAL_TOPICS:
             return
         config = partition.log.config
         if config.flush_before_acknowledge or may_have_to_be_opened(config):
             return
-        key = topic.encode() + topic_partition.partition.to_bytes(4)
+        key = topic.encode() + number.to_bytes(4)
         self._drop(key)
-        self.index[key] = Target(partition, self._services.topic_metrics.of(topic), self._all)
+        self.index[key] = Target(partition, self._topic_metrics.of(topic), self._topic_metrics.all_topics)
 
     def forget(self, topic: str) -> None:
         """The topic's settings have changed: the long way says whether its next produces are plain."""

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from ottla.broker.handlers.services import RequestContext, Services
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 
+if TYPE_CHECKING:
+    from ottla.broker.controller.controller import Controller
+    from ottla.broker.replication.replicas import Replicas
+
+
+class Needs(Protocol):
+    """The parts of the broker that StopReplica uses."""
+
+    controller: Controller
+    replicas: Replicas
+
 
 async def handle(
-    services: Services, request: StopReplicaRequest, context: RequestContext | None = None
+    services: Needs, request: StopReplicaRequest, context: RequestContext
 ) -> StopReplicaResponse:
+    """Apply a request that arrived over the network."""
+    return await apply(services, request)
+
+
+async def apply(services: Needs, request: StopReplicaRequest) -> StopReplicaResponse:
     """Stop replicas, and delete those that are to be deleted.
 
     A request for an earlier life of this broker is refused: it would delete the data of this one.

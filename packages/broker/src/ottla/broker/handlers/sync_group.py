@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from ottla.broker.groups.events import Sync
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.coordinator import GroupCoordinator
 
 PROTOCOL_REQUIRED_FROM = 5
 
 
-async def handle(services: Services, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
+class Needs(Protocol):
+    """The parts of the broker that SyncGroup uses."""
+
+    groups: GroupCoordinator
+
+
+async def handle(services: Needs, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
     """Answer once the leader's assignment is in the log."""
     if context.api_version >= PROTOCOL_REQUIRED_FROM and None in (
         request.protocol_type,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
-from ottla.broker.handlers.services import RequestContext, Services
+from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.fetch_plain import PlainFetches
+from ottla.broker.handlers.fetch_sessions import FetchSessions
+from ottla.broker.handlers.produce_run import ProduceRuns
+from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import open_log
@@ -58,8 +63,21 @@ class OneDirectory:
             one.close()
 
 
+@dataclass(slots=True, kw_only=True)
+class DataServices:
+    """The parts that Produce, Fetch and the APIs about offsets use."""
+
+    config: BrokerConfig
+    environment: Environment
+    replicas: Replicas
+    topic_metrics: TopicMetrics
+    fetch_sessions: FetchSessions
+    produce_runs: ProduceRuns
+    plain_fetches: PlainFetches
+
+
 class DataPlane:
-    """One broker's services as far as data goes, and short ways to use them."""
+    """The data path of one broker over real logs."""
 
     def __init__(self, root: Path) -> None:
         self.config = BrokerConfig()
@@ -75,12 +93,21 @@ class DataPlane:
             log_config=lambda topic: LogConfig.from_broker(self.config, self.overrides.get(topic)),
             metrics=self.metrics,
         )
-        self.services = Services(
+        self.services = self._compose()
+
+    def _compose(self) -> DataServices:
+        topic_metrics, clock = TopicMetrics(self.metrics), self.environment.clock
+        return DataServices(
             config=self.config,
             environment=self.environment,
-            metrics=self.metrics,
             replicas=self.replicas,
-            logs=self.logs,  # type: ignore[arg-type]
+            topic_metrics=topic_metrics,
+            fetch_sessions=FetchSessions(
+                self.config.max_incremental_fetch_session_cache_slots,
+                lambda: self.environment.random.randrange(1, 2**31),
+            ),
+            produce_runs=ProduceRuns(topic_metrics, clock),
+            plain_fetches=PlainFetches(topic_metrics, self.config.fetch_max_bytes),
         )
 
     async def lead(

@@ -2,7 +2,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ottla.broker.handlers.services import Ordering
+from ottla.broker.handlers.context import Ordering
 from ottla.broker.metrics import Histogram, Meter
 from ottla.broker.network.connection import Pending
 from ottla.broker.network.frames import FrameReader

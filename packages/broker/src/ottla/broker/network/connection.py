@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ottla.broker.handlers.context import CloseConnection, Ordering
 from ottla.broker.handlers.produce_run import NotPlain
-from ottla.broker.handlers.services import CloseConnection, Ordering
 from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun
 from ottla.broker.network.outbox import Outbox
 from ottla.broker.network.routes import BadRequest, Call, Origin
@@ -235,7 +235,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         )
         if isinstance(read, list):
             self._answer_now(read)
-        elif read.route.starts_at_once and not in_line:
+        elif read.route.borrows_buffer and not in_line:
             self._begin_at_once(read)
         else:
             self._begin_task(read, None)

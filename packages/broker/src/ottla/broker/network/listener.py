@@ -15,7 +15,7 @@ from ottla.broker.metrics import show_running
 from ottla.broker.network.connection import Connection
 from ottla.broker.network.frames import ProduceRun, ReceiveBuffer
 from ottla.broker.network.request_metrics import RequestMetrics, ShortTally
-from ottla.broker.network.routes import Call, Dispatcher, Routes
+from ottla.broker.network.routes import Call, Dispatcher
 from ottla.broker.network.wire import Turn
 from ottla.protocol.api import ApiKey
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     import ssl
 
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.handlers.fetch_plain import Answers
-    from ottla.broker.handlers.services import Services
+    from ottla.broker.environment import Clock
+    from ottla.broker.handlers.fetch_plain import Answers, PlainFetches
+    from ottla.broker.handlers.produce_run import ProduceRuns
+    from ottla.broker.metrics import Metrics
 
 log = logging.getLogger("request")
 
@@ -37,16 +39,25 @@ _SHORT_METRICS_S: Final = 0.25
 class Server:
     """All connections of one broker. Owns their tasks while it is entered."""
 
-    def __init__(self, services: Services, routes: Routes) -> None:
-        self.config: BrokerConfig = services.config
-        self.dispatcher = Dispatcher(routes, services)
-        self.produce_runs = services.produce_runs
-        self.plain_fetches = services.plain_fetches
+    def __init__(
+        self,
+        dispatcher: Dispatcher[Any],
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        metrics: Metrics,
+        produce_runs: ProduceRuns,
+        plain_fetches: PlainFetches,
+    ) -> None:
+        self.config = config
+        self.dispatcher = dispatcher
+        self.produce_runs = produce_runs
+        self.plain_fetches = plain_fetches
         self.receive_buffer = ReceiveBuffer()
-        self.request_metrics = RequestMetrics(services.metrics)
-        self._metrics = services.metrics
+        self.request_metrics = RequestMetrics(metrics)
+        self._metrics = metrics
         self.unstarted = 0
-        self._now_ms = services.environment.clock.now_ms
+        self._now_ms = clock.now_ms
         self._idle_s = self.config.connections_max_idle_ms / 1000
         self._limits = AddressLimits(0, 0, {})
         self.set_limits(self.config)
@@ -63,10 +74,10 @@ class Server:
         self._short_counted = False
         self._numbers = 0
         self._last_report_s = float("-inf")
-        services.metrics.gauge(
+        metrics.gauge(
             "kafka.server", "socket-server-metrics", "connection-count", lambda: self.connection_count
         )
-        services.metrics.gauge("kafka.network", "RequestChannel", "RequestQueueSize", lambda: self.unstarted)
+        metrics.gauge("kafka.network", "RequestChannel", "RequestQueueSize", lambda: self.unstarted)
 
     # ---- lifetime
 

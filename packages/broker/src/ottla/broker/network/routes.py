@@ -6,10 +6,10 @@ import inspect
 import logging
 import struct
 from collections.abc import Awaitable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic
 
-from ottla.broker.handlers.services import CloseConnection, RequestContext
+from ottla.broker.handlers.context import CloseConnection, RequestContext, S
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.headers import decode_request_header, response_header
@@ -17,7 +17,7 @@ from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.primitives import MalformedMessage
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.services import Handler, Ordering, Services
+    from ottla.broker.handlers.context import Handler, Ordering
     from ottla.broker.network.outbox import Part
 
 log = logging.getLogger("request")
@@ -27,39 +27,45 @@ _SIZE: Final = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """One API the broker serves, the versions it serves, and who answers.
+class Route(Generic[S]):
+    """One API that the broker serves, the versions it serves, and the API's handler.
 
-    ApiVersions is computed from the list of these.
+    ApiVersions is computed from the list of routes.
     """
 
     api_key: ApiKey
     min_version: int
     max_version: int
-    handler: Handler
+    handler: Handler[S]
     stops_with_connection: bool = False
-    """Whether the handler is cancelled when its client is gone: for what only waits."""
-    starts_at_once: bool = field(init=False)
-    """Whether the handler is a plain function, called while the request's bytes are in place."""
+    """Whether the handler is cancelled when its client is gone: for handlers that only wait."""
+    borrows_buffer: bool = False
+    """Whether the request keeps views of the receive buffer instead of owning its bytes.
+
+    The handler is then called as soon as the request is decoded, and the buffer is lent to it until it
+    returns: its response, or the awaitable that it returns, must not hold a view.
+    """
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "starts_at_once", not inspect.iscoroutinefunction(self.handler))
+        if self.borrows_buffer and inspect.iscoroutinefunction(self.handler):
+            # The body of a coroutine function runs after the call has returned, when the buffer is reused.
+            raise ValueError(f"the handler of {self.api_key!r} is a coroutine function: it cannot borrow")
 
 
-class Routes:
+class Routes(Generic[S]):
     """The APIs of one broker by key. Two routes for one key are refused."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._by_key: dict[int, Route] = {}
+    def __init__(self, routes: Iterable[Route[S]]) -> None:
+        self._by_key: dict[int, Route[S]] = {}
         for route in routes:
             if int(route.api_key) in self._by_key:
                 raise ValueError(f"two routes for {route.api_key!r}")
             self._by_key[int(route.api_key)] = route
 
-    def __iter__(self) -> Iterator[Route]:
+    def __iter__(self) -> Iterator[Route[S]]:
         return iter(self._by_key.values())
 
-    def find(self, api_key: int) -> Route | None:
+    def find(self, api_key: int) -> Route[S] | None:
         """Return the route of an API key, or None where the broker does not serve it."""
         return self._by_key.get(api_key)
 
@@ -76,9 +82,9 @@ class Origin:
 
 @dataclass(slots=True)
 class Call:
-    """One request, decoded, with the route that answers it."""
+    """One decoded request with its route."""
 
-    route: Route
+    route: Route[Any]
     request: Any
     context: RequestContext
     size: int
@@ -88,19 +94,18 @@ class BadRequest(Exception):
     """The bytes are no request this broker can answer; Kafka closes the connection, and so do we."""
 
 
-class Dispatcher:
-    """Knows the routes and how a request is read, answered and refused."""
+class Dispatcher(Generic[S]):
+    """Reads requests, calls their handlers with the broker's services, and writes the responses."""
 
-    def __init__(self, routes: Routes, services: Services) -> None:
+    def __init__(self, routes: Routes[S], services: S) -> None:
         self._routes = routes
         self._services = services
-        self._at_once = {int(route.api_key) for route in routes if route.starts_at_once}
 
     def read(self, frame: memoryview, origin: Origin, received_ms: float) -> Call | list[Part]:
-        """Read one request; gives the answer itself where none but the network can give it.
+        """Read one request; returns the response itself where only the network can give it.
 
-        Raises `BadRequest`. The request of a handler that starts at once keeps views of `frame`; any other
-        has bytes of its own.
+        Raises `BadRequest`. The request of a route that borrows the buffer keeps views of `frame`; any other
+        request owns its bytes.
         """
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
         route = self._routes.find(api_key)
@@ -108,7 +113,7 @@ class Dispatcher:
             raise BadRequest(f"API key {api_key} is not served")
         if not route.min_version <= version <= route.max_version:
             return self._refuse_version(api_key, version, correlation_id)
-        body = frame if api_key in self._at_once else memoryview(bytes(frame))
+        body = frame if route.borrows_buffer else memoryview(bytes(frame))
         try:
             header, offset = decode_request_header(body)
             # librdkafka leaves bytes behind a Metadata request for all topics, and Kafka does not mind.
