@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.changes.change_format import Changes
-from ottla.pipeline.jobs.changes.change_reader import DELETED, IGNORED, ROW, SAID
+from ottla.pipeline.jobs.changes.change_reader import DELETED, IGNORED, ROW, SAID, ChangeReader
 from ottla.pipeline.jobs.changes.delta_merge import newest
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
@@ -50,7 +50,7 @@ def _said(
     assert list(given.inspect()) == []
     rows = [(at, _bytes(key), _bytes(value)) for at, (key, value) in enumerate(records)]
     frame = spark.createDataFrame(rows, "at INT, key BINARY, value BINARY")
-    read = given.add_to(frame).orderBy("at").collect()
+    read = ChangeReader(given).add_to(frame).orderBy("at").collect()
     return [_one(row.asDict(recursive=True)) for row in read]
 
 
@@ -200,7 +200,7 @@ def test_the_newest_change_wins(spark: SparkSession) -> None:
     )
     given = Changes(key=KEY, columns={"name": "STRING"})
     for shuffled in (frame, frame.orderBy("key", "offset"), frame.orderBy("offset", ascending=False)):
-        found = newest(given.add_to(shuffled), ["id"]).collect()
+        found = newest(ChangeReader(given).add_to(shuffled), ["id"]).collect()
         assert {row["id"]: (row["name"], row[DELETED]) for row in found} == {
             1: ("last of its partition", False),
             2: ("by time: after", False),

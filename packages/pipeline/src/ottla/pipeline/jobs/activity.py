@@ -10,7 +10,7 @@ from pydantic import Field
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.dead_letters import dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table, Topics
-from ottla.pipeline.jobs.inspecting import within
+from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.lake import Lake
 from ottla.pipeline.jobs.late_rows import dropped_by_watermark
 from ottla.pipeline.jobs.topic_sink import TopicSink

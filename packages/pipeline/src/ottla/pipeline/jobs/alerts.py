@@ -12,7 +12,7 @@ from ottla.pipeline.jobs.alerting.on_spark import AlertEvaluator, need_pandas
 from ottla.pipeline.jobs.alerting.rules import Rule
 from ottla.pipeline.jobs.dead_letters import dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
-from ottla.pipeline.jobs.inspecting import within
+from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.late_rows import dropped_by_watermark
 from ottla.pipeline.jobs.topic_sink import TopicSink
 from ottla.pipeline.jobs.value_parsing import REASON

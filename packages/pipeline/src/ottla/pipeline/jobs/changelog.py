@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.changes.change_format import Changes
-from ottla.pipeline.jobs.changes.change_reader import IGNORED
+from ottla.pipeline.jobs.changes.change_reader import IGNORED, ChangeReader
 from ottla.pipeline.jobs.changes.delta_merge import Merged, newest
 from ottla.pipeline.jobs.dead_letters import dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
-from ottla.pipeline.jobs.inspecting import within
+from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.topic_sink import TopicSink
 from ottla.pipeline.jobs.value_parsing import REASON
 
@@ -58,7 +58,7 @@ class Changelog(Job):
         frame = self.source.stream(run.spark, {"includeHeaders": "true"})
 
         def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
-            return self._merge(run, self.changes.add_to(batch), batch_id)
+            return self._merge(run, ChangeReader(self.changes).add_to(batch), batch_id)
 
         run.stream(frame, each)
         run.wait()

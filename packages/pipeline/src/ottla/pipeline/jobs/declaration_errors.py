@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -46,6 +46,12 @@ class DeclarationError(PipelineError, ValueError):
         super().__init__("\n".join(f"{file}: {each}" for each in located))
         self.file = file
         self.located = located
+
+
+def within(step: str | int, mistakes: Iterable[Mistake]) -> Iterator[Mistake]:
+    """Yield the mistakes of a nested table, `step` in front of their paths."""
+    for each in mistakes:
+        yield Mistake((step, *each.path), each.message)
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Mistake]:

@@ -6,14 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.query_status import Batch, QueryStatus
 from ottla.pipeline.jobs.state_files import BatchCounts, StateFile
-
-if TYPE_CHECKING:
-    from ottla.pipeline.jobs.declaration import Job
 
 STATUS = "status.json"
 SAY_S = 2.0
@@ -22,10 +19,28 @@ SAY_S = 2.0
 StatusListener = Callable[[Mapping[str, Any]], None]
 
 
+class ReportedJob(Protocol):
+    """The facts of a job that its report repeats."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def checkpoint(self) -> str: ...
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the rows of its queries add up: each query has rows of its own."""
+        ...
+
+
 class ProgressReport:
     """Batches and counts of a run's queries. Any thread may add to it, and have it say them."""
 
-    def __init__(self, job: Job, watch: StatusListener | None) -> None:
+    def __init__(self, job: ReportedJob, watch: StatusListener | None) -> None:
         self._job = job
         self._checkpoint = Path(job.checkpoint)
         self._watch = watch

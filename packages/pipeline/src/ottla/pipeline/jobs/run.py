@@ -12,22 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import FileLock, Timeout
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.failure_messages import JavaGone, cause, is_java_gone, is_slow_start, one_line
 from ottla.pipeline.jobs.heartbeat import heartbeat
-from ottla.pipeline.jobs.progress_report import SAY_S, ProgressReport, StatusListener
+from ottla.pipeline.jobs.progress_report import SAY_S, ProgressReport, ReportedJob, StatusListener
 from ottla.pipeline.jobs.query_status import Batch, batch_of
 from ottla.pipeline.jobs.state_files import BatchKey, StateFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
-
-    from ottla.pipeline.jobs.declaration import Job
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +44,28 @@ FINISH_S = 30.0
 """How long a batch may go on when the pipeline is asked to stop; what is cut off is done again next time."""
 
 
+class RunnableJob(ReportedJob, Protocol):
+    """A job as a run sees it; `declaration.Job` is one."""
+
+    @property
+    def trigger(self) -> float:
+        """Seconds from one look for new records to the next."""
+        ...
+
+    @property
+    def spark(self) -> Mapping[str, Any]:
+        """Settings of Spark."""
+        ...
+
+    def run(self, run: Run) -> None:
+        """Run until all is done (`run.once`), or until `run.stopping`."""
+        ...
+
+
 class Run:
     """What a job runs in. A checkpoint belongs to one run at a time."""
 
-    def __init__(self, job: Job, *, once: bool = False, watch: StatusListener | None = None) -> None:
+    def __init__(self, job: RunnableJob, *, once: bool = False, watch: StatusListener | None = None) -> None:
         self.job = job
         self.once = once
         self.stopping = threading.Event()

@@ -15,7 +15,7 @@ from ottla.pipeline.jobs.database.outbox import Outbox, PendingEvents
 from ottla.pipeline.jobs.database.record import Record
 from ottla.pipeline.jobs.database.table_follower import FollowedTable, Follower, now_utc
 from ottla.pipeline.jobs.declaration import Job, Mistake, Seconds
-from ottla.pipeline.jobs.inspecting import within
+from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.target_cluster import Target, cluster_errors
 from ottla.producer import SyncProducer
 

@@ -47,11 +47,6 @@ class Bound:
         edges = {EARLIEST: Edge.EARLIEST, LATEST: Edge.LATEST}
         return {partition: edges[offset] for partition, offset in given.items() if offset in edges}
 
-    @property
-    def is_by_time(self) -> bool:
-        """Whether a partition may turn out to have no such offset."""
-        return self.time is not None or self.times is not None
-
     def known(self) -> Offsets:
         """Return the offsets that are given as numbers."""
         return {partition: offset for partition, offset in (self.offsets or {}).items() if offset >= 0}

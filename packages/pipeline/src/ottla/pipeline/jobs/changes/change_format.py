@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from ottla.pipeline.jobs.declaration import Mistake, Names, Table
 from ottla.pipeline.jobs.field_types import Types, wrong_types
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 Form = Literal["rows", "flat", "debezium", "maxwell"]
 
@@ -76,12 +73,6 @@ class Changes(Table):
     def names(self) -> tuple[str, ...]:
         """Return the columns of the table."""
         return (*self.key, *self.columns)
-
-    def add_to(self, records: DataFrame) -> DataFrame:
-        """Add what records say: SAID, IGNORED, and REASON for those that cannot be read."""
-        from ottla.pipeline.jobs.changes.change_reader import ChangeReader
-
-        return ChangeReader(self).add_to(records)
 
 
 def _wrong_names(types: Types) -> Iterator[tuple[str, str]]:

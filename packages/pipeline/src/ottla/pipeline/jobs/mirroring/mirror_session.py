@@ -28,7 +28,7 @@ from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.pipeline.jobs.mirror import Mirror
+    from ottla.pipeline.jobs.mirroring.mirror_declaration import MirrorDeclaration
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 class MirrorSession:
     """Made by `session`."""
 
-    mirror: Mirror
+    mirror: MirrorDeclaration
     clusters: ClusterPair
     source: Admin
     target: Admin
@@ -165,7 +165,7 @@ class MirrorSession:
 
 
 @asynccontextmanager
-async def session(mirror: Mirror) -> AsyncIterator[MirrorSession]:
+async def session(mirror: MirrorDeclaration) -> AsyncIterator[MirrorSession]:
     """Connect to both clusters, and read how far the mirror is. Raises NotSupported, ReplicationCycle."""
     clusters = await _chosen(mirror)
     async with AsyncExitStack() as stack:
@@ -183,7 +183,7 @@ async def session(mirror: Mirror) -> AsyncIterator[MirrorSession]:
         yield MirrorSession(mirror, clusters, source, target, reader, mapping, producer, *ids, stack)
 
 
-async def _chosen(mirror: Mirror) -> ClusterPair:
+async def _chosen(mirror: MirrorDeclaration) -> ClusterPair:
     """Return the sides, with transactions where they are wanted and there; those of former runs are ended."""
     clusters = mirror.clusters()
     if mirror.delivery == "dedupe":

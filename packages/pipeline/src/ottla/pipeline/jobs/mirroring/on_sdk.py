@@ -18,7 +18,7 @@ from ottla.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ottla.pipeline.jobs.mirror import Mirror
+    from ottla.pipeline.jobs.mirroring.mirror_declaration import MirrorDeclaration
     from ottla.pipeline.jobs.run import Run
 
 log = logging.getLogger(__name__)
@@ -31,12 +31,12 @@ _READ = ("topic", "partition", "offset", *COLUMNS)
 Ends = dict[TopicPartition, int]
 
 
-def mirror_on_sdk(mirror: Mirror, run: Run) -> None:
+def mirror_on_sdk(mirror: MirrorDeclaration, run: Run) -> None:
     """Copy until `run.stopping`, or until all that was there when it began is copied."""
     asyncio.run(_mirror(mirror, run))
 
 
-async def _mirror(mirror: Mirror, run: Run) -> None:
+async def _mirror(mirror: MirrorDeclaration, run: Run) -> None:
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(session(mirror))
         consumer = await stack.enter_async_context(Consumer(config=opened.clusters.source_config()))
@@ -48,7 +48,12 @@ class SdkMirror:
     """Copies round by round: what was fetched is written, with what became of its offsets."""
 
     def __init__(
-        self, mirror: Mirror, run: Run, opened: MirrorSession, consumer: Consumer, writing: RecordCopier
+        self,
+        mirror: MirrorDeclaration,
+        run: Run,
+        opened: MirrorSession,
+        consumer: Consumer,
+        writing: RecordCopier,
     ) -> None:
         self._mirror = mirror
         self._run = run

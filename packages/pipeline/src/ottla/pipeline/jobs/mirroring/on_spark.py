@@ -15,13 +15,13 @@ from ottla.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from ottla.pipeline.jobs.mirror import Mirror
+    from ottla.pipeline.jobs.mirroring.mirror_declaration import MirrorDeclaration
     from ottla.pipeline.jobs.run import Run
 
 _FENCES_AT_ONCE = 8
 
 
-def mirror_on_spark(mirror: Mirror, run: Run) -> None:
+def mirror_on_spark(mirror: MirrorDeclaration, run: Run) -> None:
     """Copy batch by batch: tasks write, and the driver looks after topics and groups."""
     session_thread = LoopThread(lambda: session(mirror), name=f"mirror {mirror.name}")
     opened = session_thread.start()
@@ -39,7 +39,11 @@ class Driver:
     """What the driver does between batches."""
 
     def __init__(
-        self, mirror: Mirror, run: Run, opened: MirrorSession, session_thread: LoopThread[MirrorSession]
+        self,
+        mirror: MirrorDeclaration,
+        run: Run,
+        opened: MirrorSession,
+        session_thread: LoopThread[MirrorSession],
     ) -> None:
         self._mirror = mirror
         self._run = run

@@ -1,0 +1,225 @@
+"""A stream whose topic ends before the offset that was read: ask again for seconds, then report data loss."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
+
+from ottla.client.testing import ScriptedBroker
+from ottla.pipeline.errors import DataLoss
+from ottla.pipeline.source.stream_reader import StreamReader
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
+from ottla.protocol.messages.metadata import MetadataRequest
+from peers.stream_queries import ONE, SCHEMA, ZERO, ManualClock, Query, Topic
+
+FOR_EVER = 10**6
+
+
+def after_eight(
+    settings: Mapping[str, object] | None = None,
+    *,
+    available_now: bool = False,
+    end: int = 10,
+    **options: object,
+) -> Query:
+    """Return a query that has read eight records, in a new life; its topic has more by now."""
+    query = Query(Topic({ZERO: 8}), startingOffsets="earliest", **(settings or {}), **options)
+    assert query.batch() == [(ZERO, 0, 8)]
+    query.topic.ends[ZERO] = end
+    query.restart(available_now=available_now)
+    return query
+
+
+@pytest.mark.parametrize("how", ["behind", "unknown"])
+@pytest.mark.parametrize("available_now", [False, True])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_broker_that_has_just_started_is_asked_again_for_seconds(
+    how: str, available_now: bool, allowed: bool
+) -> None:
+    query = after_eight(available_now=available_now, failOnDataLoss=not allowed)
+    setattr(query.topic, how, 15)
+
+    assert query.batch() == [(ZERO, 8, 10)]
+    query.restart()
+    assert query.read() == [(ZERO, 8, 10)]
+
+
+@pytest.mark.parametrize("limit", [ReadMaxRows(1), ReadMinRows(1)])
+def test_a_broker_that_has_just_started_is_asked_again_where_batches_are_limited(limit: ReadLimit) -> None:
+    query = after_eight()
+    query.topic.unknown = 15
+
+    assert query.plan(limit)
+    assert query.read()[0][:2] == (ZERO, 8)
+
+
+def test_a_first_batch_is_planned_when_the_broker_knows_its_partitions_again() -> None:
+    query = Query(Topic({ZERO: 8}), startingOffsets="earliest")
+    query.topic.unknown = 15
+
+    assert query.batch() == [(ZERO, 0, 8)]
+
+
+def test_one_partition_that_a_broker_does_not_know_yet_is_enough_to_ask_again() -> None:
+    query = Query(Topic({ZERO: 8, ONE: 5}), startingOffsets="earliest")
+    query.batch()
+    query.topic.ends[ZERO] = 10
+    query.topic.hidden = frozenset({ONE})
+
+    with pytest.raises(DataLoss, match="t-1 is not there any more"):
+        query.plan()
+    query.topic.hidden = frozenset()
+    query.restart()
+    assert query.batch() == [(ZERO, 8, 10)]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("behind", "t-0 ends at 0, and was read up to 8 before"), ("unknown", "t-0 is not there any more")],
+)
+@pytest.mark.parametrize("available_now", [False, True])
+def test_what_is_lost_is_said_before_it_is_in_the_checkpoint(
+    how: str, words: str, available_now: bool
+) -> None:
+    query = after_eight(available_now=available_now)
+    setattr(query.topic, how, FOR_EVER)
+    before = list(query.log)
+
+    with pytest.raises(DataLoss, match=words):
+        query.plan()
+    assert query.log == before
+
+    setattr(query.topic, how, 0)
+    query.restart()
+    assert query.batch() == [(ZERO, 8, 10)]
+
+
+@pytest.mark.parametrize(("timeout_ms", "seconds"), [(60_000, 10), (2_000, 2)])
+def test_brokers_are_asked_again_for_seconds_and_no_longer_than_the_client_may_ask(
+    timeout_ms: int, seconds: float
+) -> None:
+    query = after_eight({"kafka.default.api.timeout.ms": timeout_ms})
+    query.topic.unknown = FOR_EVER
+    query.clock.long()
+
+    with pytest.raises(DataLoss):
+        query.plan()
+
+    assert query.clock.long() == seconds
+
+
+def test_a_topic_that_is_gone_is_let_go_and_is_new_when_it_was_made_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    query = after_eight(failOnDataLoss=False)
+    query.topic.ends.clear()
+    query.clock.long()
+
+    with caplog.at_level(logging.WARNING):
+        assert query.plan()
+    assert "t-0 is not there any more; failOnDataLoss is false: going on" in caplog.text
+    assert query.read() == []
+    assert query.clock.long() == 10
+
+    query.topic.ends[ZERO] = 3
+    query.restart()
+    assert query.batch() == [(ZERO, 0, 3)]
+    assert query.clock.long() == 0
+
+
+def test_a_topic_that_was_made_anew_with_less_is_read_on_from_its_end() -> None:
+    query = after_eight(failOnDataLoss=False, end=3)
+    query.clock.long()
+
+    assert query.batch() == []
+    assert query.clock.long() == 10
+    query.topic.ends[ZERO] = 5
+
+    assert query.batch() == [(ZERO, 3, 5)]
+    assert query.clock.long() == 0
+
+
+def test_a_topic_that_is_gone_is_asked_for_once_while_batches_wait_for_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    query = Query(
+        Topic({ZERO: 8, ONE: 5}), startingOffsets="earliest", failOnDataLoss=False, minOffsetsPerTrigger=4
+    )
+    least = ReadMinRows(4)
+    query.plan(least)
+    query.topic.ends = {ZERO: 9}
+    query.clock.long()
+
+    with caplog.at_level(logging.WARNING):
+        assert not query.plan(least)
+        assert query.clock.long() == 10
+        asked = query.topic.asked
+        for _ in range(20):
+            assert not query.plan(least)
+    assert query.topic.asked == asked + 20
+    assert query.clock.long() == 0
+    assert caplog.text.count("t-1 is not there any more") == 1
+
+    query.topic.ends[ZERO] = 12
+    assert query.plan(least)
+    assert query.read() == [(ZERO, 8, 12)]
+
+
+def test_a_topic_that_came_back_is_asked_for_again_when_it_is_missing_again() -> None:
+    query = Query(
+        Topic({ZERO: 8, ONE: 5}), startingOffsets="earliest", failOnDataLoss=False, minOffsetsPerTrigger=4
+    )
+    least = ReadMinRows(4)
+    query.plan(least)
+    query.topic.hidden = frozenset({ONE})
+    assert not query.plan(least)
+    query.topic.hidden = frozenset()
+    assert not query.plan(least)
+
+    query.topic.ends[ZERO] = 12
+    query.topic.unknown = 15
+
+    assert query.plan(least)
+    assert query.read() == [(ZERO, 8, 12)]
+
+
+def _found(*topics: ListOffsetsTopic, end: int) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=each.partition_index, offset=end)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in topics
+        ]
+    )
+
+
+@pytest.mark.parametrize("wanted", [{"subscribe": "t"}, {"subscribePattern": "^t$"}])
+async def test_a_real_broker_that_knows_no_topics_for_a_moment(wanted: dict[str, str]) -> None:
+    asked = itertools.count()
+    async with ScriptedBroker() as broker:
+        # The first question opens the connection, and names no topic.
+        broker.on(MetadataRequest, lambda _: broker.metadata(*(["t"] if next(asked) > 15 else [])))
+        broker.on(ListOffsetsRequest, lambda request: _found(*request.topics, end=10))
+        options = {"kafka.bootstrap.servers": broker.bootstrap_servers} | wanted
+        reader = StreamReader(options, SCHEMA, clock=ManualClock())
+
+        end = await asyncio.to_thread(reader.latestOffset, {"t": {"0": 8}}, ReadAllAvailable())
+        await asyncio.to_thread(reader.stop)
+
+    assert end == {"t": {"0": 10}}

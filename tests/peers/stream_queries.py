@@ -1,0 +1,139 @@
+"""A stream query without Spark: a topic in memory, a manual clock, and a checkpoint as a list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.types import NullType, StructField, StructType
+
+from ottla.pipeline.source.batch_reader import ReadTask
+from ottla.pipeline.source.clock import Clock
+from ottla.pipeline.source.offset_bounds import Edge
+from ottla.pipeline.source.offset_json import Nested, Offsets
+from ottla.pipeline.source.offset_lookup import OffsetLookup
+from ottla.pipeline.source.stream_reader import IDLE_S, StreamReader
+from ottla.protocol.topics import TopicPartition
+
+SCHEMA = StructType(
+    [
+        StructField(name, NullType())
+        for name in ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    ]
+)
+ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
+Read = list[tuple[TopicPartition, int, int]]
+
+
+@dataclass
+class Topic(OffsetLookup):
+    """A topic in memory: where each partition begins and ends."""
+
+    ends: Offsets
+    begins: Offsets = field(default_factory=dict)
+    grows: Offsets = field(default_factory=dict)
+    """How much each partition grows whenever its end was asked for: somebody writes."""
+    behind: int = 0
+    """How many more answers come from a broker that knows of no record yet."""
+    unknown: int = 0
+    """How many more answers come from a broker that knows of no topic yet."""
+    hidden: frozenset[TopicPartition] = frozenset()
+    """Partitions of which no broker says anything."""
+    asked: int = 0
+    """How often somebody asked which partitions there are."""
+    closed: bool = False
+
+    def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
+        self.asked += 1
+        if self.unknown and not all_there:
+            self.unknown -= 1
+            return frozenset()
+        return frozenset(self.ends) - self.hidden
+
+    def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
+        wanted = list(partitions)
+        if edge is Edge.EARLIEST:
+            return {each: self.begins.get(each, 0) for each in wanted}
+        if wanted and self.behind:
+            self.behind -= 1
+            return dict.fromkeys(wanted, 0)
+        found = {each: self.ends[each] for each in wanted}
+        for each in wanted:
+            self.ends[each] += self.grows.get(each, 0)
+        return found
+
+    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        return dict.fromkeys(times)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ManualClock(Clock):
+    """Time that passes only when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def now_ms(self) -> float:
+        return 1_000 * sum(self.waits)
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    def long(self) -> float:
+        """Return for how long brokers were asked again since last time, in seconds."""
+        waited = sum(each for each in self.waits if each != IDLE_S)
+        self.waits.clear()
+        return round(waited, 3)
+
+
+class Query:
+    """What Spark does with a reader: it writes down where a batch ends, and asks again after a restart."""
+
+    def __init__(self, topic: Topic, **options: object) -> None:
+        self.topic = topic
+        self.options = {
+            "kafka.bootstrap.servers": "localhost:9092",
+            "subscribePattern": "t",
+            **{name: str(value) for name, value in options.items()},
+        }
+        self.log: list[str] = []
+        self.clock = ManualClock()
+        self.restart()
+
+    def restart(self, *, available_now: bool = False) -> None:
+        """Begin with a new reader, as another process."""
+        self.reader = StreamReader(self.options, SCHEMA, self.topic, self.clock)
+        if available_now:
+            self.reader.prepareForTriggerAvailableNow()
+
+    def plan(self, limit: ReadLimit | None = None) -> bool:
+        """Write down the next batch; return whether there is one."""
+        start = _through_json(self.reader.initialOffset()) if not self.log else json.loads(self.log[-1])
+        end = json.dumps(self.reader.latestOffset(start, limit or ReadAllAvailable()))
+        if self.log and end == self.log[-1]:
+            return False
+        self.log.append(end)
+        return True
+
+    def read(self) -> Read:
+        """Return what the tasks of the last batch in the log read, in whatever process that is."""
+        start = json.loads(self.log[-2]) if len(self.log) > 1 else _through_json(self.reader.initialOffset())
+        pieces = self.reader.partitions(start, json.loads(self.log[-1]))
+        return [
+            (each.range.partition, each.range.start, each.range.end)
+            for each in pieces
+            if isinstance(each, ReadTask)
+        ]
+
+    def batch(self) -> Read:
+        """Plan and read."""
+        return self.read() if self.plan() else []
+
+
+def _through_json(offset: Nested) -> Nested:
+    found: Nested = json.loads(json.dumps(offset))
+    return found
