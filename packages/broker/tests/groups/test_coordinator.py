@@ -5,6 +5,7 @@ from typing import Any
 
 from ottla.broker.config import load_broker_config
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
+from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.events import (
@@ -18,7 +19,6 @@ from ottla.broker.groups.events import (
     SyncResult,
 )
 from ottla.broker.groups.offsets import CommittedOffset
-from ottla.broker.groups.testing import MemoryOffsets
 from ottla.broker.metrics import Metrics
 from ottla.protocol.errors import ErrorCode, NotEnoughReplicas, NotLeaderOrFollower
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
@@ -36,7 +36,7 @@ SETTINGS = {
 }
 
 
-def make(store: MemoryOffsets, metrics: Metrics | None = None, **settings: str) -> GroupCoordinator:
+def make(store: MemoryStore, metrics: Metrics | None = None, **settings: str) -> GroupCoordinator:
     named = {key.replace("_", "."): value for key, value in settings.items()}
     return GroupCoordinator(
         config=load_broker_config(SETTINGS | named).config,
@@ -48,7 +48,7 @@ def make(store: MemoryOffsets, metrics: Metrics | None = None, **settings: str) 
 
 @asynccontextmanager
 async def leading(
-    store: MemoryOffsets, metrics: Metrics | None = None, **settings: str
+    store: MemoryStore, metrics: Metrics | None = None, **settings: str
 ) -> AsyncIterator[GroupCoordinator]:
     async with make(store, metrics, **settings) as groups:
         elect(groups)
@@ -125,7 +125,7 @@ async def _bounded(story: Story) -> None:
 
 @in_virtual_time
 async def test_two_members_share_a_group() -> None:
-    store = MemoryOffsets(PARTITIONS)
+    store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
         ids = await settle(groups, "g", ["a", "b"])
 
@@ -140,7 +140,7 @@ async def test_two_members_share_a_group() -> None:
 
 @in_virtual_time
 async def test_a_silent_member_is_removed_after_its_session() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         await settle(groups, "g", ["a"])
 
         await asyncio.sleep(10.01)
@@ -150,7 +150,7 @@ async def test_a_silent_member_is_removed_after_its_session() -> None:
 
 @in_virtual_time
 async def test_members_with_heartbeats_stay() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         (member,) = await settle(groups, "g", ["a"])
 
         for _ in range(20):
@@ -161,7 +161,7 @@ async def test_members_with_heartbeats_stay() -> None:
 
 @in_virtual_time
 async def test_a_group_that_was_never_joined_is_not_kept() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         answer = await groups.join("g", a_join("unknown"))
 
         assert answer.error is ErrorCode.UNKNOWN_MEMBER_ID
@@ -171,7 +171,7 @@ async def test_a_group_that_was_never_joined_is_not_kept() -> None:
 
 @in_virtual_time
 async def test_requests_without_a_group_get_kafkas_answers() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         sync = await groups.sync("g", Sync(token=None, member_id="m", generation=1))
         leave = await groups.leave("g", Leave(token=None, members=(MemberIdentity("m"),)))
 
@@ -180,33 +180,33 @@ async def test_requests_without_a_group_get_kafkas_answers() -> None:
         beat = Heartbeat(token=None, member_id="m", generation=1)
         assert await groups.heartbeat("g", beat) is ErrorCode.UNKNOWN_MEMBER_ID
         assert await groups.delete_groups(["g"]) == {"g": ErrorCode.GROUP_ID_NOT_FOUND}
-        assert (await groups.delete_offsets("g", [TOPIC_0]))[0] is ErrorCode.GROUP_ID_NOT_FOUND
-        commit = await groups.commit_offsets("g", {TOPIC_0: offset(1)}, member_id="m", generation=3)
+        assert (await groups.offsets.delete("g", [TOPIC_0]))[0] is ErrorCode.GROUP_ID_NOT_FOUND
+        commit = await groups.offsets.commit("g", {TOPIC_0: offset(1)}, member_id="m", generation=3)
         assert commit == {TOPIC_0: ErrorCode.ILLEGAL_GENERATION}
-        assert groups.fetch_offsets("g", [TOPIC_0]) == (ErrorCode.NONE, {TOPIC_0: None})
-        assert groups.fetch_offsets("g") == (ErrorCode.NONE, {})
+        assert groups.offsets.fetch("g", [TOPIC_0]) == (ErrorCode.NONE, {TOPIC_0: None})
+        assert groups.offsets.fetch("g") == (ErrorCode.NONE, {})
 
 
 @in_virtual_time
 async def test_the_empty_group_id_is_for_simple_consumers_only() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         assert (await groups.join("", a_join())).error is ErrorCode.INVALID_GROUP_ID
-        assert (await groups.commit_offsets("", {TOPIC_0: offset(3)})) == {TOPIC_0: ErrorCode.NONE}
-        assert groups.fetch_offsets("", [TOPIC_0])[1] == {TOPIC_0: offset(3)}
+        assert (await groups.offsets.commit("", {TOPIC_0: offset(3)})) == {TOPIC_0: ErrorCode.NONE}
+        assert groups.offsets.fetch("", [TOPIC_0])[1] == {TOPIC_0: offset(3)}
         assert groups.describe_group("").state is GroupState.EMPTY
         assert await groups.delete_groups([""]) == {"": ErrorCode.NONE}
 
 
 @in_virtual_time
 async def test_another_brokers_group_is_not_ours() -> None:
-    async with make(MemoryOffsets(PARTITIONS)) as groups:
+    async with make(MemoryStore(PARTITIONS)) as groups:
         assert (await groups.join("g", a_join())).error is ErrorCode.NOT_COORDINATOR
-        assert groups.fetch_offsets("g")[0] is ErrorCode.NOT_COORDINATOR
+        assert groups.offsets.fetch("g")[0] is ErrorCode.NOT_COORDINATOR
 
 
 @in_virtual_time
 async def test_a_coordinator_that_is_not_running_is_not_available() -> None:
-    groups = make(MemoryOffsets(PARTITIONS))
+    groups = make(MemoryStore(PARTITIONS))
     assert (await groups.join("g", a_join())).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert groups.list_groups()[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -216,49 +216,49 @@ async def test_a_coordinator_that_is_not_running_is_not_available() -> None:
 
 @in_virtual_time
 async def test_a_simple_consumer_commits_and_fetches() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         committed = {TOPIC_0: offset(5, "note", leader_epoch=3), TOPIC_1: offset(7)}
 
-        assert set((await groups.commit_offsets("g", committed)).values()) == {ErrorCode.NONE}
+        assert set((await groups.offsets.commit("g", committed)).values()) == {ErrorCode.NONE}
 
-        assert groups.fetch_offsets("g") == (ErrorCode.NONE, committed)
+        assert groups.offsets.fetch("g") == (ErrorCode.NONE, committed)
         unknown = TopicPartition("other", 0)
-        assert groups.fetch_offsets("g", [unknown]) == (ErrorCode.NONE, {unknown: None})
+        assert groups.offsets.fetch("g", [unknown]) == (ErrorCode.NONE, {unknown: None})
 
 
 @in_virtual_time
 async def test_long_metadata_is_refused_for_its_partition_alone() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
-        results = await groups.commit_offsets(
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        results = await groups.offsets.commit(
             "g", {TOPIC_0: offset(5, "x" * 11), TOPIC_1: offset(7, "x" * 10)}
         )
 
         assert results == {TOPIC_0: ErrorCode.OFFSET_METADATA_TOO_LARGE, TOPIC_1: ErrorCode.NONE}
-        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_1]
+        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_1]
 
 
 @in_virtual_time
 async def test_an_offset_is_not_seen_before_all_replicas_have_it() -> None:
-    store = MemoryOffsets(PARTITIONS)
+    store = MemoryStore(PARTITIONS)
     async with leading(store) as groups, asyncio.TaskGroup() as tasks:
         store.hold = True
-        commit = tasks.create_task(groups.commit_offsets("g", {TOPIC_0: offset(5)}))
+        commit = tasks.create_task(groups.offsets.commit("g", {TOPIC_0: offset(5)}))
         await asyncio.sleep(1)
         assert not commit.done()
-        assert groups.fetch_offsets("g", [TOPIC_0])[1] == {TOPIC_0: None}
+        assert groups.offsets.fetch("g", [TOPIC_0])[1] == {TOPIC_0: None}
 
         store.release()
 
         assert await commit == {TOPIC_0: ErrorCode.NONE}
-        assert groups.fetch_offsets("g", [TOPIC_0])[1] == {TOPIC_0: offset(5)}
+        assert groups.offsets.fetch("g", [TOPIC_0])[1] == {TOPIC_0: offset(5)}
 
 
 @in_virtual_time
 async def test_a_commit_whose_client_hung_up_is_still_seen() -> None:
-    store = MemoryOffsets(PARTITIONS)
+    store = MemoryStore(PARTITIONS)
     async with leading(store) as groups, asyncio.TaskGroup() as tasks:
         store.hold = True
-        commit = tasks.create_task(groups.commit_offsets("g", {TOPIC_0: offset(5)}))
+        commit = tasks.create_task(groups.offsets.commit("g", {TOPIC_0: offset(5)}))
         await asyncio.sleep(1)
         commit.cancel()
         await asyncio.sleep(0)
@@ -266,30 +266,30 @@ async def test_a_commit_whose_client_hung_up_is_still_seen() -> None:
         store.release()
         await asyncio.sleep(0.1)
 
-        assert groups.fetch_offsets("g", [TOPIC_0])[1] == {TOPIC_0: offset(5)}
+        assert groups.offsets.fetch("g", [TOPIC_0])[1] == {TOPIC_0: offset(5)}
 
 
 @in_virtual_time
 async def test_a_commit_that_replicas_do_not_take_times_out() -> None:
-    store = MemoryOffsets(PARTITIONS)
+    store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
         store.hold = True
 
-        assert await groups.commit_offsets("g", {TOPIC_0: offset(5)}) == {
+        assert await groups.offsets.commit("g", {TOPIC_0: offset(5)}) == {
             TOPIC_0: ErrorCode.REQUEST_TIMED_OUT
         }
-        assert groups.fetch_offsets("g", [TOPIC_0])[1] == {TOPIC_0: None}
+        assert groups.offsets.fetch("g", [TOPIC_0])[1] == {TOPIC_0: None}
 
 
 @in_virtual_time
 async def test_what_the_log_refuses_is_told_in_the_words_of_groups() -> None:
-    store = MemoryOffsets(PARTITIONS)
+    store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
         store.fail_with = NotEnoughReplicas()
-        commit = await groups.commit_offsets("g", {TOPIC_0: offset(5)})
+        commit = await groups.offsets.commit("g", {TOPIC_0: offset(5)})
         assert commit == {TOPIC_0: ErrorCode.COORDINATOR_NOT_AVAILABLE}
         store.fail_with = NotLeaderOrFollower()
-        commit = await groups.commit_offsets("g", {TOPIC_0: offset(5)})
+        commit = await groups.offsets.commit("g", {TOPIC_0: offset(5)})
         assert commit == {TOPIC_0: ErrorCode.NOT_COORDINATOR}
         assert groups.list_groups()[1] == []
 
@@ -300,12 +300,12 @@ async def test_what_the_log_refuses_is_told_in_the_words_of_groups() -> None:
 
 @in_virtual_time
 async def test_members_cannot_commit_for_a_generation_that_is_over() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         (member,) = await settle(groups, "g", ["a"])
 
-        old = await groups.commit_offsets("g", {TOPIC_0: offset(5)}, member_id=member, generation=0)
-        simple = await groups.commit_offsets("g", {TOPIC_0: offset(5)})
-        now = await groups.commit_offsets("g", {TOPIC_0: offset(6)}, member_id=member, generation=1)
+        old = await groups.offsets.commit("g", {TOPIC_0: offset(5)}, member_id=member, generation=0)
+        simple = await groups.offsets.commit("g", {TOPIC_0: offset(5)})
+        now = await groups.offsets.commit("g", {TOPIC_0: offset(6)}, member_id=member, generation=1)
 
         assert old == {TOPIC_0: ErrorCode.ILLEGAL_GENERATION}
         assert simple == {TOPIC_0: ErrorCode.UNKNOWN_MEMBER_ID}
@@ -314,74 +314,74 @@ async def test_members_cannot_commit_for_a_generation_that_is_over() -> None:
 
 @in_virtual_time
 async def test_offsets_of_topics_in_use_cannot_be_deleted() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         (member,) = await settle(groups, "g", ["a"])
         other = TopicPartition("other", 0)
         offsets = {TOPIC_0: offset(5), other: offset(6)}
-        await groups.commit_offsets("g", offsets, member_id=member, generation=1)
+        await groups.offsets.commit("g", offsets, member_id=member, generation=1)
 
-        error, results = await groups.delete_offsets("g", [TOPIC_0, other])
+        error, results = await groups.offsets.delete("g", [TOPIC_0, other])
 
         assert error is ErrorCode.NONE
         assert results == {TOPIC_0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
-        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_0]
+        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_0]
         assert await groups.delete_groups(["g"]) == {"g": ErrorCode.NON_EMPTY_GROUP}
 
 
 @in_virtual_time
 async def test_offsets_of_deleted_partitions_go() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
-        await groups.commit_offsets("g", {TOPIC_0: offset(5), TOPIC_1: offset(6)})
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        await groups.offsets.commit("g", {TOPIC_0: offset(5), TOPIC_1: offset(6)})
 
         groups.partitions_deleted([TOPIC_0])
 
-        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_1]
+        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_1]
 
 
 @in_virtual_time
 async def test_offsets_of_an_empty_group_expire_together_after_it_emptied() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         (member,) = await settle(groups, "g", ["a"])
-        await groups.commit_offsets("g", {TOPIC_0: offset(5)}, member_id=member, generation=1)
+        await groups.offsets.commit("g", {TOPIC_0: offset(5)}, member_id=member, generation=1)
         for _ in range(200):
             await asyncio.sleep(9)
             await groups.heartbeat("g", Heartbeat(token=None, member_id=member, generation=1))
-        assert groups.fetch_offsets("g")[1], "a member is subscribed to the topic"
+        assert groups.offsets.fetch("g")[1], "a member is subscribed to the topic"
         await groups.leave("g", Leave(token=None, members=(MemberIdentity(member),)))
 
         await asyncio.sleep(9 * 60)
-        assert groups.fetch_offsets("g")[1]
+        assert groups.offsets.fetch("g")[1]
         await asyncio.sleep(2 * 60)
 
-        assert groups.fetch_offsets("g")[1] == {}
+        assert groups.offsets.fetch("g")[1] == {}
         assert groups.list_groups()[1] == []
 
 
 @in_virtual_time
 async def test_offsets_of_topics_nobody_subscribes_to_expire_in_a_living_group() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         (member,) = await settle(groups, "g", ["a"])
         other = TopicPartition("other", 0)
         offsets = {TOPIC_0: offset(5), other: offset(6)}
-        await groups.commit_offsets("g", offsets, member_id=member, generation=1)
+        await groups.offsets.commit("g", offsets, member_id=member, generation=1)
 
         for _ in range(80):
             await asyncio.sleep(9)
             await groups.heartbeat("g", Heartbeat(token=None, member_id=member, generation=1))
 
-        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_0]
+        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_0]
 
 
 @in_virtual_time
 async def test_a_retention_that_came_with_the_commit_is_kept_to() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
-        await groups.commit_offsets(
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        await groups.offsets.commit(
             "g", {TOPIC_0: offset(5, expire_timestamp_ms=2 * MINUTE_MS), TOPIC_1: offset(6)}
         )
 
         await asyncio.sleep(3 * 60)
 
-        assert list(groups.fetch_offsets("g")[1]) == [TOPIC_1]
+        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_1]
 
 
 # ---- loading and unloading
@@ -389,20 +389,20 @@ async def test_a_retention_that_came_with_the_commit_is_kept_to() -> None:
 
 @in_virtual_time
 async def test_the_next_coordinator_goes_on_where_the_last_one_stopped() -> None:
-    store = MemoryOffsets(PARTITIONS)
+    store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
         leader, follower = await settle(groups, "g", ["a", "b"])
-        await groups.commit_offsets("g", {TOPIC_0: offset(5)}, member_id=leader, generation=1)
-        await groups.commit_offsets("g", {TOPIC_0: offset(8, "n")}, member_id=leader, generation=1)
-        await groups.commit_offsets("simple", {TOPIC_1: offset(1)})
-        await groups.commit_offsets("gone", {TOPIC_1: offset(1)})
+        await groups.offsets.commit("g", {TOPIC_0: offset(5)}, member_id=leader, generation=1)
+        await groups.offsets.commit("g", {TOPIC_0: offset(8, "n")}, member_id=leader, generation=1)
+        await groups.offsets.commit("simple", {TOPIC_1: offset(1)})
+        await groups.offsets.commit("gone", {TOPIC_1: offset(1)})
         await groups.delete_groups(["gone"])
         before = {name: groups.describe_group(name) for name in ("g", "simple", "gone")}
 
     async with leading(store) as groups:
         assert {name: groups.describe_group(name) for name in before} == before
-        assert groups.fetch_offsets("g")[1] == {TOPIC_0: offset(8, "n")}
-        assert groups.fetch_offsets("simple")[1] == {TOPIC_1: offset(1)}
+        assert groups.offsets.fetch("g")[1] == {TOPIC_0: offset(8, "n")}
+        assert groups.offsets.fetch("simple")[1] == {TOPIC_1: offset(1)}
         beat = Heartbeat(token=None, member_id=follower, generation=1)
         assert await groups.heartbeat("g", beat) is ErrorCode.NONE
         sync = await groups.sync("g", Sync(token=None, member_id=follower, generation=1))
@@ -416,7 +416,7 @@ async def test_the_next_coordinator_goes_on_where_the_last_one_stopped() -> None
 
 @in_virtual_time
 async def test_while_groups_are_loaded_members_are_put_off_gently() -> None:
-    store = MemoryOffsets(PARTITIONS)
+    store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
         (member,) = await settle(groups, "g", ["a"])
     store.read_gate.clear()
@@ -424,7 +424,7 @@ async def test_while_groups_are_loaded_members_are_put_off_gently() -> None:
         elect(groups)
         await asyncio.sleep(0.01)
         assert (await groups.join("g", a_join())).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert groups.fetch_offsets("g")[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert groups.offsets.fetch("g")[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         sync = await groups.sync("g", Sync(token=None, member_id=member, generation=1))
         assert sync.error is ErrorCode.REBALANCE_IN_PROGRESS
         beat = Heartbeat(token=None, member_id=member, generation=1)
@@ -439,24 +439,24 @@ async def test_while_groups_are_loaded_members_are_put_off_gently() -> None:
 
 @in_virtual_time
 async def test_a_load_that_fails_is_tried_again() -> None:
-    store = MemoryOffsets(PARTITIONS)
+    store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
-        await groups.commit_offsets("g", {TOPIC_0: offset(5)})
+        await groups.offsets.commit("g", {TOPIC_0: offset(5)})
     store.led.clear()
     async with make(store) as groups:
         elect(groups)
         await asyncio.sleep(3)
-        assert groups.fetch_offsets("g")[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert groups.offsets.fetch("g")[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
         store.led.update(range(PARTITIONS))
         await asyncio.sleep(3)
 
-        assert groups.fetch_offsets("g")[1] == {TOPIC_0: offset(5)}
+        assert groups.offsets.fetch("g")[1] == {TOPIC_0: offset(5)}
 
 
 @in_virtual_time
 async def test_those_who_wait_are_sent_away_when_leadership_ends() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups, asyncio.TaskGroup() as tasks:
+    async with leading(MemoryStore(PARTITIONS)) as groups, asyncio.TaskGroup() as tasks:
         await settle(groups, "g", ["a"])
         waiting = tasks.create_task(groups.join("g", a_join(new_member_id="b")))
         await asyncio.sleep(0.1)
@@ -469,19 +469,19 @@ async def test_those_who_wait_are_sent_away_when_leadership_ends() -> None:
 
 @in_virtual_time
 async def test_an_older_resignation_does_not_end_a_newer_leadership() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
-        await groups.commit_offsets("g", {TOPIC_0: offset(5)})
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        await groups.offsets.commit("g", {TOPIC_0: offset(5)})
         elect(groups, epoch=5)
 
         resign(groups, epoch=4)
 
-        assert groups.fetch_offsets("g")[1] == {TOPIC_0: offset(5)}
+        assert groups.offsets.fetch("g")[1] == {TOPIC_0: offset(5)}
 
 
 @in_virtual_time
 async def test_those_who_wait_are_sent_away_when_the_broker_stops() -> None:
     async with asyncio.TaskGroup() as tasks:
-        async with leading(MemoryOffsets(PARTITIONS)) as groups:
+        async with leading(MemoryStore(PARTITIONS)) as groups:
             await settle(groups, "g", ["a"])
             waiting: asyncio.Task[JoinResult] = tasks.create_task(groups.join("g", a_join(new_member_id="b")))
             await asyncio.sleep(0.1)
@@ -491,7 +491,7 @@ async def test_those_who_wait_are_sent_away_when_the_broker_stops() -> None:
 
 @in_virtual_time
 async def test_a_static_member_hears_of_its_new_id_only_when_it_is_in_the_log() -> None:
-    store = MemoryOffsets(PARTITIONS)
+    store = MemoryStore(PARTITIONS)
     async with leading(store) as groups, asyncio.TaskGroup() as tasks:
         joined = await groups.join("g", a_join(instance_id="one", new_member_id="one-1"))
         await groups.sync("g", Sync(token=None, member_id="one-1", generation=joined.generation))
@@ -510,17 +510,17 @@ async def test_a_static_member_hears_of_its_new_id_only_when_it_is_in_the_log() 
 
 def test_loading_a_long_log_never_keeps_the_loop_for_long() -> None:
     async def story() -> None:
-        store = MemoryOffsets(PARTITIONS, batches_in_a_chunk=1_000)
+        store = MemoryStore(PARTITIONS, batches_in_a_chunk=1_000)
         async with leading(store) as groups:
             for number in range(5_000):
-                await groups.commit_offsets("g", {TopicPartition("topic", number % 50): offset(number)})
+                await groups.offsets.commit("g", {TopicPartition("topic", number % 50): offset(number)})
         async with make(store) as groups:
             elect(groups)
             turns = 0
-            while groups.why_not("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            while groups.describe_group("g").error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 turns += 1
                 await asyncio.sleep(0)
-            assert len(groups.fetch_offsets("g")[1]) == 50
+            assert len(groups.offsets.fetch("g")[1]) == 50
             assert turns > 5
 
     asyncio.run(story())
@@ -529,9 +529,9 @@ def test_loading_a_long_log_never_keeps_the_loop_for_long() -> None:
 @in_virtual_time
 async def test_groups_and_offsets_are_counted() -> None:
     metrics = Metrics()
-    async with leading(MemoryOffsets(PARTITIONS), metrics) as groups:
+    async with leading(MemoryStore(PARTITIONS), metrics) as groups:
         await settle(groups, "g", ["a"])
-        await groups.commit_offsets("h", {TOPIC_0: offset(5), TOPIC_1: offset(5)})
+        await groups.offsets.commit("h", {TOPIC_0: offset(5), TOPIC_1: offset(5)})
 
         def gauge(name: str) -> float:
             found = metrics.get("kafka.coordinator.group", "GroupMetadataManager", name)
@@ -545,7 +545,7 @@ async def test_groups_and_offsets_are_counted() -> None:
 
 @in_virtual_time
 async def test_many_groups_share_one_timer() -> None:
-    async with leading(MemoryOffsets(PARTITIONS)) as groups:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
         for number in range(300):
             await settle(groups, f"g{number}", ["a"])
         assert len(asyncio.all_tasks()) <= 5

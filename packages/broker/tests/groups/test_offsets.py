@@ -17,8 +17,10 @@ def test_a_commit_that_comes_back_late_does_not_undo_a_later_one() -> None:
     offsets.begin([A])
     offsets.begin([A])
 
-    offsets.committed({A: at(2)}, position=11)
-    offsets.committed({A: at(1)}, position=10)
+    offsets.load({A: at(2)}, position=11)
+    offsets.settled([A])
+    offsets.load({A: at(1)}, position=10)
+    offsets.settled([A])
 
     assert offsets.get(A) == at(2)
     assert offsets.all() == {A: at(2)}
@@ -30,7 +32,7 @@ def test_a_commit_on_its_way_keeps_an_old_offset_from_expiring() -> None:
     offsets.begin([A])
     assert offsets.expired(ExpiryRule(None), 1_000, 100) == []
 
-    offsets.failed([A])
+    offsets.settled([A])
 
     assert offsets.expired(ExpiryRule(None), 1_000, 100) == [A]
 

@@ -10,9 +10,9 @@ import pytest
 
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig, broker_config_from
+from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
-from ottla.broker.groups.testing import MemoryOffsets
 from ottla.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -149,7 +149,7 @@ async def services(topics: TopicsStub) -> AsyncIterator[GroupServices]:
     )
     environment, metrics = Environment(), Metrics()
     groups = GroupCoordinator(
-        config=config, environment=environment, metrics=metrics, store=MemoryOffsets(PARTITIONS)
+        config=config, environment=environment, metrics=metrics, store=MemoryStore(PARTITIONS)
     )
     async with MemoryEnsemble().session() as session, groups:
         groups.leadership_changed(
@@ -461,7 +461,7 @@ async def test_version_0_keeps_offsets_in_zookeeper(services: GroupServices) -> 
     data, _ = await services.zookeeper.get("/consumers/g/offsets/topic/0")
     assert data == b"5943"
     assert fetched(await ask(services, offset_fetch.handle, a_fetch(0), 0)) == [(0, 5943, "", 0)]
-    assert services.groups.fetch_offsets("g")[1] == {}
+    assert services.groups.offsets.fetch("g")[1] == {}
 
 
 async def test_version_0_checks_what_it_is_given(services: GroupServices) -> None:
@@ -482,9 +482,9 @@ async def test_a_commit_may_bring_its_own_retention(services: GroupServices, ver
     await ask(services, offset_commit.handle, a_commit({0: 5}, retention_time_ms=0), version)
     await ask(services, offset_commit.handle, a_commit({1: 5}, retention_time_ms=60_000), version)
 
-    assert await services.groups.expire_offsets() == 1
+    assert await services.groups.offsets.expire() == 1
 
-    assert list(services.groups.fetch_offsets("g")[1]) == [TopicPartition("topic", 1)]
+    assert list(services.groups.offsets.fetch("g")[1]) == [TopicPartition("topic", 1)]
 
 
 async def test_offsets_are_deleted_where_nobody_reads(services: GroupServices) -> None:
@@ -498,7 +498,7 @@ async def test_offsets_are_deleted_where_nobody_reads(services: GroupServices) -
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    assert list(services.groups.fetch_offsets("g")[1]) == [TopicPartition("topic", 1)]
+    assert list(services.groups.offsets.fetch("g")[1]) == [TopicPartition("topic", 1)]
 
 
 async def test_offsets_of_an_unknown_group_cannot_be_deleted(services: GroupServices) -> None:

@@ -26,9 +26,9 @@ from ottla.broker.controller.channels import Sender
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.controllership import NO_CONTROLLER
 from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown
+from ottla.broker.coordinators.store import ReplicatedStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
-from ottla.broker.groups.store import ReplicatedOffsets
 from ottla.broker.handlers.fetch_plain import PlainFetches
 from ottla.broker.handlers.fetch_sessions import FetchSessions, measure_fetch_sessions
 from ottla.broker.handlers.produce_run import ProduceRuns
@@ -267,8 +267,9 @@ class Broker:
         )
 
     def _groups(self, replicas: Replicas, metadata: MetadataCache) -> GroupCoordinator:
-        store = ReplicatedOffsets(
+        store = ReplicatedStore(
             replicas,
+            GROUP_METADATA_TOPIC,
             lambda: (
                 metadata.partition_count(GROUP_METADATA_TOPIC) or self.config.offsets_topic_num_partitions
             ),

@@ -1,76 +1,180 @@
-"""The groups this broker coordinates, by the partition of `__consumer_offsets` that keeps them."""
+"""The groups that this broker coordinates: find one, let it take a step, write it, remove it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from ottla.broker.groups.events import GroupState
+from ottla.broker.coordinators.hosted import CoordinatorPartition
+from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
+from ottla.broker.coordinators.timers import Timers
+from ottla.broker.coordinators.writing import RecordWriter
+from ottla.broker.groups.events import Event, Loaded, Persist, Persisted, Removed, TimePassed, Unloaded
 from ottla.broker.groups.group import Group
-from ottla.broker.groups.offsets import GroupOffsets
+from ottla.broker.groups.metrics import GroupMeters
+from ottla.broker.groups.records import GroupRecord, GroupRecordCodec, LogRecord, OffsetRecord
+from ottla.broker.groups.state import GroupsState, HostedGroup
+from ottla.broker.groups.states import GroupLimits
+from ottla.broker.groups.write_errors import after_failed_group_write
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.coordinators.store import CoordinatorStore
+    from ottla.broker.environment import Clock
+    from ottla.broker.metrics import Meter, Metrics
+    from ottla.broker.tasks import BackgroundTasks
+
+log = logging.getLogger(__name__)
+
+GroupPartition: TypeAlias = CoordinatorPartition[GroupsState]
 
 
-@dataclass(slots=True, eq=False)
-class HostedGroup:
-    """A group and its offsets."""
+class HostedGroups:
+    """The groups in the partitions of `__consumer_offsets` that this broker leads.
 
-    group: Group
-    partition: int
-    offsets: GroupOffsets = field(default_factory=GroupOffsets)
+    `step` is the only way to change a group: it delivers the replies, writes the snapshot, sets the deadline.
+    """
 
-    @property
-    def is_void(self) -> bool:
-        """Whether forgetting it would lose nothing: no member, no generation, no offset."""
-        group = self.group
-        return (
-            group.state is GroupState.EMPTY
-            and group.generation == 0
-            and not group.pending_members
-            and self.offsets.is_idle
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        metrics: Metrics,
+        store: CoordinatorStore,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self.clock = clock
+        self._limits = GroupLimits(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_size=config.group_max_size,
+        )
+        codec = GroupRecordCodec()
+        self.runtime: CoordinatorRuntime[GroupsState, LogRecord] = CoordinatorRuntime(
+            store,
+            codec,
+            new_state=lambda number: GroupsState(number, self._limits),
+            loaded=self._loaded,
+            unloaded=self._unloaded,
+            clock=clock,
+            tasks=tasks,
+        )
+        self.meters = GroupMeters(metrics, self)
+        self.timers: Timers[HostedGroup] = Timers(clock, lambda hosted: self.step(hosted, TimePassed()))
+        self.writer: RecordWriter[GroupsState, LogRecord] = RecordWriter(
+            store, codec, clock, tasks, config.offsets_commit_timeout_ms
         )
 
+    # ---- finding groups
 
-@dataclass(slots=True, eq=False)
-class HostedPartition:
-    """A partition led here. Until it is `loaded` its groups are not known."""
-
-    number: int
-    leader_epoch: int
-    loaded: bool = False
-    groups: dict[str, HostedGroup] = field(default_factory=dict)
-
-
-class HostedPartitions:
-    """All partitions led here."""
-
-    def __init__(self) -> None:
-        self._partitions: dict[int, HostedPartition] = {}
-
-    def __iter__(self) -> Iterator[HostedPartition]:
-        return iter(list(self._partitions.values()))
-
-    def get(self, number: int) -> HostedPartition | None:
-        """A partition led here, or None."""
-        return self._partitions.get(number)
-
-    def add(self, partition: HostedPartition) -> None:
-        """Lead one more partition."""
-        self._partitions[partition.number] = partition
-
-    def remove(self, number: int) -> None:
-        """Lead one partition less."""
-        self._partitions.pop(number, None)
-
-    def groups(self) -> Iterator[HostedGroup]:
+    def __iter__(self) -> Iterator[HostedGroup]:
         """All groups; safe against changes while iterating."""
-        for partition in self:
-            yield from list(partition.groups.values())
+        for partition in self.runtime.partitions:
+            yield from list(partition.state.groups.values())
 
-    def count(self, state: GroupState) -> int:
-        """How many groups there are in that state."""
-        return sum(hosted.group.state is state for hosted in self.groups())
+    def partition_for(
+        self, group_id: str | None, *, empty_id_allowed: bool = False
+    ) -> GroupPartition | ErrorCode:
+        """Return the partition that keeps the group, or the reason why this broker does not coordinate it.
 
-    @property
-    def is_loading(self) -> bool:
-        """Whether some groups are not known yet."""
-        return any(not partition.loaded for partition in self)
+        The empty id is refused where members are concerned; old simple consumers could commit under it.
+        """
+        if group_id is None or (not group_id and not empty_id_allowed):
+            return ErrorCode.INVALID_GROUP_ID
+        return self.runtime.find(group_id)
+
+    def find_or_create(self, partition: GroupPartition, group_id: str) -> HostedGroup:
+        """Return the group, which is created empty when it is unknown."""
+        hosted = partition.state.groups.get(group_id)
+        if hosted is None:
+            group = Group(group_id, self._limits, self.clock.now_ms())
+            hosted = partition.state.groups[group_id] = HostedGroup(group, partition.number)
+        return hosted
+
+    def drop_if_void(self, hosted: HostedGroup) -> None:
+        """Forget a group of which nothing has to be remembered."""
+        partition = self.runtime.partitions.get(hosted.partition)
+        if partition is not None and hosted.is_void:
+            partition.state.groups.pop(hosted.group.group_id, None)
+            self.timers.cancel(hosted)
+
+    # ---- steps
+
+    def step(self, hosted: HostedGroup, event: Event) -> None:
+        """Let the group process one event, and do what it decides."""
+        outcome = hosted.group.step(event, self.clock.monotonic_ms(), self.clock.now_ms())
+        for reply in outcome.replies:
+            waiting = cast("asyncio.Future[Any]", reply.token)
+            if not waiting.done():
+                waiting.set_result(reply.result)
+        if outcome.rebalanced:
+            self.meters.rebalances.mark(outcome.rebalanced)
+        self.timers.set(hosted, outcome.wake_at_ms)
+        for persist in outcome.persist:
+            self._write_group(hosted, persist)
+
+    def _write_group(self, hosted: HostedGroup, persist: Persist) -> None:
+        def settled(error: KafkaError | None) -> None:
+            code = ErrorCode.NONE if error is None else after_failed_group_write(error.code)
+            self.step(hosted, Persisted(persist, code))
+
+        partition = self.runtime.partitions.get(hosted.partition)
+        if partition is None:
+            self.step(hosted, Persisted(persist, ErrorCode.NOT_COORDINATOR))
+        else:
+            snapshot = persist.snapshot
+            self.writer.write(partition, [GroupRecord(snapshot.group_id, snapshot)], settled)
+
+    # ---- loading and unloading
+
+    def _loaded(self, partition: GroupPartition, facts: LoadFacts) -> None:
+        groups = partition.state.groups
+        for hosted in list(groups.values()):
+            self.step(hosted, Loaded())
+        self.meters.load_time.update(facts.took_ms)
+        log.info(
+            "groups loaded",
+            extra={"partition": partition.number, "groups": len(groups), "records": facts.records,
+                   "took_ms": round(facts.took_ms)},
+        )  # fmt: skip
+
+    def _unloaded(self, partition: GroupPartition) -> None:
+        for hosted in list(partition.state.groups.values()):
+            self.step(hosted, Unloaded())
+            self.timers.cancel(hosted)
+        partition.state.groups.clear()
+
+    # ---- forgetting
+
+    def forget_offsets(self, hosted: HostedGroup, partitions: Iterable[TopicPartition], meter: Meter) -> None:
+        """Drop committed offsets, and write their tombstones."""
+        gone = hosted.offsets.forget(partitions)
+        meter.mark(len(gone))
+        group_id = hosted.group.group_id
+        self._write_tombstones(hosted, [OffsetRecord(group_id, partition, None) for partition in gone])
+
+    def remove(self, hosted: HostedGroup) -> None:
+        """Forget an empty group with all its offsets, and write their tombstones."""
+        group = hosted.group
+        had_generations = group.generation > 0
+        self.step(hosted, Removed())
+        self.timers.cancel(hosted)
+        partition = self.runtime.partitions.get(hosted.partition)
+        if partition is not None and partition.state.groups.get(group.group_id) is hosted:
+            del partition.state.groups[group.group_id]
+        gone = hosted.offsets.forget(list(hosted.offsets))
+        tombstones: list[LogRecord] = [OffsetRecord(group.group_id, one, None) for one in gone]
+        if had_generations:  # the log has no record of a group that only simple consumers used
+            tombstones.append(GroupRecord(group.group_id, None))
+        self._write_tombstones(hosted, tombstones)
+
+    def _write_tombstones(self, hosted: HostedGroup, tombstones: list[LogRecord]) -> None:
+        partition = self.runtime.partitions.get(hosted.partition)
+        if partition is not None:
+            self.writer.write_tombstones(partition, tombstones)

@@ -107,18 +107,18 @@ class GroupOffsets:
     # ---- plain commits
 
     def begin(self, offsets: Iterable[TopicPartition]) -> None:
-        """These offsets are on their way to the log."""
+        """Mark these offsets as pending: a commit of them is being written."""
         for partition in offsets:
             self._pending[partition] = self._pending.get(partition, 0) + 1
 
-    def committed(self, offsets: Mapping[TopicPartition, CommittedOffset], position: int) -> None:
-        """They are in the log at `position`, on all replicas."""
-        self._end(offsets)
-        self.load(offsets, position)
-
-    def failed(self, offsets: Iterable[TopicPartition]) -> None:
-        """They did not get there, as far as one knows."""
-        self._end(offsets)
+    def settled(self, offsets: Iterable[TopicPartition]) -> None:
+        """Remove the mark: the commit is in the log, and replayed through `load`, or it failed."""
+        for partition in offsets:
+            left = self._pending.get(partition, 0) - 1
+            if left > 0:
+                self._pending[partition] = left
+            else:
+                self._pending.pop(partition, None)
 
     def load(self, offsets: Mapping[TopicPartition, CommittedOffset], position: int) -> None:
         """Take in offsets that are in the log, unless later ones are known."""
@@ -126,14 +126,6 @@ class GroupOffsets:
             kept = self._kept.get(partition)
             if kept is None or kept.position <= position:
                 self._kept[partition] = _Kept(committed, position)
-
-    def _end(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            left = self._pending.get(partition, 0) - 1
-            if left > 0:
-                self._pending[partition] = left
-            else:
-                self._pending.pop(partition, None)
 
     # ---- transactional commits
 

@@ -6,8 +6,9 @@ record without value takes back what the key stands for.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
+from ottla.broker.coordinators.state import KeyValue
 from ottla.broker.groups.events import GroupSnapshot, MemberSnapshot
 from ottla.broker.groups.offsets import CommittedOffset
 from ottla.broker.values import frozen
@@ -28,13 +29,6 @@ _EXPIRING_OFFSET_VALUE_VERSION: Final = 1
 _GROUP_VALUE_VERSION: Final = 3
 
 
-class KeyValue(NamedTuple):
-    """What goes into a record; no value makes it a tombstone."""
-
-    key: bytes
-    value: bytes | None
-
-
 @frozen
 class OffsetRecord:
     """A committed offset, or with None that there is none any more."""
@@ -53,6 +47,18 @@ class GroupRecord:
 
 
 LogRecord: TypeAlias = OffsetRecord | GroupRecord
+
+
+class GroupRecordCodec:
+    """The `RecordCodec` of `__consumer_offsets`."""
+
+    def encode(self, record: LogRecord) -> KeyValue:
+        if isinstance(record, OffsetRecord):
+            return offset_record(record.group_id, record.partition, record.committed)
+        return group_tombstone(record.group_id) if record.snapshot is None else group_record(record.snapshot)
+
+    def decode(self, key: bytes, value: bytes | None) -> LogRecord | None:
+        return read_record(key, value)
 
 
 def offset_record(group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> KeyValue:

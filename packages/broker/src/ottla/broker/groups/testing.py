@@ -1,10 +1,7 @@
-"""Groups under test: a driver for the pure group, and a log of groups in memory."""
+"""Tests of groups: a driver for the pure group state machine."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 
 from ottla.broker.groups.events import (
@@ -25,11 +22,8 @@ from ottla.broker.groups.events import (
     TimePassed,
 )
 from ottla.broker.groups.group import Group
-from ottla.broker.groups.records import KeyValue
 from ottla.broker.groups.states import GroupLimits
-from ottla.broker.groups.store import Written, build_batch
-from ottla.protocol.errors import ErrorCode, KafkaError, NotLeaderOrFollower
-from ottla.protocol.records import assign_offsets
+from ottla.protocol.errors import ErrorCode
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -194,67 +188,3 @@ class GroupDriver:
         for one in ids[1:]:
             self.sync(one)
         return ids
-
-
-@dataclass(slots=True)
-class _Held:
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    error: KafkaError | None = None
-
-
-class MemoryOffsets:
-    """`OffsetsStore` in memory. `hold` keeps appends uncommitted until `release`; `fail_with` refuses."""
-
-    def __init__(self, partitions: int = 4, batches_in_a_chunk: int = 8) -> None:
-        self.batches: list[list[bytes]] = [[] for _ in range(partitions)]
-        self.ends = [0] * partitions
-        self.hold = False
-        self.fail_with: KafkaError | None = None
-        self.led: set[int] = set(range(partitions))
-        self.read_gate = asyncio.Event()
-        self.read_gate.set()
-        self._chunk = batches_in_a_chunk
-        self._held: list[_Held] = []
-
-    def partition_count(self) -> int:
-        return len(self.batches)
-
-    def append(
-        self, partition: int, records: Sequence[KeyValue], wall_ms: int, *, required_acks: int = -1
-    ) -> Written:
-        if self.fail_with is not None:
-            raise self.fail_with
-        if partition not in self.led:
-            raise NotLeaderOrFollower
-        position = self.ends[partition]
-        batch = bytearray(build_batch(records, wall_ms))
-        self.ends[partition] = assign_offsets(batch, position, 0)
-        self.batches[partition].append(bytes(batch))
-        if not self.hold:
-            return Written(position, None)
-        held = _Held()
-        self._held.append(held)
-        return Written(position, lambda: self._wait(held))
-
-    async def _wait(self, held: _Held) -> None:
-        await held.done.wait()
-        if held.error is not None:
-            raise held.error
-
-    def release(self, error: KafkaError | None = None) -> None:
-        """Commit what is held, or let its waits fail."""
-        for held in self._held:
-            held.error = error
-            held.done.set()
-        self._held.clear()
-
-    def is_blank(self, partition: int) -> bool:
-        return not self.batches[partition]
-
-    async def read(self, partition: int) -> AsyncIterator[bytes]:
-        present = list(self.batches[partition])
-        for start in range(0, len(present), self._chunk):
-            await self.read_gate.wait()
-            if partition not in self.led:
-                raise NotLeaderOrFollower
-            yield b"".join(present[start : start + self._chunk])

@@ -80,7 +80,7 @@ async def _commit(
         )
         for one, partition in partitions.items()
     }
-    results: dict[TopicPartition, ErrorCode] = await services.groups.commit_offsets(
+    results: dict[TopicPartition, ErrorCode] = await services.groups.offsets.commit(
         request.group_id,
         offsets,
         member_id=request.member_id,

@@ -36,7 +36,7 @@ async def handle(
         for one in topic.partitions
     ]
     known = [one for one in asked if services.metadata.partition(one) is not None]
-    error, results = await services.groups.delete_offsets(request.group_id, known)
+    error, results = await services.groups.offsets.delete(request.group_id, known)
     if error is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=error)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

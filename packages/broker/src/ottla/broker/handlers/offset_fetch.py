@@ -42,7 +42,7 @@ async def handle(
     if context.api_version == 0:
         return _response(await _fetch_from_zookeeper(services, request))
     asked = None if request.topics is None else _partitions(request)
-    error, fetched = services.groups.fetch_offsets(
+    error, fetched = services.groups.offsets.fetch(
         request.group_id, asked, require_stable=request.require_stable
     )
     if error is ErrorCode.NONE:

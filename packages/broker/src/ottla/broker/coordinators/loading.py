@@ -1,0 +1,134 @@
+"""Rebuild the state of a coordinator partition by replaying its log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from ottla.broker.coordinators.hosted import CoordinatorPartition, S
+from ottla.broker.coordinators.state import CoordinatorState, RecordCodec
+from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.records import (
+    BatchHeader,
+    ControlType,
+    iter_records,
+    read_end_transaction_marker,
+    read_header,
+    split_batches,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.coordinators.store import CoordinatorStore
+
+log = logging.getLogger(__name__)
+
+RETRY_MS: Final = 500
+SLICE_MS: Final = 4.0
+"""How long a load keeps the event loop before other tasks run."""
+_RECORDS_BETWEEN_CLOCK_READS: Final = 32
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedState(Generic[S]):
+    """A complete state, and how many records of the log it was built from."""
+
+    state: S
+    records: int
+
+
+class StateLoader(Generic[S, R]):
+    """Loads the states of one coordinator. A failed load is repeated for as long as it is wanted.
+
+    An empty state would tell consumers that they never committed, so requests wait for the load instead.
+    """
+
+    def __init__(
+        self,
+        store: CoordinatorStore,
+        codec: RecordCodec[R],
+        new_state: Callable[[int], S],
+        monotonic_ms: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._codec = codec
+        self._new_state = new_state
+        self._monotonic_ms = monotonic_ms
+
+    async def load_until_complete(
+        self, partition: CoordinatorPartition[S], is_wanted: Callable[[], bool]
+    ) -> LoadedState[S] | None:
+        """Load a partition, repeatedly after failures; None once `is_wanted` is false."""
+        while is_wanted():
+            try:
+                loaded = await self.load(partition.number, partition.leader_epoch)
+            except Exception:
+                log.exception(
+                    "coordinator state not loaded",
+                    extra={"topic": self._store.topic, "partition": partition.number},
+                )
+                await asyncio.sleep(RETRY_MS / 1000)
+            else:
+                return loaded if is_wanted() else None
+        return None
+
+    async def load(self, number: int, leader_epoch: int) -> LoadedState[S]:
+        """Replay one partition from start to end into a new state. Raises the errors of the store.
+
+        A record that cannot be decoded is logged and skipped: one bad record must not keep every group of the
+        partition from its offsets.
+        """
+        replay = _LogReplay(self._new_state(number), self._codec, self._monotonic_ms)
+        async for batches in self._store.read(number, leader_epoch):
+            for batch in split_batches(batches):
+                await replay.take(read_header(batch), batch)
+            await replay.maybe_yield()
+        replay.state.complete_load()
+        return LoadedState(replay.state, replay.records)
+
+
+class _LogReplay(Generic[S, R]):
+    """One pass over a log into one state, which yields to the event loop every `SLICE_MS`."""
+
+    def __init__(self, state: S, codec: RecordCodec[R], monotonic_ms: Callable[[], float]) -> None:
+        self.state = state
+        self.records = 0
+        self._codec = codec
+        self._monotonic_ms = monotonic_ms
+        self._yield_at_ms = monotonic_ms() + SLICE_MS
+
+    async def maybe_yield(self) -> None:
+        if self._monotonic_ms() >= self._yield_at_ms:
+            await asyncio.sleep(0)
+            self._yield_at_ms = self._monotonic_ms() + SLICE_MS
+
+    async def take(self, header: BatchHeader, batch: memoryview) -> None:
+        if header.is_control:
+            _end_transaction(self.state, header, batch)
+            return
+        producer_id = header.producer_id if header.is_transactional else None
+        for record in iter_records(batch):
+            self.records += 1
+            if self.records % _RECORDS_BETWEEN_CLOCK_READS == 0:
+                await self.maybe_yield()
+            if record.key is None:
+                continue
+            try:
+                decoded = self._codec.decode(record.key, record.value)
+            except (MalformedMessage, ValueError) as error:
+                log.warning(
+                    "coordinator record skipped", extra={"offset": record.offset, "error": str(error)}
+                )
+                continue
+            if decoded is not None:
+                self.state.replay(decoded, header.base_offset, producer_id)
+
+
+def _end_transaction(state: CoordinatorState[Any], header: BatchHeader, batch: memoryview) -> None:
+    marker = read_end_transaction_marker(batch)
+    if marker is not None:
+        state.end_transaction(header.producer_id, commit=marker.type is ControlType.COMMIT)

@@ -1,0 +1,177 @@
+"""Requests for committed offsets: OffsetCommit, OffsetFetch, OffsetDelete; and the expiration of offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.groups.events import GroupState
+from ottla.broker.groups.offsets import CommittedOffset, expiry_rule
+from ottla.broker.groups.records import OffsetRecord
+from ottla.broker.groups.write_errors import after_failed_commit
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.groups.hosted import GroupPartition, HostedGroups
+    from ottla.broker.groups.state import HostedGroup
+
+log = logging.getLogger(__name__)
+
+_GROUPS_BETWEEN_YIELDS: Final = 50
+"""How many groups are checked for expired offsets before other tasks run."""
+
+
+class OffsetRequests:
+    """Commits, fetches, deletes and expires the offsets of hosted groups, in Kafka's error codes."""
+
+    def __init__(self, hosted: HostedGroups, config: BrokerConfig) -> None:
+        self._hosted = hosted
+        self._max_metadata_bytes = config.offset_metadata_max_bytes
+        self._retention_ms = config.offsets_retention_minutes * 60_000
+
+    # ---- committing
+
+    async def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        instance_id: str | None = None,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Commit offsets; return once all in-sync replicas have them, or the error of each partition."""
+        groups = self._hosted
+        partition = groups.partition_for(group_id, empty_id_allowed=True)
+        if isinstance(partition, ErrorCode):
+            return dict.fromkeys(offsets, partition)
+        if generation >= 0 and group_id not in partition.state.groups:
+            return dict.fromkeys(
+                offsets, ErrorCode.ILLEGAL_GENERATION
+            )  # the group of that generation is gone
+        hosted = groups.find_or_create(partition, group_id)
+        error = hosted.group.check_commit(member_id, generation, instance_id, groups.clock.monotonic_ms())
+        groups.timers.set(hosted, hosted.group.wake_at_ms)
+        if error is ErrorCode.NONE:
+            results = await self._commit(partition, hosted, offsets)
+        else:
+            results = dict.fromkeys(offsets, error)
+        groups.drop_if_void(hosted)
+        return results
+
+    async def _commit(
+        self,
+        partition: GroupPartition,
+        hosted: HostedGroup,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> dict[TopicPartition, ErrorCode]:
+        longest = self._max_metadata_bytes
+        accepted = {tp: one for tp, one in offsets.items() if len(one.metadata) <= longest}
+        error = await self._write(partition, hosted, accepted) if accepted else ErrorCode.NONE
+        return {tp: error if tp in accepted else ErrorCode.OFFSET_METADATA_TOO_LARGE for tp in offsets}
+
+    async def _write(
+        self,
+        partition: GroupPartition,
+        hosted: HostedGroup,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> ErrorCode:
+        group_id = hosted.group.group_id
+        answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def settled(error: KafkaError | None) -> None:
+            hosted.offsets.settled(offsets)
+            if not answer.done():
+                answer.set_result(ErrorCode.NONE if error is None else after_failed_commit(error.code))
+
+        hosted.offsets.begin(offsets)
+        records = [OffsetRecord(group_id, one, committed) for one, committed in offsets.items()]
+        if self._hosted.writer.write(partition, records, settled):
+            self._hosted.meters.commits.mark(len(offsets))
+        return await answer
+
+    # ---- fetching
+
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset | ErrorCode | None]]:
+        """Return committed offsets, of all partitions when none are named; None where there is none.
+
+        A partition gets UNSTABLE_OFFSET_COMMIT when an open transaction may still change its offset and the
+        caller requires stable ones.
+        """
+        partition = self._hosted.partition_for(group_id, empty_id_allowed=True)
+        if isinstance(partition, ErrorCode):
+            return partition, {}
+        hosted = partition.state.groups.get(group_id)
+        if hosted is None:
+            return ErrorCode.NONE, dict.fromkeys(partitions or ())
+        offsets = hosted.offsets
+        fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
+        for one in offsets if partitions is None else partitions:
+            unstable = require_stable and offsets.is_unstable(one)
+            fetched[one] = ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else offsets.get(one)
+        return ErrorCode.NONE, fetched
+
+    # ---- deleting
+
+    async def delete(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        """Delete offsets of topics that no member is subscribed to."""
+        partition = self._hosted.partition_for(group_id)
+        if isinstance(partition, ErrorCode):
+            return partition, {}
+        hosted = partition.state.groups.get(group_id)
+        if hosted is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND, {}
+        group = hosted.group
+        has_members = group.state is not GroupState.EMPTY
+        if has_members and group.protocol_type != "consumer":
+            return ErrorCode.NON_EMPTY_GROUP, {}
+        subscribed = {one for one in partitions if has_members and group.is_subscribed_to(one.topic)}
+        deleted = [one for one in partitions if one not in subscribed]
+        self._hosted.forget_offsets(hosted, deleted, self._hosted.meters.deletions)
+        return ErrorCode.NONE, {
+            one: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if one in subscribed else ErrorCode.NONE
+            for one in partitions
+        }
+
+    def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
+        """Delete every group's offsets of partitions that do not exist any more."""
+        gone = set(partitions)
+        for hosted in self._hosted:
+            if affected := [one for one in hosted.offsets if one in gone]:
+                self._hosted.forget_offsets(hosted, affected, self._hosted.meters.deletions)
+
+    # ---- expiring
+
+    async def expire(self) -> int:
+        """Delete offsets past their retention, and empty groups without offsets; return how many offsets."""
+        expired = 0
+        for count, hosted in enumerate(list(self._hosted), start=1):
+            expired += self._expire_group(hosted)
+            if count % _GROUPS_BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
+        if expired:
+            log.info("offsets expired", extra={"offsets": expired})
+        return expired
+
+    def _expire_group(self, hosted: HostedGroup) -> int:
+        group = hosted.group
+        rule = expiry_rule(group)
+        wall_ms = self._hosted.clock.now_ms()
+        expired = hosted.offsets.expired(rule, wall_ms, self._retention_ms) if rule else []
+        if expired:
+            self._hosted.forget_offsets(hosted, expired, self._hosted.meters.expirations)
+        if group.state is GroupState.EMPTY and not group.pending_members and hosted.offsets.is_idle:
+            self._hosted.remove(hosted)
+        return len(expired)
