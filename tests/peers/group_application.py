@@ -60,7 +60,7 @@ class GroupApplication:
         self.partitions = partitions
         self.held |= added
 
-    def asked_lately(self) -> bool:
+    def was_polled(self) -> bool:
         return self.asks
 
     def is_handling(self, partitions: Partitions) -> bool:
@@ -102,7 +102,7 @@ async def group_application(
         application.commits = Commits(
             cluster,
             config.group_id,
-            lambda: application.membership.speaker(),
+            lambda: application.membership.committer(),
             keeps=lambda partitions: application.keeps(partitions),
         )
         auto = AutoCommit(application.commits, lambda: application.finished, config.auto_commit_interval_ms)

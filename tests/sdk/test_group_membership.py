@@ -142,7 +142,7 @@ async def test_a_static_member_is_fenced_by_another_one_of_its_name(cluster: Ser
 
             for _ in range(2):  # it stays out
                 with pytest.raises(Fenced, match="'static'"):
-                    one.membership.asked()
+                    one.membership.polled()
             with pytest.raises(CommitFailed):
                 await one.commits.commit({TopicPartition(topic, 0): OffsetAndMetadata(1)})
 
@@ -162,7 +162,7 @@ async def test_a_consumer_that_stops_asking_leaves_until_it_asks_again(cluster: 
                 await one.commits.commit({TopicPartition(topic, 0): OffsetAndMetadata(1)})
 
             one.asks = True
-            one.membership.asked()
+            one.membership.polled()
 
             await one.until(lambda: len(one.numbers()) == 1)
 
@@ -318,8 +318,8 @@ async def test_what_a_listener_raises_reaches_the_application_once(cluster: Serv
         await one.until(lambda: not one.partitions)
 
         with pytest.raises(RuntimeError, match="no"):
-            one.membership.asked()
-        one.membership.asked()
+            one.membership.polled()
+        one.membership.polled()
 
 
 async def test_assignors_without_one_in_common_are_explained(cluster: Servers) -> None:
@@ -330,7 +330,7 @@ async def test_assignors_without_one_in_common_are_explained(cluster: Servers) -
         await one.until_owning(0)
         odd = {"group_id": group, "partition_assignment_strategy": "sticky"}
         async with group_application(servers, subscription(topic), **odd) as other:
-            error = await _failure(other.membership.asked)
+            error = await _failure(other.membership.polled)
 
     assert isinstance(error, InconsistentAssignors)
     assert "sticky" in str(error)
@@ -381,7 +381,7 @@ async def test_a_full_group_says_so(tmp_path: Path) -> None:
         async with group_application(servers, subscription(topic), group_id="full") as one:
             await one.until_owning(0)
             async with group_application(servers, subscription(topic), group_id="full") as other:
-                error = await _failure(other.membership.asked)
+                error = await _failure(other.membership.polled)
 
     assert isinstance(error, GroupFailed)
     assert "group.max.size" in str(error)

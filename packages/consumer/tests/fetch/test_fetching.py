@@ -21,7 +21,8 @@ from ottla.consumer import (
     TopicPartition,
     WrongMode,
 )
-from ottla.consumer.fetch.lookups import Answers, EpochEnd
+from ottla.consumer.fetch.epoch_validation import EpochValidation
+from ottla.consumer.fetch.lookups import EpochEnd, LookupResults
 from ottla.consumer.fetch.memory import held_bytes
 from ottla.protocol.errors import ErrorCode, UnknownServerError
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -192,7 +193,7 @@ async def take(consumer: Consumer, count: int) -> list[bytes | None]:
 async def waits_for(consumer: Consumer) -> asyncio.Task[list[bytes | None]]:
     """Let a task ask for the next record until it waits."""
     waiting = asyncio.create_task(take(consumer, 1))
-    while not consumer._news.is_awaited:  # noqa: ASYNC110
+    while not consumer._runtime.fetch.notifier.has_waiters:  # noqa: ASYNC110
         await asyncio.sleep(0)
     return waiting
 
@@ -435,14 +436,14 @@ async def test_raw_pieces_move_the_position_and_the_rest_can_be_given_back(broke
     log.add(*(b"%d" % n for n in range(10)))
     async with reader(broker) as consumer:
         assert await take(consumer, 2) == [b"0", b"1"]
-        (piece,) = await consumer._raw_pieces(1, 5_000)
-        assert (piece.partition, piece.since_offset, piece.next_offset) == (A, 2, 10)
+        (fetched,) = await consumer._delivery.take_raw(1, 5_000)
+        assert (fetched.partition, fetched.since_offset, fetched.next_offset) == (A, 2, 10)
         assert await consumer.position(A) == 10
-        assert consumer._side.finished_offsets()[A].offset == 2
-        consumer._give_back(piece, 5)
+        assert consumer._runtime.fetch.assigned.finished_offsets()[A].offset == 2
+        consumer._delivery.give_back(fetched, 5)
         assert await consumer.position(A) == 5
         assert await take(consumer, 5) == [b"5", b"6", b"7", b"8", b"9"]
-        assert consumer._side.finished_offsets()[A].offset == 9
+        assert consumer._runtime.fetch.assigned.finished_offsets()[A].offset == 9
 
 
 async def test_the_rest_of_a_raw_piece_is_read_again_where_what_was_at_hand_became_worthless(
@@ -451,9 +452,9 @@ async def test_the_rest_of_a_raw_piece_is_read_again_where_what_was_at_hand_beca
     log = Log(broker)
     log.add(*(b"%d" % n for n in range(6)))
     async with reader(broker) as consumer:
-        (piece,) = await consumer._raw_pieces(1, 5_000)
-        consumer._positions[A].forget()  # as the check for truncations does, meanwhile
-        consumer._give_back(piece, 3)
+        (fetched,) = await consumer._delivery.take_raw(1, 5_000)
+        consumer._positions[A].discard_buffered()  # as the check for truncations does, meanwhile
+        consumer._delivery.give_back(fetched, 3)
         assert await consumer.position(A) == 3
         assert await take(consumer, 3) == [b"3", b"4", b"5"]
 
@@ -462,11 +463,11 @@ async def test_a_truncation_in_front_of_what_is_given_back_counts(broker: Script
     log = Log(broker)
     log.add(b"a", b"lost 1", b"lost 2")
     async with reader(broker) as consumer:
-        (piece,) = await consumer._raw_pieces(1, 5_000)
+        (fetched,) = await consumer._delivery.take_raw(1, 5_000)
         log.records[0] = [(b"a", 1), (b"x", 2)]
         log.epoch = 2
-        consumer._positions[A].forget()
-        consumer._give_back(piece, 2)
+        consumer._positions[A].discard_buffered()
+        consumer._delivery.give_back(fetched, 2)
         assert await take(consumer, 1) == [b"x"]
 
 
@@ -477,13 +478,15 @@ async def test_a_truncation_of_what_was_taken_and_is_given_back_is_nothing_to_te
     log.add(b"a", b"lost 1", b"lost 2")
     async with reader(broker, replace(FAST, auto_offset_reset="none")) as consumer:
         consumer.seek(A, 0)
-        (piece,) = await consumer._raw_pieces(1, 5_000)
+        (fetched,) = await consumer._delivery.take_raw(1, 5_000)
         log.records[0] = [(b"a", 1), (b"x", 2)]
         log.epoch = 2
-        place = consumer._positions[A]
-        consumer._beginnings._check(place, EpochEnd(leader_epoch=1, end_offset=1))
-        consumer._give_back(piece, 0)
-        assert place.failure is None, "what was not given out yet does not differ"
+        state = consumer._positions[A]
+        EpochValidation(consumer.config, consumer._lookups, lambda: None).check(
+            state, EpochEnd(leader_epoch=1, end_offset=1)
+        )
+        consumer._delivery.give_back(fetched, 0)
+        assert state.failure is None, "what was not given out yet does not differ"
         assert await take(consumer, 2) == [b"a", b"x"]
 
 
@@ -491,9 +494,9 @@ async def test_what_was_sought_meanwhile_is_not_undone_by_giving_back(broker: Sc
     log = Log(broker)
     log.add(*(b"%d" % n for n in range(6)))
     async with reader(broker) as consumer:
-        (piece,) = await consumer._raw_pieces(1, 5_000)
+        (fetched,) = await consumer._delivery.take_raw(1, 5_000)
         consumer.seek(A, 5)
-        consumer._give_back(piece, 0)
+        consumer._delivery.give_back(fetched, 0)
         assert await take(consumer, 1) == [b"5"]
 
 
@@ -504,11 +507,11 @@ async def test_a_partition_that_went_and_came_back_is_not_moved_by_giving_back(
     log.add(*(b"%d" % n for n in range(6)))
     async with Consumer(bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:
         consumer.assign([A])
-        (piece,) = await consumer._raw_pieces(1, 5_000)
+        (fetched,) = await consumer._delivery.take_raw(1, 5_000)
         consumer.assign([])
         consumer.assign([A])
         consumer.seek(A, 4)
-        consumer._give_back(piece, 0)
+        consumer._delivery.give_back(fetched, 0)
         assert await take(consumer, 1) == [b"4"]
 
 
@@ -602,7 +605,7 @@ async def test_no_more_than_the_bound_is_at_hand_where_all_is_asked_for(broker: 
             log.add(b"y", partition=partition)
         for _ in range(50):
             await asyncio.sleep(0.001)
-        assert [place.partition for place in consumer._positions if place.pieces] == [A]
+        assert [state.partition for state in consumer._positions if state.buffered] == [A]
 
 
 async def test_what_is_left_of_a_large_answer_does_not_keep_it_alive(broker: ScriptedBroker) -> None:
@@ -612,9 +615,9 @@ async def test_what_is_left_of_a_large_answer_does_not_keep_it_alive(broker: Scr
     other = TopicPartition("t", 1)
     async with reader(broker, replace(FAST, fetch_max_bytes=50_000)) as consumer, asyncio.timeout(BOUND_S):
         assert len((await consumer.getmany(other, timeout_ms=None, max_records=1000))[other]) == 1000
-        (piece,) = consumer._positions[A].pieces
+        (fetched,) = consumer._positions[A].buffered
         assert len((await consumer.getmany(other, timeout_ms=20)).get(other, ())) == 0
-        assert held_bytes([piece]) < 1_000
+        assert held_bytes([fetched]) < 1_000
 
 
 async def test_what_is_in_hand_of_a_partition_counts_no_more_when_that_comes_back(
@@ -628,7 +631,7 @@ async def test_what_is_in_hand_of_a_partition_counts_no_more_when_that_comes_bac
         consumer.assign([])
         consumer.assign([A])
         consumer._positions[A].seek(10)  # as what others committed meanwhile does
-        assert consumer._side.finished_offsets()[A].offset == 10
+        assert consumer._runtime.fetch.assigned.finished_offsets()[A].offset == 10
 
 
 @pytest.mark.parametrize(
@@ -646,7 +649,7 @@ async def test_a_broker_that_can_answer_nothing_at_all_is_not_asked_again_at_onc
     )
     async with reader(broker) as consumer:
         assert await take(consumer, 1) == [b"a"]
-        assert (consumer._positions[A].not_before_s > 0) is is_put_off
+        assert (consumer._positions[A].fetch_not_before_s > 0) is is_put_off
 
 
 class MovingClock(asyncio.SelectorEventLoop):
@@ -689,7 +692,7 @@ async def test_an_error_that_nobody_knows_is_told_by_its_number(
 
 
 class Slow(ScriptedBroker):
-    """Answers when it may."""
+    """LookupResults when it may."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -717,11 +720,11 @@ async def test_an_answer_that_another_broker_has_overtaken_is_nothing(
 
         log.preferred = -1
         consumer._positions[A].preferred_until_s = 0.0
-        consumer._fetcher.look()
+        consumer._runtime.fetch.fetcher.wake()
         assert await take(consumer, 2) == [b"a", b"b"]
         waiting = await waits_for(consumer)
         follower.may.set()
-        while FOLLOWER in consumer._fetcher._out:  # noqa: ASYNC110
+        while FOLLOWER in consumer._runtime.fetch.fetcher._outstanding:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         log.add(b"c")
         assert await waiting == [b"c"]
@@ -738,20 +741,22 @@ async def test_what_comes_in_while_a_position_is_validated_is_not_taken_for_trun
         waiting = await waits_for(consumer)
         ask = consumer._lookups.once_epoch_ends
 
-        async def slowly(wanted: Mapping[TopicPartition, tuple[int, int]]) -> Answers[EpochEnd]:
+        async def slowly(wanted: Mapping[TopicPartition, tuple[int, int]]) -> LookupResults[EpochEnd]:
             answers = await ask(wanted)
             asked.set()
             await may.wait()
             return answers
 
         monkeypatch.setattr(consumer._lookups, "once_epoch_ends", slowly)
-        place = consumer._positions[A]
-        place.must_validate = True
-        consumer._look()
+        state = consumer._positions[A]
+        state.must_validate = True
+        consumer._runtime.fetch.wake()
         await asked.wait()
         log.epoch = 2
         log.add(b"c", b"d")
-        await consumer._fetcher._fetch(NODE_ID, [place])  # it was out already when the leader changed
+        await consumer._runtime.fetch.fetcher._fetch(
+            NODE_ID, [state]
+        )  # it was out already when the leader changed
         assert [*await waiting, *await take(consumer, 1)] == [b"c", b"d"]
         may.set()
         log.add(b"e")
@@ -766,7 +771,7 @@ async def test_who_waits_for_records_hears_that_there_is_nothing_to_read_any_mor
     async with reader(broker) as consumer:
         assert await take(consumer, 1) == [b"a"]
         consumer.pause(A)
-        while consumer._fetcher._out:  # noqa: ASYNC110 - its answer would wake whoever waits
+        while consumer._runtime.fetch.fetcher._outstanding:  # noqa: ASYNC110 - its answer would wake whoever waits
             await asyncio.sleep(0.001)
         waiting = await waits_for(consumer)
         consumer.unsubscribe()
@@ -785,23 +790,23 @@ async def test_a_leader_that_came_while_a_position_was_validated_is_asked_too(
         assert await take(consumer, 2) == [b"a", b"lost"]
         ask = consumer._lookups.once_epoch_ends
 
-        async def slowly(wanted: Mapping[TopicPartition, tuple[int, int]]) -> Answers[EpochEnd]:
+        async def slowly(wanted: Mapping[TopicPartition, tuple[int, int]]) -> LookupResults[EpochEnd]:
             answers = await ask(wanted)
             asked.set()
             await may.wait()
             return answers
 
         monkeypatch.setattr(consumer._lookups, "once_epoch_ends", slowly)
-        place = consumer._positions[A]
-        place.must_validate = True
-        consumer._look()
+        state = consumer._positions[A]
+        state.must_validate = True
+        consumer._runtime.fetch.wake()
         await asked.wait()  # the leader says that nothing is truncated, and is none any more
-        while consumer._fetcher._out:  # noqa: ASYNC110
+        while consumer._runtime.fetch.fetcher._outstanding:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         log.records[0] = [(b"a", 1), (b"x", 2), (b"y", 2)]
         log.epoch = 2
-        consumer._leaders.look_again()
-        while place.leader_epoch < 2:  # noqa: ASYNC110
+        consumer._runtime.fetch.leaders.refresh_soon()
+        while state.leader_epoch < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         may.set()
 
@@ -820,8 +825,8 @@ async def test_a_topic_of_a_pattern_that_has_no_leader_for_a_while_keeps_its_pla
         for error in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NONE):
             log.topic_error = error
             asked = len(broker.seen(MetadataRequest))
-            consumer._leaders.look_again()
+            consumer._runtime.fetch.leaders.refresh_soon()
             while len(broker.seen(MetadataRequest)) < asked + 2:
-                consumer._leaders.look_again()
+                consumer._runtime.fetch.leaders.refresh_soon()
                 await asyncio.sleep(0.001)
         assert await take(consumer, 1) == [b"b"]

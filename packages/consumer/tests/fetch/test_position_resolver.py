@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.fetch.epoch_validation import EpochValidation
 from ottla.consumer.fetch.lookups import Lookups
-from ottla.consumer.fetch.notifier import News
-from ottla.consumer.fetch.position_resolver import Beginnings
+from ottla.consumer.fetch.notifier import Notifier
+from ottla.consumer.fetch.offset_reset import CommittedOffsets, FetchCommitted, OffsetReset
+from ottla.consumer.fetch.position_resolver import PositionResolver
 from ottla.consumer.fetch.positions import Positions
 from ottla.protocol.errors import GroupAuthorizationFailed
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
+
+
+def resolver_of(
+    cluster: Cluster, positions: Positions, committed: FetchCommitted, on_resolved: Callable[[], None]
+) -> PositionResolver:
+    config, lookups = ConsumerConfig(group_id="billing"), Lookups(cluster, read_committed=False)
+    steps = (
+        CommittedOffsets(config, committed),
+        OffsetReset(config, lookups),
+        EpochValidation(config, lookups, lambda: None),
+    )
+    return PositionResolver(cluster, positions, Notifier(), steps, on_resolved=on_resolved)
 
 
 async def test_an_outage_longer_than_a_call_waits_does_not_end_reading() -> None:
@@ -32,13 +46,9 @@ async def test_an_outage_longer_than_a_call_waits_does_not_end_reading() -> None
     positions = Positions()
     positions.assign([PARTITION])
     found = asyncio.Event()
-    config, lookups = ConsumerConfig(group_id="billing"), Lookups(cluster, read_committed=False)
-    beginnings = Beginnings(
-        cluster, positions, lookups, config, News(), committed,
-        on_found=lambda: found.set() if not answers else None, on_stale=lambda: None,
-    )  # fmt: skip
+    resolver = resolver_of(cluster, positions, committed, lambda: found.set() if not answers else None)
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(beginnings.run())
+        running = tasks.create_task(resolver.run())
         await found.wait()
         running.cancel()
 
@@ -56,16 +66,12 @@ async def test_a_coordinator_that_does_not_answer_holds_up_no_partition_that_nee
     cluster, positions = Cluster("127.0.0.1:1"), Positions()
     positions.assign([PARTITION, OTHER])
     positions[OTHER].seek(5)
-    config, lookups = ConsumerConfig(group_id="billing"), Lookups(cluster, read_committed=False)
-    beginnings = Beginnings(
-        cluster, positions, lookups, config, News(), committed,
-        on_found=found.set, on_stale=lambda: None,
-    )  # fmt: skip
+    resolver = resolver_of(cluster, positions, committed, found.set)
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(beginnings.run())
+        running = tasks.create_task(resolver.run())
         await asked.wait()
         positions[OTHER].must_validate = True
-        beginnings.look()
+        resolver.wake()
         await found.wait()
         running.cancel()
 
@@ -81,13 +87,9 @@ async def test_who_seeks_meanwhile_does_not_hear_why_there_is_no_committed_offse
         raise GroupAuthorizationFailed("no")
 
     cluster = Cluster("127.0.0.1:1")
-    config, lookups = ConsumerConfig(group_id="billing"), Lookups(cluster, read_committed=False)
-    beginnings = Beginnings(
-        cluster, positions, lookups, config, News(), committed,
-        on_found=found.set, on_stale=lambda: None,
-    )  # fmt: skip
+    resolver = resolver_of(cluster, positions, committed, found.set)
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(beginnings.run())
+        running = tasks.create_task(resolver.run())
         await found.wait()
         running.cancel()
 

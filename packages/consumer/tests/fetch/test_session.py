@@ -26,7 +26,7 @@ def test_the_broker_always_knows_exactly_what_is_wanted(
 ) -> None:
     session, broker = FetchSession(), Broker()
     for asks, fate in steps:
-        asked = session.ask(asks)
+        asked = session.next_request(asks)
         if asked.epoch == 0:
             broker.sessions.pop(asked.session_id, None)
             known = dict(asked.partitions)
@@ -47,7 +47,7 @@ def test_the_broker_always_knows_exactly_what_is_wanted(
             broker.epoch += 1
         assert known == asks
         if fate == "lose":
-            session.broke()
+            session.reset()
         else:
             session.answered(session_id, ErrorCode.NONE)
         if fate == "evict":
@@ -57,10 +57,10 @@ def test_the_broker_always_knows_exactly_what_is_wanted(
 def test_only_what_changed_is_said_again() -> None:
     session = FetchSession()
     a, b, c = (TopicPartition("t", n) for n in range(3))
-    session.ask({a: Wanted(0, 0), b: Wanted(0, 0)})
+    session.next_request({a: Wanted(0, 0), b: Wanted(0, 0)})
     session.answered(7, ErrorCode.NONE)
 
-    asked = session.ask({a: Wanted(5, 0), c: Wanted(0, 0)})
+    asked = session.next_request({a: Wanted(5, 0), c: Wanted(0, 0)})
 
     assert (asked.session_id, asked.epoch) == (7, 1)
     assert asked.partitions == {a: Wanted(5, 0), c: Wanted(0, 0)}

@@ -154,8 +154,8 @@ async def test_who_may_not_use_the_group_is_told_so_and_tries_again_when_asked()
         async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
             await one.until(lambda: not one.membership.is_involved and bool(broker.seen(JoinGroupRequest)))
             with pytest.raises(GroupAuthorizationFailed):
-                one.membership.asked()
-            one.membership.asked()
+                one.membership.polled()
+            one.membership.polled()
 
             await one.until_owning(0)
 

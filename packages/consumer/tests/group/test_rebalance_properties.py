@@ -29,26 +29,26 @@ from ottla.broker.groups.events import Sync as SyncSent
 from ottla.broker.groups.testing import GroupDriver
 from ottla.consumer.assignors import assignors
 from ottla.consumer.group.member_rules import MemberRules, Phase
-from ottla.consumer.group.rebalance import Member
+from ottla.consumer.group.rebalance import MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
     Adopt,
     Adopted,
-    Asked,
-    Beaten,
     Closing,
     Effect,
     Event,
     Fail,
     ForgetCoordinator,
-    GivenUp,
-    GiveUp,
-    GroupMember,
     Heartbeat,
+    HeartbeatAnswered,
     Join,
     Joined,
     Leave,
     LookUp,
+    MemberMetadata,
+    Polled,
     Refused,
+    Revoke,
+    Revoked,
     Subscribed,
     Sync,
     Synced,
@@ -71,7 +71,7 @@ class World:
         self.strategy = strategy
         self.driver = GroupDriver()
         self.topics = {name: chance.randint(1, 4) for name in TOPICS}
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, MemberStateMachine] = {}
         self.failures: list[Exception] = []
         self.held: dict[int, frozenset[TopicPartition]] = {}
         self._under_way: list[tuple[int, Callable[[], None], bool]] = []
@@ -90,7 +90,7 @@ class World:
             max_poll_interval_ms=MAX_POLL_MS,
         )
         name = self._names
-        self.members[name] = Member(rules, self.driver.now_ms)
+        self.members[name] = MemberStateMachine(rules, self.driver.now_ms)
         self.held[name] = frozenset()
         self.tell(name, Subscribed(self._some_topics()))
 
@@ -120,7 +120,7 @@ class World:
                 request[1]()
         self.tell(name, Refused(member._token, None))
         if member._beat_out:
-            self.tell(name, Beaten(member.member_id, member.generation, None))
+            self.tell(name, HeartbeatAnswered(member.member_id, member.generation, None))
 
     def deliver(self) -> None:
         if self._under_way:
@@ -132,13 +132,13 @@ class World:
         self._pick_up_answers()
         for name in list(self.members):
             if self.chance.random() < 0.8:
-                self.tell(name, Asked())
+                self.tell(name, Polled())
             self.tell(name, TimePassed())
 
     def settle(self) -> None:
         for _ in range(400):
             for name in list(self.members):
-                self.tell(name, Asked())
+                self.tell(name, Polled())
                 self._show_topics(name)
             while self._under_way:
                 self.deliver()
@@ -158,7 +158,7 @@ class World:
         owners: dict[TopicPartition, int] = {}
         known = {each.member_id for each in self.driver.group.members}
         for name, member in self.members.items():
-            assert self.held[name] >= member.owned - member._giving_up or member.phase is Phase.ADOPTING
+            assert self.held[name] >= member.owned - member._revoking or member.phase is Phase.ADOPTING
             if member.member_id not in known:  # expelled, and has not heard of it
                 continue
             for partition in self.held[name]:
@@ -186,7 +186,7 @@ class World:
         stable = stable and known == {member.member_id for member in self.members.values()}
         return stable and seen and self.driver.group.state in (GroupState.STABLE, GroupState.EMPTY)
 
-    def _counts(self, member: Member) -> bool:
+    def _counts(self, member: MemberStateMachine) -> bool:
         return all(len(racks) == self.topics[topic] for topic, racks in member.watched.items())
 
     # --- how it happens
@@ -195,7 +195,7 @@ class World:
         if name not in self.members:
             return
         for effect in self.members[name].step(event, self.driver.now_ms):
-            if isinstance(effect, Adopt | GiveUp | Fail | ForgetCoordinator):
+            if isinstance(effect, Adopt | Revoke | Fail | ForgetCoordinator):
                 self._do(name, effect)
             else:
                 self._later(name, partial(self._do, name, effect), is_request=True)
@@ -207,7 +207,7 @@ class World:
         member, driver = self.members.get(name), self.driver
         token = driver.token()
         match effect:
-            case GiveUp():
+            case Revoke():
                 # What is held is let go when the application has been told, and not before.
                 self._later(name, partial(self._let_go, name, effect))
             case Adopt():
@@ -267,7 +267,7 @@ class World:
     def _tell_joined(self, name: int, token: int, answer: Result) -> None:
         assert isinstance(answer, JoinResult)
         members = tuple(
-            GroupMember(each.member_id, each.instance_id, each.metadata) for each in answer.members
+            MemberMetadata(each.member_id, each.instance_id, each.metadata) for each in answer.members
         )
         event: Event = Refused(token, answer.error, answer.member_id)
         if answer.error == 0:
@@ -288,13 +288,13 @@ class World:
 
     def _tell_beaten(self, name: int, sent: Heartbeat, answer: Result) -> None:
         assert isinstance(answer, HeartbeatResult)
-        event = Beaten(sent.member_id, sent.generation, answer.error)
+        event = HeartbeatAnswered(sent.member_id, sent.generation, answer.error)
         self._later(name, lambda: self.tell(name, event))
 
-    def _let_go(self, name: int, effect: GiveUp) -> None:
+    def _let_go(self, name: int, effect: Revoke) -> None:
         assert effect.partitions <= self.held[name]
         self.held[name] -= effect.partitions
-        self.tell(name, GivenUp())
+        self.tell(name, Revoked())
 
     def _show_topics(self, name: int) -> None:
         if name in self.members:

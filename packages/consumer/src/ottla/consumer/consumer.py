@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.client.settings import chosen
 from ottla.consumer._records import ConsumerRecord
 from ottla.consumer.arguments import Offset, Partition, to_commit, to_offset, to_partition, to_partitions
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
-from ottla.consumer.errors import NotAssigned, WrongMode
-from ottla.consumer.fetch.arrow import USUAL_BYTES, pyarrow_module, read_columns, record_batch
+from ottla.consumer.errors import NotAssigned
+from ottla.consumer.fetch.arrow import DEFAULT_BYTES, pyarrow_module, read_columns, record_batch
 from ottla.consumer.fetch.delivery import Records
 from ottla.consumer.fetch.lookups import EARLIEST, LATEST, OffsetAndTimestamp
-from ottla.consumer.foreign_names import no_such_name
+from ottla.consumer.foreign_names import check_settings, no_such_name
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import RecordBatch
-from ottla.consumer.runtime import Life
+from ottla.consumer.runtime import ConsumerRuntime
 from ottla.consumer.subscription import TopicFilter, subscription
 from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.records.arrow import ColumnBuilder, check_columns
@@ -28,14 +30,14 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Consumer(Life):
+class Consumer:
     """Reads topics, or partitions that `assign` gives.
 
         async with Consumer("orders", group_id="billing", auto_offset_reset="earliest") as consumer:
             async for record in consumer:
                 print(record.offset, record.key, record.value)
 
-    With `group_id` the members of that group share the partitions, and the place is kept under its name;
+    With `group_id` the members of that group share the partitions, and the state is kept under its name;
     without, a consumer reads all partitions of its topics. Records are fetched ahead in the background. They
     may be asked for by one task at a time.
     """
@@ -46,7 +48,15 @@ class Consumer(Life):
         config: ConsumerConfig | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        super().__init__(config, settings)
+        check_settings(settings)
+        self.config = chosen(ConsumerConfig, config, settings)
+        self._runtime = runtime = ConsumerRuntime(self.config)
+        self._cluster = runtime.cluster
+        self._subscriptions = runtime.subscriptions
+        self._positions = runtime.fetch.positions
+        self._delivery = runtime.fetch.delivery
+        self._control = runtime.fetch.control
+        self._lookups = runtime.fetch.lookups
         if topics:
             self.subscribe(topics)
 
@@ -54,6 +64,28 @@ class Consumer(Life):
 
         def __getattr__(self, name: str) -> Any:
             raise no_such_name(self, name)
+
+    # --- starting and stopping
+
+    async def start(self) -> None:
+        """Connect, and join the group; returns when there are partitions to read, or none to be had.
+
+        Raises what keeps it from starting: NoBrokerAvailable, NoSuchTopic, errors of authorization.
+        """
+        await self._runtime.start()
+
+    async def stop(self) -> None:
+        """Commit what is finished, leave the group, and close all connections."""
+        await self._runtime.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
 
     # --- what to read
 
@@ -69,29 +101,23 @@ class Consumer(Life):
         New partitions, and new topics that match, are found within `metadata_max_age_ms`. `listener` is a
         RebalanceListener. Raises WrongMode after `assign`: unsubscribe first.
         """
-        if self._is_manual:
-            raise WrongMode("partitions were assigned by hand; unsubscribe before subscribing to topics")
-        self._subscribe(subscription(topics, pattern), listener)
+        self._subscriptions.check_subscribable()
+        self._subscriptions.subscribe(subscription(topics, pattern), listener)
 
     def unsubscribe(self) -> None:
         """Read nothing any more, and leave the group; what comes next is up to `subscribe` or `assign`."""
-        self._unsubscribe()
+        self._subscriptions.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
         """Return the topics that are subscribed to: those named, or those found that match."""
-        if self._subscription is None:
-            return frozenset()
-        return self._subscription.names or frozenset(each.topic for each in self.assignment())
+        return self._subscriptions.topics
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions; those that were read before go on from where they are.
 
         Raises WrongMode for a member of a group: unsubscribe first.
         """
-        wanted = to_partitions(partitions)
-        if self._subscription is not None and self._membership is not None:
-            raise WrongMode("the group assigns partitions; unsubscribe before assigning some by hand")
-        self._assign_by_hand(wanted)
+        self._subscriptions.assign(to_partitions(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are read."""
@@ -99,32 +125,39 @@ class Consumer(Life):
 
     def pause(self, *partitions: Partition) -> None:
         """Give out, and fetch, nothing of some partitions until they are resumed; what is at hand is kept."""
-        places = [self._positions[to_partition(each)] for each in partitions]
-        self.stop_giving(frozenset(place.partition for place in places))
-        for place in places:
-            place.is_paused = True
+        states = [self._positions[to_partition(each)] for each in partitions]
+        self._delivery.suspend(frozenset(state.partition for state in states))
+        for state in states:
+            state.is_paused = True
 
     def resume(self, *partitions: Partition) -> None:
         """Go on with partitions that were paused."""
-        for place in [self._positions[to_partition(each)] for each in partitions]:
-            place.is_paused = False
-            self._positions.enqueue(place)
-        self._fetcher.look()
-        self._news.tell()
+        for state in [self._positions[to_partition(each)] for each in partitions]:
+            state.is_paused = False
+            self._positions.enqueue(state)
+        self._runtime.fetch.fetcher.wake()
+        self._runtime.fetch.notifier.notify()
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the partitions that are paused."""
-        return frozenset(place.partition for place in self._positions if place.is_paused)
+        return frozenset(state.partition for state in self._positions if state.is_paused)
 
     # --- records
 
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        # The native iterator itself: a record costs no call to this object.
+        return self._delivery
+
+    def __anext__(self) -> Coroutine[Any, Any, ConsumerRecord]:
+        return self._delivery.__anext__()
+
     async def getone(self, *partitions: Partition) -> ConsumerRecord:
         """Return the next record, of all partitions or some."""
-        if not partitions and self._timeout_ms < 0:
-            return await self.__anext__()
+        if not partitions and self._delivery.timeout_ms < 0:
+            return await self._delivery.__anext__()
         found: Records = {}
         while not found:  # interceptors may leave records out
-            found = await self._collect([to_partition(each) for each in partitions], None, 1)
+            found = await self._delivery.collect([to_partition(each) for each in partitions], None, 1)
         ((record,),) = found.values()
         return record
 
@@ -139,12 +172,12 @@ class Consumer(Life):
         errors of authorization.
         """
         limit = max_records or self.config.max_poll_records
-        return await self._collect([to_partition(each) for each in partitions], timeout_ms, limit)
+        return await self._delivery.collect([to_partition(each) for each in partitions], timeout_ms, limit)
 
     async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
         """Iterate over batches of records of one partition; one is finished when the next is asked for."""
         limit = max_records or self.config.max_poll_records
-        while (batch := await self._next_batch(limit)) is not None:
+        while (batch := await self._delivery.next_batch(limit)) is not None:
             yield batch
 
     async def fetch_arrow(
@@ -152,7 +185,7 @@ class Consumer(Life):
         *partitions: Partition,
         timeout_ms: float | None = 1_000,
         max_records: int | None = None,
-        max_bytes: int = USUAL_BYTES,
+        max_bytes: int = DEFAULT_BYTES,
         columns: Iterable[str] | None = None,
         until: Mapping[TopicPartition, int] | None = None,
     ) -> pyarrow.RecordBatch:
@@ -172,18 +205,18 @@ class Consumer(Life):
         deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1_000
         while not len(builder) and not await self._is_read(until):
             left_ms = None if deadline_s is None else max(0.0, deadline_s - loop.time()) * 1_000
-            pieces = await self._raw_pieces(max_bytes, left_ms, wanted)
-            if not pieces:
+            buffered = await self._delivery.take_raw(max_bytes, left_ms, wanted)
+            if not buffered:
                 break
             # Pieces without records there are too: of aborted transactions, or all below the position.
-            await read_columns(pieces, builder, max_records, self._give_back)
+            await read_columns(buffered, builder, max_records, self._delivery.give_back)
         return record_batch(builder.finish())
 
     async def arrow_batches(
         self,
         *,
         max_records: int | None = None,
-        max_bytes: int = USUAL_BYTES,
+        max_bytes: int = DEFAULT_BYTES,
         columns: Iterable[str] | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
         """Iterate over Arrow batches; one is finished when the next is asked for.
@@ -202,30 +235,28 @@ class Consumer(Life):
             elif bound_ms is not None:
                 return
 
-    # --- places
+    # --- positions
 
     def seek(self, partition: Partition, offset: Offset) -> None:
         """Go on with a partition from an offset; with a leader epoch, a truncation there is noticed."""
-        place = self._positions[to_partition(partition)]
-        where = to_offset(place.partition, offset)
-        self._leave(place)
-        place.seek(where.offset, where.leader_epoch)
-        self._look()
+        state = self._positions[to_partition(partition)]
+        where = to_offset(state.partition, offset)
+        self._control.seek(state, where.offset, where.leader_epoch)
 
     async def seek_to_beginning(self, *partitions: Partition) -> None:
         """Go on from the first records of partitions, or of all that are read."""
-        await self._seek_times(dict.fromkeys(self._named(partitions), EARLIEST))
+        await self._control.seek_times(dict.fromkeys(self._named(partitions), EARLIEST))
 
     async def seek_to_end(self, *partitions: Partition) -> None:
         """Go on behind the last records of partitions, or of all that are read."""
-        await self._seek_times(dict.fromkeys(self._named(partitions), LATEST))
+        await self._control.seek_times(dict.fromkeys(self._named(partitions), LATEST))
 
     async def seek_to_timestamp(self, timestamps: int | Mapping[TopicPartition, int]) -> None:
         """Go on from the first records at or after a time in ms, of all partitions or each its own."""
         if isinstance(timestamps, int):
-            await self._seek_times(dict.fromkeys(self._named(()), timestamps))
+            await self._control.seek_times(dict.fromkeys(self._named(()), timestamps))
         else:
-            await self._seek_times({to_partition(each): time for each, time in timestamps.items()})
+            await self._control.seek_times({to_partition(each): time for each, time in timestamps.items()})
 
     async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
         """Go on from where the group stands, if it stands anywhere. Returns the offsets."""
@@ -241,7 +272,7 @@ class Consumer(Life):
 
         Raises NoOffset if there is none to begin from, NotAssigned if the partition is not read.
         """
-        return await self._position(to_partition(partition))
+        return await self._control.position(to_partition(partition))
 
     def highwater(self, partition: Partition) -> int | None:
         """Return where a partition ended in the last answer; None before there was one."""
@@ -253,7 +284,7 @@ class Consumer(Life):
 
     def lag(self, partition: Partition) -> int | None:
         """Return how many offsets the position is behind the end, as far as is known without asking."""
-        return self._lag(self._positions[to_partition(partition)])
+        return self._control.lag(self._positions[to_partition(partition)])
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """Return the offsets of the first records of partitions."""
@@ -281,18 +312,19 @@ class Consumer(Life):
     # --- commits
 
     async def commit(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> None:
-        """Keep the place under the group's name: behind all records that were given out, or as told.
+        """Commit offsets under the group's name: behind all records that were given out, or as told.
 
         Raises ValueError without `group_id` and for offsets that cannot be, CommitFailed when the group gave
         the partitions to others, and NoSuchPartitions at once for partitions that are not there: those of
         others are committed then. An offset may come with a note, as a pair or as OffsetAndMetadata.
         """
-        commits = self._need_commits()
+        commits = self._runtime.need_group().commits
         await commits.commit(self._to_commit(offsets))
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> asyncio.Future[None]:
         """`commit` without waiting for it; the future tells how it went, and may be left alone."""
-        return self._need_commits().commit_nowait(self._to_commit(offsets), self._need_tasks())
+        commits = self._runtime.need_group().commits
+        return commits.commit_nowait(self._to_commit(offsets), self._runtime.need_tasks())
 
     async def committed(self, partition: Partition) -> int | None:
         """Return the offset that the group has committed of a partition; None where it has none."""
@@ -305,12 +337,11 @@ class Consumer(Life):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed, with its notes; partitions without a commit are left out."""
         wanted = [to_partition(each) for each in partitions]
-        return await self._need_commits().committed(wanted, require_stable=self.config.reads_committed)
+        return dict(await self._runtime.need_group().committed(wanted))
 
     def group_metadata(self) -> GroupMetadata:
         """Return who speaks for the group, for a producer that commits offsets of it in a transaction."""
-        self._need_commits()
-        return self._group_metadata()
+        return self._runtime.need_group().metadata()
 
     # --- the cluster
 
@@ -338,7 +369,7 @@ class Consumer(Life):
     @property
     def metrics(self) -> ConsumerMetrics:
         """What is counted."""
-        return self._metrics
+        return self._runtime.metrics
 
     # --- inside
 
@@ -358,6 +389,6 @@ class Consumer(Life):
         self, offsets: Mapping[TopicPartition, Offset] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
-            given = ((place.partition, place.committable()) for place in self._positions)
+            given = ((state.partition, state.committable()) for state in self._positions)
             return {partition: offset for partition, offset in given if offset is not None}
         return to_commit(offsets)

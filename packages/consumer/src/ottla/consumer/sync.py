@@ -19,7 +19,7 @@ from ottla.client.settings import chosen
 from ottla.consumer.arguments import Offset, Partition, to_topics
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer
-from ottla.consumer.fetch.arrow import USUAL_BYTES
+from ottla.consumer.fetch.arrow import DEFAULT_BYTES
 from ottla.consumer.fetch.lookups import OffsetAndTimestamp
 from ottla.consumer.foreign_names import check_settings, no_such_name
 from ottla.consumer.listener import Partitions, RebalanceListener
@@ -75,7 +75,7 @@ class SyncConsumer:
     def start(self) -> Self:
         """Connect. Raises DeadlineExceeded, and what else opening a consumer raises."""
         self._consumer = self._thread.start()
-        self._at_hand = self._consumer._at_hand
+        self._at_hand = self._consumer._delivery._at_hand
         return self
 
     def stop(self, timeout: float | None = None) -> None:
@@ -132,7 +132,7 @@ class SyncConsumer:
         *partitions: Partition,
         timeout_ms: float | None = 1_000,
         max_records: int | None = None,
-        max_bytes: int = USUAL_BYTES,
+        max_bytes: int = DEFAULT_BYTES,
         columns: Iterable[str] | None = None,
         until: Mapping[TopicPartition, int] | None = None,
     ) -> pyarrow.RecordBatch:
@@ -152,7 +152,7 @@ class SyncConsumer:
         self,
         *,
         max_records: int | None = None,
-        max_bytes: int = USUAL_BYTES,
+        max_bytes: int = DEFAULT_BYTES,
         columns: Iterable[str] | None = None,
     ) -> Iterator[pyarrow.RecordBatch]:
         """Iterate over Arrow batches; one is finished when the next is asked for."""
@@ -169,7 +169,7 @@ class SyncConsumer:
         pattern: str | re.Pattern[str] | TopicFilter | None = None,
         listener: Any = None,
     ) -> None:
-        """Read topics by name, or all whose names match; in place of what was subscribed to before."""
+        """Read topics by name, or all whose names match; in state of what was subscribed to before."""
         wrapped = None if listener is None else OnThreads(listener)
         self._do(lambda consumer: consumer.subscribe(topics, pattern=pattern, listener=wrapped))
 
@@ -201,7 +201,7 @@ class SyncConsumer:
         """Return the partitions that are paused."""
         return self._do(lambda consumer: consumer.paused())
 
-    # --- places
+    # --- states
 
     def seek(self, partition: Partition, offset: Offset) -> None:
         """Go on with a partition from an offset."""
@@ -256,7 +256,7 @@ class SyncConsumer:
     # --- commits
 
     def commit(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> None:
-        """Keep the place under the group's name: behind all records that were given out, or as told."""
+        """Keep the state under the group's name: behind all records that were given out, or as told."""
         self._call(lambda consumer: consumer.commit(offsets))
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> Call[None]:
@@ -385,7 +385,7 @@ class SyncConsumer:
 
 
 async def _put_back(consumer: Consumer) -> None:
-    consumer._put_back()
+    consumer._control.rewind_unfinished()
 
 
 class OnThreads(RebalanceListener):

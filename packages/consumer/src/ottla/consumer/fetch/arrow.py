@@ -1,4 +1,4 @@
-"""Fetched bytes into Arrow columns: which pieces of them, and what becomes of the rest."""
+"""Read fetched bytes into Arrow columns, and give back what a batch did not use."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.errors import ClientError
-from ottla.consumer.fetch.fetcher import RawPiece
+from ottla.consumer.fetch.raw import RawFetchedData
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records.arrow import ArrowColumns, ColumnBuilder
 
 if TYPE_CHECKING:
     import pyarrow
 
-USUAL_BYTES = 8 * 1024 * 1024
-"""About how many fetched bytes become one batch of columns, where nothing else was said."""
+DEFAULT_BYTES = 8 * 1024 * 1024
+"""The fetched bytes that become one batch of columns unless the caller sets a bound, approximately."""
 
-# From so many bytes on reading takes milliseconds, and is done on a thread: it needs no interpreter lock.
+# Reading so many bytes takes milliseconds, and runs on a thread: it needs no interpreter lock.
 _SLOW_BYTES = 1024 * 1024
 _CODEC_MASK = 7
 _ATTRIBUTES_LOW_BYTE = 22
 
-GiveBack = Callable[[RawPiece, int], None]
+GiveBack = Callable[[RawFetchedData, int], None]
 
 
 class ArrowMissing(ClientError):
@@ -33,7 +33,7 @@ class ArrowMissing(ClientError):
 
 
 def pyarrow_module() -> Any:
-    """Return pyarrow, which is imported only by those who want columns. Raises ArrowMissing."""
+    """Import pyarrow, which only readers of columns need, and return it. Raises ArrowMissing."""
     try:
         import pyarrow
     except ImportError as error:
@@ -42,43 +42,43 @@ def pyarrow_module() -> Any:
 
 
 def record_batch(columns: ArrowColumns) -> pyarrow.RecordBatch:
-    """Return columns as pyarrow's, without a copy."""
+    """Return columns as a pyarrow.RecordBatch, without a copy."""
     return pyarrow_module().record_batch(columns)
 
 
 async def read_columns(
-    pieces: Sequence[RawPiece], builder: ColumnBuilder, limit: int | None, give_back: GiveBack
+    taken: Sequence[RawFetchedData], builder: ColumnBuilder, limit: int | None, give_back: GiveBack
 ) -> None:
-    """Add the records of pieces to a builder, up to `limit` of them; what is not used is given back.
+    """Add up to `limit` records to a builder, and give back what was not used.
 
-    Where a piece cannot be read, what came before it stays; raises only when that is nothing.
+    On data that cannot be read, records before it stay in the builder; raises only if there are none.
     """
-    read_to = [piece.since_offset for piece in pieces]
+    read_to = [raw.since_offset for raw in taken]
     try:
-        for index, piece in enumerate(pieces):
-            read_to[index] = await _add(builder, piece, limit)
+        for index, raw in enumerate(taken):
+            read_to[index] = await _add(builder, raw, limit)
             if limit is not None and len(builder) >= limit:
                 break
     except (ClientError, KafkaError):
         if not len(builder):
             raise
     finally:
-        # Also when the wait for a thread is cancelled: then nothing of that piece counts as read. The last
-        # goes back first, as two may be of one partition.
-        for piece, following in reversed(list(zip(pieces, read_to, strict=True))):
-            give_back(piece, following)
+        # Also when the wait for a thread is cancelled: nothing of that data counts as read then. The last is
+        # given back first, as two may belong to one partition.
+        for raw, following in reversed(list(zip(taken, read_to, strict=True))):
+            give_back(raw, following)
 
 
-async def _add(builder: ColumnBuilder, piece: RawPiece, limit: int | None) -> int:
-    topic, partition = piece.partition
+async def _add(builder: ColumnBuilder, raw: RawFetchedData, limit: int | None) -> int:
+    topic, partition = raw.partition
     aborted = None
-    if piece.aborted:
-        aborted = [(each.first_offset, each.producer_id) for each in piece.aborted]
+    if raw.aborted:
+        aborted = [(each.first_offset, each.producer_id) for each in raw.aborted]
 
     def add() -> int:
-        return builder.add(topic, partition, piece.data, piece.since_offset, aborted, limit=limit)
+        return builder.add(topic, partition, raw.data, raw.since_offset, aborted, limit=limit)
 
-    if len(piece.data) >= _SLOW_BYTES or _is_compressed(piece.data):
+    if len(raw.data) >= _SLOW_BYTES or _is_compressed(raw.data):
         return await asyncio.to_thread(add)
     return add()
 

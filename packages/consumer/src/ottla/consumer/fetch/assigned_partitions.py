@@ -1,4 +1,4 @@
-"""What a consumer does for its group: having partitions, and giving them up."""
+"""The assigned partitions as the group sees them: hold, release, revoke and assign."""
 
 from __future__ import annotations
 
@@ -6,99 +6,95 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ottla.client.group_metadata import OffsetAndMetadata
-from ottla.consumer._records import Cursor
 from ottla.consumer.fetch.positions import Positions
 from ottla.protocol.topics import TopicPartition
 
 Partitions = frozenset[TopicPartition]
 
 
-class Giving(Protocol):
-    """What is being given out, and what the application has in hand."""
+class PartitionDelivery(Protocol):
+    """What the assigned partitions need of the delivery of records."""
 
-    def stop_giving(self, partitions: Partitions) -> None:
-        """Go on with other partitions, from the next record on."""
+    def suspend(self, partitions: Partitions) -> None:
+        """Continue with other partitions, from the next record on."""
 
-    def take_away(self, partitions: Partitions) -> None:
-        """Read partitions no more. When they come back, what is in hand of them now counts no more."""
+    def unassign(self, partitions: Partitions) -> None:
+        """Unassign partitions. What is unfinished of them is forgotten, also if they are assigned again."""
 
-    def handled(self) -> dict[TopicPartition, int]:
-        """Return what is in hand: the first offset that is not finished, by partition."""
+    def unfinished(self) -> dict[TopicPartition, int]:
+        """Return the first unfinished offset of each partition of which records were delivered last."""
 
-    def asked_lately(self) -> bool:
-        """Say whether records were asked for since the last call of this, or are waited for."""
+    def was_polled(self) -> bool:
+        """Return whether records were asked for since the last call of this, or are waited for."""
 
 
-class GroupSide:
-    """The application as its membership sees it (`membership.Application`)."""
+class AssignedPartitions:
+    """Applies what the group decides to positions and delivery (implements `membership.Application`)."""
 
-    def __init__(self, positions: Positions, giving: Giving, look: Callable[[], None]) -> None:
+    def __init__(
+        self, positions: Positions, delivery: PartitionDelivery, on_change: Callable[[], None]
+    ) -> None:
         self._positions = positions
-        self._giving = giving
-        self._look = look
-        self.is_over = False
-        """Whether partitions were assigned by hand since: what is left of the group does not touch those."""
+        self._delivery = delivery
+        self._on_change = on_change
+        self.is_manual = False
+        """Whether partitions were assigned by hand since: the rest of the membership must not touch those."""
 
     def owned(self) -> Partitions:
-        """Return the partitions that the consumer has."""
+        """Return the assigned partitions."""
         return self._positions.assigned
 
     def hold(self, partitions: Partitions) -> None:
-        """Give out no more records of partitions, those at hand included. Positions stay."""
-        if self.is_over:
+        """Stop the delivery of partitions, buffered records included. Positions stay."""
+        if self.is_manual:
             return
-        self._giving.stop_giving(partitions)
+        self._delivery.suspend(partitions)
         for partition in partitions:
-            if (place := self._positions.get(partition)) is not None:
-                place.is_held = True
-                place.forget()
+            if (state := self._positions.get(partition)) is not None:
+                state.is_held = True
+                state.discard_buffered()
 
     def release(self, partitions: Partitions) -> None:
-        """Give out records again of partitions that were held, and are still there."""
+        """Resume the delivery of held partitions that are still assigned."""
         for partition in partitions:
-            if (place := self._positions.get(partition)) is not None:
-                place.is_held = False
-                self._positions.enqueue(place)
-        self._look()
+            if (state := self._positions.get(partition)) is not None:
+                state.is_held = False
+                self._positions.enqueue(state)
+        self._on_change()
 
     async def revoke(self, partitions: Partitions) -> None:
-        """Take partitions away."""
-        if self.is_over:
+        """Unassign partitions."""
+        if self.is_manual:
             return
-        self._giving.take_away(partitions)
+        self._delivery.unassign(partitions)
 
     async def lost(self, partitions: Partitions) -> None:
-        """Take partitions away that others may have already."""
+        """Unassign partitions that other members may own already."""
         await self.revoke(partitions)
 
     async def assign(self, partitions: Partitions, added: Partitions) -> None:
-        """Have exactly these partitions; those that are added come held, until `release`."""
-        if self.is_over:
+        """Assign exactly these partitions; added ones are held until `release`."""
+        if self.is_manual:
             return
-        self._giving.take_away(self._positions.assigned - partitions)
+        self._delivery.unassign(self._positions.assigned - partitions)
         self._positions.assign(sorted(partitions), held=True)
-        self._look()
+        self._on_change()
 
-    def asked_lately(self) -> bool:
-        """Say whether records were asked for since the last call of this, or are waited for."""
-        return self._giving.asked_lately()
+    def was_polled(self) -> bool:
+        """Return whether records were asked for since the last call of this, or are waited for."""
+        return self._delivery.was_polled()
 
     def is_handling(self, partitions: Partitions) -> bool:
-        """Say whether the application has records of partitions in hand that it is not finished with."""
-        return not partitions.isdisjoint(self._giving.handled())
+        """Return whether the application has unfinished records of partitions."""
+        return not partitions.isdisjoint(self._delivery.unfinished())
 
     def finished_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return how far the application is finished with partitions: what it has in hand does not count."""
-        handled = self._giving.handled()
+        """Return the offsets up to which the application is finished: unfinished records do not count."""
+        unfinished = self._delivery.unfinished()
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for place in self._positions:
-            given = place.committable()
-            if given is not None:
-                first = handled.get(place.partition, given.offset)
-                found[place.partition] = given._replace(offset=min(first, given.offset))
+        for state in self._positions:
+            delivered = state.committable()
+            if delivered is not None:
+                first = unfinished.get(state.partition, delivered.offset)
+                found[state.partition] = delivered._replace(offset=min(first, delivered.offset))
         return found
-
-
-def in_hand(cursor: Cursor | None) -> dict[TopicPartition, int]:
-    """Return the record that a cursor gave last, as `handled` does."""
-    return {} if cursor is None or cursor.last_offset < 0 else {cursor.topic_partition: cursor.last_offset}

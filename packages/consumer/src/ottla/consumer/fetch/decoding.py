@@ -1,27 +1,56 @@
-"""Records out of fetched pieces of partitions. The work is native (`_records.pyx`)."""
+"""Decode records from fetched bytes. The work is native (`_records.pyx`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ottla.client.serialization import deserializer
 from ottla.consumer._records import Cursor, end_of
+from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.messages.fetch import AbortedTransaction
-from ottla.protocol.records import Codec
+from ottla.protocol.records import Buffer, Codec
 from ottla.protocol.topics import TopicPartition
 
-__all__ = ["Cursor", "Decoded", "decode", "decompression_ms", "end_of"]
+__all__ = ["Cursor", "Decoded", "RecordDecoder", "decode", "decompression_ms", "end_of"]
 
-# How many compressed bytes a core unfolds in a millisecond, cautiously.
+# Compressed bytes that one core decompresses in a millisecond, a cautious estimate.
 _BYTES_PER_MS = {Codec.GZIP: 50_000, Codec.SNAPPY: 200_000, Codec.LZ4: 200_000, Codec.ZSTD: 100_000}
 
 
 class Decoded(NamedTuple):
-    """Records from some offset on, and the offset to fetch next."""
+    """Decoded records, and the offset to fetch next."""
 
     records: list[ConsumerRecord]
     next_offset: int
+
+
+class RecordDecoder:
+    """Makes cursors that decode records as the consumer's configuration says."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._check_crcs = config.check_crcs
+        self._key_deserializer = deserializer(config.key_deserializer)
+        self._value_deserializer = deserializer(config.value_deserializer)
+
+    def cursor(
+        self,
+        partition: TopicPartition,
+        data: Buffer,
+        offset: int,
+        aborted: Sequence[AbortedTransaction] | None,
+    ) -> Cursor:
+        """Return a cursor over the records of `data` at or above an offset."""
+        return Cursor(
+            partition,
+            data,
+            offset,
+            abortions(aborted),
+            check_crcs=self._check_crcs,
+            key_deserializer=self._key_deserializer,
+            value_deserializer=self._value_deserializer,
+        )
 
 
 def decode(
@@ -34,9 +63,9 @@ def decode(
 ) -> Decoded:
     """Return the records at or above `position`.
 
-    Batches begin before the offset that was asked for and may be cut off at the end; control records are
-    nobody's business. With `aborted` records of those transactions are left out (KIP-98). The next offset
-    also passes batches that compaction emptied. Raises CorruptMessage.
+    The first batch may begin before the offset that was asked for, and the last one may be cut off. Control
+    records are skipped; with `aborted`, records of those transactions too (KIP-98). The next offset also
+    skips batches that compaction emptied. Raises CorruptMessage.
     """
     cursor = Cursor(partition, data, position, abortions(aborted), check_crcs=check_crcs)
     records: list[ConsumerRecord] = []
@@ -46,11 +75,11 @@ def decode(
 
 
 def abortions(aborted: Sequence[AbortedTransaction] | None) -> list[tuple[int, int]] | None:
-    """Bring aborted transactions into the shape that cursors take."""
+    """Return aborted transactions as cursors take them: pairs of first offset and producer id."""
     return [(each.first_offset, each.producer_id) for each in aborted] if aborted else None
 
 
 def decompression_ms(cursor: Cursor) -> float:
-    """Estimate how long decompressing all that lies ahead of a cursor takes."""
+    """Estimate how long decompressing the batches ahead of a cursor takes."""
     sizes = cursor.compressed_sizes()
     return sum(size / _BYTES_PER_MS.get(Codec(codec), 50_000) for codec, size in sizes.items() if codec <= 4)

@@ -1,212 +1,220 @@
-"""Giving records out: one by one, in lists, in batches; and what the application has in hand of them."""
+"""Deliver fetched records to the application: one by one, in lists, in batches, or undecoded."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ottla.client.interceptors import Interceptors
-from ottla.consumer._records import ConsumerRecord, RecordSource
+from ottla.consumer._records import ConsumerRecord, Cursor, RecordSource
 from ottla.consumer.errors import OffsetOutOfRange
-from ottla.consumer.fetch.assigned_partitions import in_hand
-from ottla.consumer.fetch.fetcher import Fetcher, RawPiece
-from ottla.consumer.fetch.notifier import News
-from ottla.consumer.fetch.positions import Place, Positions
-from ottla.consumer.group.membership import Membership
+from ottla.consumer.fetch.fetcher import Fetcher
+from ottla.consumer.fetch.notifier import Notifier
+from ottla.consumer.fetch.positions import PartitionState, Positions
+from ottla.consumer.fetch.raw import RawFetchedData, RawFetches
 from ottla.consumer.record import RecordBatch
 from ottla.protocol.topics import TopicPartition
 
-# About how much is given at once where nothing else was said: more would leave the processor's caches.
-USUAL_BYTES = 256 * 1024
+# The bytes of records that one call returns unless the caller sets a limit: more would leave the processor's
+# caches before the application reads them.
+DEFAULT_BYTES = 256 * 1024
 
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
-class Giver(RecordSource):
-    """Gives out what the fetcher brings, a partition after the other.
+class RecordDelivery(RecordSource):
+    """Delivers buffered records, one partition after the other.
 
-    What is in hand is not finished: the last record of an iteration, or all records of a list, until the next
-    are asked for. Nothing is counted per record: cursors know where they are.
+    Delivered records are unfinished until the application asks for more: the last record of an iteration, or
+    all records of a list. Nothing is counted per record: cursors know their positions. `RecordSource` is the
+    native half, which iterates over the cursor of one partition; `_turn_to_next` gives it the next cursor.
+
+    `check_open` raises what ended the consumer, `check_group` what the group or its listener failed with.
     """
 
     def __init__(
         self,
         positions: Positions,
         fetcher: Fetcher,
-        news: News,
+        raw: RawFetches,
+        notifier: Notifier,
         interceptors: Interceptors,
         timeout_ms: float,
+        *,
+        check_open: Callable[[], None],
+        check_group: Callable[[], None],
     ) -> None:
+        self.timeout_ms = timeout_ms
+        """The iteration ends after so long without a record; negative: never."""
         self._positions = positions
         self._fetcher = fetcher
-        self._news = news
-        self._membership: Membership | None = None
-        self._handed: dict[TopicPartition, int] = {}
+        self._raw = raw
+        self._notifier = notifier
         self._interceptors = interceptors
+        self._check_open = check_open
+        self._check_group = check_group
+        self._unfinished: dict[TopicPartition, int] = {}
         self._on_consume = interceptors.methods("on_consume")
         self._intercepts = bool(self._on_consume)
-        self._timeout_ms = timeout_ms
 
-    def _check_open(self) -> None:
-        """Raise what keeps records from ever coming."""
+    # --- what the application asks for
 
-    # --- asking
-
-    async def _turn_to_next(self) -> None:
-        """Wait for a partition with records and read from it. Raises StopAsyncIteration after a timeout."""
-        self._begin()
-        deadline_s = self._deadline(self._timeout_ms) if self._timeout_ms >= 0 else None
-        place = await self._next_place((), deadline_s)
-        if place is None:
-            raise StopAsyncIteration
-        if self._current is not None:  # another task asked while we waited: its partition must not get lost
-            self._leave_current()
-        self._current = place.pieces[0].cursor
-
-    async def _collect(
+    async def collect(
         self, partitions: Sequence[TopicPartition], timeout_ms: float | None, limit: int | None
     ) -> Records:
+        """Return buffered records of all partitions or some, waiting up to a timeout for the first."""
         self._begin()
         await self._breathe()
         deadline_s = None if timeout_ms is None else self._deadline(timeout_ms)
         found: Records = {}
         count = size = 0
-        while size < USUAL_BYTES if limit is None else count < limit:
-            place = self._positions.next_ready(partitions)
-            if place is None and not found:
-                place = await self._next_place(partitions, deadline_s)
-            if place is None:
+        while size < DEFAULT_BYTES if limit is None else count < limit:
+            state = self._positions.next_ready(partitions)
+            if state is None and not found:
+                state = await self._next_state(partitions, deadline_s)
+            if state is None:
                 break
-            record_bytes = place.pieces[0].record_bytes
-            most = _usual(record_bytes, size) if limit is None else limit - count
-            taken = self._take(place, most, found)
+            record_bytes = state.buffered[0].record_bytes
+            most = _default_count(record_bytes, size) if limit is None else limit - count
+            taken = self._take(state, most, found)
             if taken is None:
                 break
             count += taken
             size += taken * record_bytes
-        self._fetcher.look()
-        return self._shown(found) if self._intercepts else found
+        self._fetcher.wake()
+        return self._intercepted(found) if self._intercepts else found
 
-    async def _next_batch(self, limit: int | None) -> RecordBatch | None:
-        """Return records of one partition; none where a timeout was set and passed."""
+    async def next_batch(self, limit: int | None) -> RecordBatch | None:
+        """Return records of one partition; None after the timeout of iterations."""
         self._begin()
         await self._breathe()
-        deadline_s = self._deadline(self._timeout_ms) if self._timeout_ms >= 0 else None
+        deadline_s = self._deadline(self.timeout_ms) if self.timeout_ms >= 0 else None
         found: Records = {}
         while not found:
-            place = await self._next_place((), deadline_s)
-            if place is None:
+            state = await self._next_state((), deadline_s)
+            if state is None:
                 return None
-            piece = place.pieces[0]
-            self._take(place, limit or _usual(piece.record_bytes), found)
-            found = self._shown(found) if self._intercepts else found
-        self._fetcher.look()
+            fetched = state.buffered[0]
+            self._take(state, limit or _default_count(fetched.record_bytes), found)
+            found = self._intercepted(found) if self._intercepts else found
+        self._fetcher.wake()
         ((partition, records),) = found.items()
-        return RecordBatch(partition, records, piece.cursor.position, piece.high_watermark)
+        return RecordBatch(partition, records, fetched.cursor.position, fetched.high_watermark)
 
-    async def _raw_pieces(
+    async def take_raw(
         self, max_bytes: int, timeout_ms: float | None = None, partitions: Sequence[TopicPartition] = ()
-    ) -> list[RawPiece]:
-        """Return fetched bytes as they are, or none after the timeout; in hand until the next ask."""
+    ) -> list[RawFetchedData]:
+        """Return fetched bytes undecoded, or none after the timeout; unfinished until the next call."""
         self._begin()
         await self._breathe()
         deadline_s = None if timeout_ms is None else self._deadline(timeout_ms)
-        place = await self._next_place(partitions, deadline_s)
-        if place is None:
+        state = await self._next_state(partitions, deadline_s)
+        if state is None:
             return []
-        self._positions.put_first(place)
-        pieces = self._fetcher.take_raw(max_bytes, partitions)
-        for piece in pieces:
-            self._handed.setdefault(piece.partition, piece.since_offset)
-        return pieces
+        self._positions.put_first(state)
+        taken = self._raw.take(max_bytes, partitions)
+        self._fetcher.wake()
+        for raw in taken:
+            self._unfinished.setdefault(raw.partition, raw.since_offset)
+        return taken
 
-    def _give_back(self, piece: RawPiece, next_offset: int) -> None:
-        """Have the rest of a raw piece at hand again: it was not needed whole. The last piece comes first.
+    def give_back(self, raw: RawFetchedData, next_offset: int) -> None:
+        """Buffer the rest of undecoded data again. The last of several must be given back first.
 
-        What is not in hand any more stays where it is: one sought elsewhere since, or others have it now.
+        Data of partitions that were sought or unassigned since is dropped.
         """
-        if piece.partition in self._handed:
-            self._fetcher.give_back(piece, next_offset)
+        if raw.partition in self._unfinished:
+            self._raw.give_back(raw, next_offset)
 
-    # --- one turn
+    # --- the next partition
+
+    async def _turn_to_next(self) -> None:
+        """Wait for a partition with records and iterate over it. Raises StopAsyncIteration on a timeout."""
+        self._begin()
+        deadline_s = self._deadline(self.timeout_ms) if self.timeout_ms >= 0 else None
+        state = await self._next_state((), deadline_s)
+        if state is None:
+            raise StopAsyncIteration
+        if self._current is not None:  # another task asked meanwhile: its partition must be queued again
+            self._leave_current()
+        self._current = state.buffered[0].cursor
 
     def _begin(self) -> None:
-        """The application asks: it is finished with what it had in hand."""
+        """Finish what was delivered: the application asks for more."""
         self._check_open()
         self._asked = True
         self._in_hand = None
-        if self._handed:
-            self._handed.clear()
+        if self._unfinished:
+            self._unfinished.clear()
         if self._current is not None:
             self._leave_current()
 
     def _leave_current(self) -> None:
         current, self._current = self._current, None
         assert current is not None
-        place = self._positions.get(current.topic_partition)
-        if place is None or not place.pieces or place.pieces[0].cursor is not current:
+        state = self._positions.get(current.topic_partition)
+        if state is None or not state.buffered or state.buffered[0].cursor is not current:
             return
         if current.at_end:
-            self._finish_piece(place)
-        self._positions.enqueue(place)
+            self._pop_finished(state)
+        self._positions.enqueue(state)
 
-    def _finish_piece(self, place: Place) -> None:
-        place.finish_piece()
-        self._fetcher.look()
+    def _pop_finished(self, state: PartitionState) -> None:
+        state.pop_finished()
+        self._fetcher.wake()
 
-    def _take(self, place: Place, limit: int, found: Records) -> int | None:
-        """Take records of a partition, and say how many; None: what is next there must wait to be told."""
-        piece = place.pieces[0]
-        first = piece.cursor.position
+    def _take(self, state: PartitionState, limit: int, found: Records) -> int | None:
+        """Add records of a partition and return their number; None: the next one fails, in a later call."""
+        fetched = state.buffered[0]
+        first = fetched.cursor.position
         try:
-            records = piece.cursor.take(limit)
+            records = fetched.cursor.take(limit)
         except Exception:
-            self._positions.put_first(place)
+            self._positions.put_first(state)
             if found:
-                return None  # what others had comes first; this is met again
+                return None  # records of other partitions are returned first; the next call fails here again
             raise
-        if piece.cursor.at_end:
-            self._finish_piece(place)
+        if fetched.cursor.at_end:
+            self._pop_finished(state)
         if records:
-            self._handed.setdefault(place.partition, first)
-            if (more := found.setdefault(place.partition, records)) is not records:
+            self._unfinished.setdefault(state.partition, first)
+            if (more := found.setdefault(state.partition, records)) is not records:
                 more.extend(records)
-        self._positions.enqueue(place)
+        self._positions.enqueue(state)
         return len(records)
 
-    async def _next_place(
+    async def _next_state(
         self, partitions: Sequence[TopicPartition], deadline_s: float | None
-    ) -> Place | None:
-        """Wait for a partition with records; raise what went wrong with one that has none."""
+    ) -> PartitionState | None:
+        """Wait for a partition with records; raise the failure of one that has none."""
         is_first = True
         self._fetcher.asked_for = partitions
         while True:
             self._check_open()
-            if (place := self._positions.next_ready(partitions)) is not None:
-                return place
+            if (state := self._positions.next_ready(partitions)) is not None:
+                return state
             self._raise_failures(partitions)
             if is_first:
                 is_first = False
-                self._fetcher.look()
+                self._fetcher.wake()
                 if deadline_s is not None and deadline_s <= asyncio.get_running_loop().time():
-                    # Whoever polls without waiting still lets records come in.
+                    # A poll with timeout 0 still lets responses arrive.
                     await asyncio.sleep(0)
                     return self._positions.next_ready(partitions)
-            if not await self._news.wait(deadline_s):
+            if not await self._notifier.wait(deadline_s):
                 return None
 
     def _raise_failures(self, partitions: Sequence[TopicPartition]) -> None:
-        if self._membership is not None:
-            self._membership.asked()
+        self._check_group()
         failures = self._positions.take_failures(partitions)
         if not failures:
             return
-        self._fetcher.look()
-        places = [each.partitions for each in failures if isinstance(each, OffsetOutOfRange)]
-        if places:
+        self._fetcher.wake()
+        out_of_range = [each.partitions for each in failures if isinstance(each, OffsetOutOfRange)]
+        if out_of_range:
             raise OffsetOutOfRange(
-                {partition: offset for each in places for partition, offset in each.items()}
+                {partition: offset for each in out_of_range for partition, offset in each.items()}
             )
         raise failures[0]
 
@@ -215,7 +223,7 @@ class Giver(RecordSource):
 
     # --- interceptors
 
-    def _shown(self, found: Records) -> Records:
+    def _intercepted(self, found: Records) -> Records:
         shown = {
             partition: list(self._interceptors.transform(self._on_consume, records))
             for partition, records in found.items()
@@ -226,36 +234,46 @@ class Giver(RecordSource):
         shown: Sequence[Any] = self._interceptors.transform(self._on_consume, [record])
         return shown[0] if shown else None
 
-    # --- what the group asks (assigned_partitions.Giving)
+    # --- control over partitions (assigned_partitions.PartitionDelivery)
 
-    def stop_giving(self, partitions: frozenset[TopicPartition]) -> None:
-        """Go on with other partitions, from the next record on."""
+    def suspend(self, partitions: frozenset[TopicPartition]) -> None:
+        """Continue with other partitions, from the next record on."""
         if self._current is not None and self._current.topic_partition in partitions:
             self._leave_current()
 
-    def take_away(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read partitions no more. When they come back, what is in hand of them now counts no more."""
-        self.stop_giving(partitions)
+    def discard(self, state: PartitionState) -> None:
+        """Deliver nothing more of what is buffered for a partition, and forget what is unfinished of it."""
+        self.suspend(frozenset((state.partition,)))
+        self._forget_unfinished(state.partition)
+
+    def unassign(self, partitions: frozenset[TopicPartition]) -> None:
+        """Unassign partitions. What is unfinished of them is forgotten, also if they are assigned again."""
+        self.suspend(partitions)
         for partition in partitions:
-            self._forget_hand(partition)
+            self._forget_unfinished(partition)
         self._positions.assign(self._positions.assigned - partitions)
 
-    def handled(self) -> dict[TopicPartition, int]:
-        """Return what is in hand: the first offset that is not finished, by partition."""
-        return in_hand(self._in_hand) | self._handed
+    def unfinished(self) -> dict[TopicPartition, int]:
+        """Return the first unfinished offset of each partition of which records were delivered last."""
+        return _last_delivered(self._in_hand) | self._unfinished
 
-    def asked_lately(self) -> bool:
-        """Say whether records were asked for since the last call of this, or are waited for."""
-        asked, self._asked = self._asked or self._news.is_awaited, False
+    def was_polled(self) -> bool:
+        """Return whether records were asked for since the last call of this, or are waited for."""
+        asked, self._asked = self._asked or self._notifier.has_waiters, False
         return asked
 
-    def _forget_hand(self, partition: TopicPartition) -> None:
-        """What is in hand of a partition does not hold its offset back any more: it goes on elsewhere."""
+    def _forget_unfinished(self, partition: TopicPartition) -> None:
+        """Stop holding back the committable offset of a partition: its position moves elsewhere."""
         if self._in_hand is not None and self._in_hand.topic_partition == partition:
             self._in_hand = None
-        self._handed.pop(partition, None)
+        self._unfinished.pop(partition, None)
 
 
-def _usual(record_bytes: int, size: int = 0) -> int:
-    """Return how many records make up the usual bytes, some of which are there already."""
-    return max(1, (USUAL_BYTES - size) // record_bytes)
+def _last_delivered(cursor: Cursor | None) -> dict[TopicPartition, int]:
+    """Return the offset of the record that a cursor delivered last, by partition."""
+    return {} if cursor is None or cursor.last_offset < 0 else {cursor.topic_partition: cursor.last_offset}
+
+
+def _default_count(record_bytes: int, size: int = 0) -> int:
+    """Return how many records fill the default bytes, `size` of which are used."""
+    return max(1, (DEFAULT_BYTES - size) // record_bytes)

@@ -1,4 +1,4 @@
-"""Keeping up with who leads the partitions that are read, and what topics there are."""
+"""Keep metadata fresh: the leaders of assigned partitions, and the topics a subscription matches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.client.retry import is_retriable
 from ottla.consumer.errors import named_error
-from ottla.consumer.fetch.notifier import News
-from ottla.consumer.fetch.positions import NO_EPOCH, NO_LEADER, Place, Positions
+from ottla.consumer.fetch.notifier import Notifier
+from ottla.consumer.fetch.positions import NO_EPOCH, NO_LEADER, PartitionState, Positions
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from ottla.protocol.primitives import ZERO_UUID
@@ -20,47 +20,47 @@ from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_PASSING = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_TRANSIENT = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-class Leaders:
-    """Asks for metadata when they are old, or were found wrong, and tells places of their leaders.
+class PartitionLeaders:
+    """Refreshes metadata when they expire or prove stale, and updates the leader of each partition.
 
-    `wanted` names the topics to ask for, None for all; `on_answer` hears each answer first.
+    `wanted` returns the topics to ask for, None for all; `on_metadata` receives each response first.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         positions: Positions,
-        news: News,
+        notifier: Notifier,
         wanted: Callable[[], frozenset[str] | None],
-        on_answer: Callable[[MetadataResponse], None],
+        on_metadata: Callable[[MetadataResponse], None],
         *,
         may_create: bool,
         on_leaders: Callable[[], None],
     ) -> None:
         self._cluster = cluster
         self._positions = positions
-        self._news = news
+        self._notifier = notifier
         self._wanted = wanted
-        self._on_answer = on_answer
+        self._on_metadata = on_metadata
         self._may_create = may_create
         self._on_leaders = on_leaders
         self._stale = asyncio.Event()
         self._ids: dict[str, object] = {}
 
-    def look_again(self) -> None:
-        """Ask for metadata soon: something showed that they are wrong."""
+    def refresh_soon(self) -> None:
+        """Refresh metadata soon: a response showed that they are stale."""
         self._stale.set()
 
     async def run(self) -> None:
-        """Keep up, until cancelled."""
+        """Refresh metadata, until cancelled."""
         attempt = 0
         while True:
             self._stale.clear()
-            if not await self._look():
-                # Metadata and brokers may contradict each other for a while: do not ask too fast.
+            if not await self._refresh():
+                # Metadata and brokers may contradict each other for a while: back off.
                 await asyncio.sleep(self._cluster.backoff.delay_ms(attempt, random.random()) / 1_000)
                 attempt += 1
                 continue
@@ -72,7 +72,7 @@ class Leaders:
             except TimeoutError:
                 continue
 
-    async def _look(self) -> bool:
+    async def _refresh(self) -> bool:
         wanted = self._wanted()
         if wanted is not None and not wanted:
             return True
@@ -80,55 +80,55 @@ class Leaders:
             answer = await self._cluster.refresh(wanted, may_create=self._may_create)
         except (ClientError, KafkaError) as error:
             if not is_retriable(error):
-                self._fail(error, {place.partition.topic for place in self._positions})
-            log.info("no metadata", extra={"reason": str(error)})
+                self._fail(error, {state.partition.topic for state in self._positions})
+            log.info("metadata refresh failed", extra={"reason": str(error)})
             return False
-        self._on_answer(answer)
-        return self._tell(answer)
+        self._on_metadata(answer)
+        return self._apply(answer)
 
-    def _tell(self, answer: MetadataResponse) -> bool:
-        """Tell all places of their leaders; say whether each has one."""
+    def _apply(self, answer: MetadataResponse) -> bool:
+        """Update the leaders of all partitions; return whether each partition has one."""
         for topic in answer.topics:
-            if topic.error_code not in (ErrorCode.NONE, *_PASSING):
+            if topic.error_code not in (ErrorCode.NONE, *_TRANSIENT):
                 name = topic.name or ""
                 self._fail(named_error(f"topic {name!r}", topic.error_code), {name})
-            self._note_id(topic)
-        for place in self._positions:
-            self._lead(place)
+            self._check_topic_id(topic)
+        for state in self._positions:
+            self._update_leader(state)
         self._on_leaders()
-        self._news.tell()
-        return all(place.leader != NO_LEADER or place.failure for place in self._positions)
+        self._notifier.notify()
+        return all(state.leader != NO_LEADER or state.failure for state in self._positions)
 
-    def _lead(self, place: Place) -> None:
-        topic = self._cluster.known_topic(place.partition.topic)
-        known = topic.partitions.get(place.partition.partition) if topic is not None else None
+    def _update_leader(self, state: PartitionState) -> None:
+        topic = self._cluster.known_topic(state.partition.topic)
+        known = topic.partitions.get(state.partition.partition) if topic is not None else None
         if known is None or known.leader not in self._cluster.nodes:
-            place.leader = NO_LEADER
+            state.leader = NO_LEADER
             return
-        place.leader = known.leader
-        if known.leader_epoch > place.leader_epoch != NO_EPOCH and place.fetch_epoch != NO_EPOCH:
-            # Another leader may have lost the end of what we read (KIP-320).
-            place.must_validate = True
-        place.leader_epoch = known.leader_epoch
+        state.leader = known.leader
+        if known.leader_epoch > state.leader_epoch != NO_EPOCH and state.fetch_epoch != NO_EPOCH:
+            # The new leader may lack the end of what was read (KIP-320).
+            state.must_validate = True
+        state.leader_epoch = known.leader_epoch
 
-    def _note_id(self, topic: MetadataResponseTopic) -> None:
-        """See whether a topic was deleted and made again: its offsets begin anew, and so do we."""
+    def _check_topic_id(self, topic: MetadataResponseTopic) -> None:
+        """Seek to the beginning of a topic that was deleted and created again."""
         name = topic.name or ""
         if topic.topic_id == ZERO_UUID or topic.error_code != ErrorCode.NONE:
             return
         known, self._ids[name] = self._ids.get(name, topic.topic_id), topic.topic_id
         if known != topic.topic_id:
-            log.warning("topic %s was deleted and made again: it is read from its beginning", name)
-            for place in self._positions:
-                if place.partition.topic == name:
-                    place.leader_epoch = NO_EPOCH
-                    place.seek(0)
+            log.warning("topic %s was deleted and created again: reading from its beginning", name)
+            for state in self._positions:
+                if state.partition.topic == name:
+                    state.leader_epoch = NO_EPOCH
+                    state.seek(0)
 
     def _fail(self, error: Exception, topics: set[str]) -> None:
-        for place in self._positions:
-            if place.partition.topic in topics:
-                place.failure = error
-        self._news.tell()
+        for state in self._positions:
+            if state.partition.topic in topics:
+                state.failure = error
+        self._notifier.notify()
 
 
 def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:

@@ -1,4 +1,4 @@
-"""Finding offsets: by time, and by the epoch of a leader."""
+"""Look up offsets at the leaders: by timestamp (ListOffsets), and the end of a leader epoch."""
 
 from __future__ import annotations
 
@@ -57,34 +57,34 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Where the largest epoch ended that is not above the one asked for; -1 where nothing is known."""
+    """The end offset of the largest leader epoch at or below the one asked for; -1 if unknown."""
 
     leader_epoch: int
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Answers(Generic[T]):
-    """What leaders said, by partition."""
+class LookupResults(Generic[T]):
+    """Answers and errors of leaders, by partition."""
 
     found: dict[TopicPartition, T]
     failed: dict[TopicPartition, ClientError | KafkaError]
 
     def note(self, partition: TopicPartition, code: int, found: T) -> None:
-        """Take note of one answer, or of the error in its place."""
+        """Add the answer of a partition, or its error."""
         if code == ErrorCode.NONE:
             self.found[partition] = found
         else:
             self.failed[partition] = named_error(str(partition), code)
 
     def raise_worst(self) -> None:
-        """Raise what failed, if something did: first what trying again does not help."""
+        """Raise an error, if there is one; those that a retry does not help take precedence."""
         if self.failed:
             raise min(self.failed.values(), key=is_retriable)
 
 
 class Lookups:
-    """Questions to the leaders of partitions, each asked until it is answered or fails for good."""
+    """Requests for offsets to the leaders of partitions: with retries, or once with errors by partition."""
 
     def __init__(self, cluster: Cluster, *, read_committed: bool) -> None:
         self._cluster = cluster
@@ -93,61 +93,63 @@ class Lookups:
     async def by_time(
         self, wanted: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return the first records at or after times in ms, EARLIEST, or LATEST; offset -1: none."""
+        """Return the first record at or after a timestamp in ms, EARLIEST or LATEST; offset -1: none."""
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
         async def ask() -> dict[TopicPartition, OffsetAndTimestamp]:
             missing = {partition: time for partition, time in wanted.items() if partition not in found}
-            answers = await self.once_by_time(missing)
-            found.update(answers.found)
-            answers.raise_worst()
+            results = await self.once_by_time(missing)
+            found.update(results.found)
+            results.raise_worst()
             return found
 
         return await self._cluster.retry("finding offsets", ask, timeout_s=timeout_s)
 
-    async def once_by_time(self, wanted: Mapping[TopicPartition, int]) -> Answers[OffsetAndTimestamp]:
-        """Ask once, as `by_time`; what failed is told by partition."""
+    async def once_by_time(self, wanted: Mapping[TopicPartition, int]) -> LookupResults[OffsetAndTimestamp]:
+        """Send the request of `by_time` once; errors are returned by partition."""
         return await self._at_leaders(wanted, self._by_time_on)
 
     async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Like `by_time`, but for times after the last record the end."""
+        """Return offsets like `by_time`; for timestamps after the last record, the end offset."""
         found = {partition: each.offset for partition, each in (await self.by_time(wanted)).items()}
         late = dict.fromkeys((each for each, offset in found.items() if offset == NOT_FOUND), LATEST)
         if late:
             found |= {partition: each.offset for partition, each in (await self.by_time(late)).items()}
         return found
 
-    async def once_epoch_ends(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> Answers[EpochEnd]:
-        """Ask once where epochs ended, given the leader's epoch and the one in question for each partition.
+    async def once_epoch_ends(
+        self, wanted: Mapping[TopicPartition, tuple[int, int]]
+    ) -> LookupResults[EpochEnd]:
+        """Look up the end of an epoch once, given the current leader epoch and that epoch by partition.
 
-        What failed is told by partition: with UnsupportedByBroker before Kafka 0.11.
+        Errors are returned by partition: UnsupportedByBroker before Kafka 0.11.
         """
         return await self._at_leaders(wanted, self._epoch_ends_on)
 
     async def _at_leaders(
         self,
         wanted: Mapping[TopicPartition, W],
-        on: Callable[[int, Mapping[TopicPartition, W], Answers[T]], Awaitable[None]],
-    ) -> Answers[T]:
-        """Ask all leaders at once: one that does not answer keeps nobody from the answers of others."""
-        answers: Answers[T] = Answers({}, {})
+        on: Callable[[int, Mapping[TopicPartition, W], LookupResults[T]], Awaitable[None]],
+    ) -> LookupResults[T]:
+        """Send to all leaders concurrently: one that does not answer does not fail the others."""
+        results: LookupResults[T] = LookupResults({}, {})
 
         async def ask(leader: int, part: Mapping[TopicPartition, W]) -> None:
             try:
-                await on(leader, part, answers)
+                await on(leader, part, results)
             except (ClientError, KafkaError) as error:
-                answers.failed.update(dict.fromkeys(part, error))
+                results.failed.update(dict.fromkeys(part, error))
 
-        by_leader = await self._by_leader(wanted, answers)
+        by_leader = await self._by_leader(wanted, results)
         async with asyncio.TaskGroup() as tasks:
             for leader, part in by_leader.items():
                 tasks.create_task(ask(leader, part))
-        stale = {partition.topic for partition, error in answers.failed.items() if is_stale(error)}
+        stale = {partition.topic for partition, error in results.failed.items() if is_stale(error)}
         self._cluster.forget(*stale)
-        return answers
+        return results
 
     async def _by_leader(
-        self, wanted: Mapping[TopicPartition, W], answers: Answers[T]
+        self, wanted: Mapping[TopicPartition, W], results: LookupResults[T]
     ) -> dict[int, dict[TopicPartition, W]]:
         unknown = {each.topic for each in wanted if self._cluster.known_leader(each) is None}
         by_leader: dict[int, dict[TopicPartition, W]] = defaultdict(dict)
@@ -155,13 +157,13 @@ class Lookups:
             if unknown:
                 await self._cluster.refresh(sorted(unknown))
         except (ClientError, KafkaError) as error:
-            answers.failed.update({each: error for each in wanted if each.topic in unknown})
+            results.failed.update({each: error for each in wanted if each.topic in unknown})
         for partition, value in wanted.items():
             leader = self._cluster.known_leader(partition)
             if leader is not None:
                 by_leader[leader][partition] = value
             else:
-                answers.failed.setdefault(partition, self._why_leaderless(partition))
+                results.failed.setdefault(partition, self._why_leaderless(partition))
         return by_leader
 
     def _why_leaderless(self, partition: TopicPartition) -> KafkaError:
@@ -171,7 +173,7 @@ class Lookups:
         return LeaderNotAvailable(f"{partition} has no leader")
 
     async def _by_time_on(
-        self, node_id: int, wanted: Mapping[TopicPartition, int], answers: Answers[OffsetAndTimestamp]
+        self, node_id: int, wanted: Mapping[TopicPartition, int], results: LookupResults[OffsetAndTimestamp]
     ) -> None:
         topics = [
             ListOffsetsTopic(
@@ -191,10 +193,10 @@ class Lookups:
         for topic in answer.topics:
             for each in topic.partitions:
                 partition = TopicPartition(topic.name, each.partition_index)
-                answers.note(partition, each.error_code, _found(each))
+                results.note(partition, each.error_code, _found(each))
 
     async def _epoch_ends_on(
-        self, node_id: int, wanted: Mapping[TopicPartition, tuple[int, int]], answers: Answers[EpochEnd]
+        self, node_id: int, wanted: Mapping[TopicPartition, tuple[int, int]], results: LookupResults[EpochEnd]
     ) -> None:
         topics = [
             OffsetForLeaderTopic(
@@ -216,7 +218,7 @@ class Lookups:
         for topic in answer.topics:
             for each in topic.partitions:
                 partition = TopicPartition(topic.topic, each.partition)
-                answers.note(partition, each.error_code, EpochEnd(each.leader_epoch, each.end_offset))
+                results.note(partition, each.error_code, EpochEnd(each.leader_epoch, each.end_offset))
 
 
 def _found(answer: ListOffsetsPartitionResponse) -> OffsetAndTimestamp:

@@ -1,4 +1,8 @@
-"""How much memory is held by what was fetched: a whole answer, as long as a piece of it is left. Pure."""
+"""Count and bound the memory that fetched data keeps alive. Pure.
+
+Fetched data are views into the response they arrived in: the whole response stays in memory as long as one
+of its partitions has records left.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +10,36 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import cast
 
-from ottla.consumer.fetch.positions import Piece
+from ottla.consumer.fetch.positions import FetchedData
 from ottla.protocol.records import Buffer
 
 
-def held_bytes(pieces: Iterable[Piece]) -> int:
-    """Return how many bytes pieces keep alive, with what was decompressed of them ahead."""
-    wholes: dict[int, int] = {}
+def held_bytes(buffered: Iterable[FetchedData]) -> int:
+    """Return how many bytes the buffered data keep alive, batches decompressed ahead included."""
+    responses: dict[int, int] = {}
     extra = 0
-    for piece in pieces:
-        whole = _whole(piece)
-        wholes[id(whole)] = len(whole)
-        extra += piece.cursor.size_in_bytes - len(piece.data)
-    return sum(wholes.values()) + extra
+    for fetched in buffered:
+        response = _response(fetched)
+        responses[id(response)] = len(response)
+        extra += fetched.cursor.size_in_bytes - len(fetched.data)
+    return sum(responses.values()) + extra
 
 
-def copy_leftovers(pieces: Iterable[Piece]) -> None:
-    """Let go of answers of which more than half is needed no more: what is left of them is copied.
+def copy_leftovers(buffered: Iterable[FetchedData]) -> None:
+    """Release responses of which less than half is still needed, by copying what is left of them.
 
-    So at most half of what is fetched is ever copied, and that only where memory is short.
+    At most half of the fetched bytes is ever copied, and only when memory is short.
     """
-    by_answer: dict[int, list[Piece]] = defaultdict(list)
-    for piece in pieces:
-        by_answer[id(_whole(piece))].append(piece)
-    for left in by_answer.values():
-        if 2 * sum(len(piece.data) for piece in left) < len(_whole(left[0])):
-            for piece in left:
-                piece.copy()
+    by_response: dict[int, list[FetchedData]] = defaultdict(list)
+    for fetched in buffered:
+        by_response[id(_response(fetched))].append(fetched)
+    for left in by_response.values():
+        if 2 * sum(len(fetched.data) for fetched in left) < len(_response(left[0])):
+            for fetched in left:
+                fetched.copy()
 
 
-def _whole(piece: Piece) -> Buffer:
-    """Return the memory that a piece lies in."""
-    data = piece.data
+def _response(fetched: FetchedData) -> Buffer:
+    """Return the memory that the data point into."""
+    data = fetched.data
     return cast("Buffer", data.obj) if isinstance(data, memoryview) else data

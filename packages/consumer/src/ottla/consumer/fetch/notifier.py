@@ -1,44 +1,44 @@
-"""Waking those who wait for something to happen."""
+"""Wake tasks that wait for a change of the consumer's state."""
 
 from __future__ import annotations
 
 import asyncio
 
 
-class News:
-    """Wakes all who wait, whatever for; they look for themselves whether it was for them."""
+class Notifier:
+    """Wakes all waiting tasks at once; each of them checks whether its condition holds."""
 
     def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self._waiting)
+    def has_waiters(self) -> bool:
+        """Whether a task waits."""
+        return bool(self._waiters)
 
-    def tell(self) -> None:
-        """Wake everybody."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for each in waiting:
-                if not each.done():
-                    each.set_result(None)
+    def notify(self) -> None:
+        """Wake all waiting tasks."""
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     async def wait(self, until_s: float | None = None) -> bool:
-        """Wait for the next news; return false if the loop's time came before."""
+        """Wait for the next notification; return false if the loop's clock reached `until_s` before it."""
         loop = asyncio.get_running_loop()
-        news = loop.create_future()
-        self._waiting.append(news)
-        timer = None if until_s is None else loop.call_at(until_s, _give_up, news)
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        timer = None if until_s is None else loop.call_at(until_s, _time_out, waiter)
         try:
-            return await news is None
+            return await waiter is None
         finally:
             if timer is not None:
                 timer.cancel()
-            if news in self._waiting:
-                self._waiting.remove(news)
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
 
 
-def _give_up(news: asyncio.Future[bool | None]) -> None:
-    if not news.done():
-        news.set_result(False)
+def _time_out(waiter: asyncio.Future[bool | None]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)

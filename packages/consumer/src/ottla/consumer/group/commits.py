@@ -11,9 +11,9 @@ from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
-from ottla.consumer.group.coordinator_connection import CoordinatorLine
+from ottla.consumer.group.coordinator_connection import CoordinatorConnection
 from ottla.consumer.group.errors import CommitFailed, NoSuchPartitions
-from ottla.consumer.group.fifo import Turn, Turns
+from ottla.consumer.group.fifo import Fifo, Ticket
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.offset_commit import (
@@ -51,7 +51,7 @@ class _Rebalancing(ClientError):
 class Commits:
     """Commits and reads the offsets of one group.
 
-    `speaker` says for which member; it gives None while there should be one and is not, because the group
+    `committer` says for which member; it gives None while there should be one and is not, because the group
     went on without this consumer. `keeps` says whether partitions stay the consumer's while the group
     rebalances: a commit for such waits for the next generation and goes on in its name. Commits are done one
     after the other, in the order of the calls.
@@ -61,7 +61,7 @@ class Commits:
         self,
         cluster: Cluster,
         group_id: str,
-        speaker: Callable[[], GroupMetadata | None],
+        committer: Callable[[], GroupMetadata | None],
         *,
         keeps: Callable[[Iterable[TopicPartition]], bool] = lambda _: False,
         on_commit: Callable[[Offsets], None] | None = None,
@@ -69,13 +69,13 @@ class Commits:
     ) -> None:
         self.group_id = group_id
         self._cluster = cluster
-        # Not the line that members join on: commits shall not wait for others to join.
-        self._line = CoordinatorLine(cluster, group_id)
-        self._speaker = speaker
+        # Not the coordinator that members join on: commits shall not wait for others to join.
+        self._coordinator = CoordinatorConnection(cluster, group_id)
+        self._committer = committer
         self._keeps = keeps
         self._on_commit = on_commit
         self._metrics = metrics or ConsumerMetrics()
-        self._turns = Turns()
+        self._fifo = Fifo()
         self._unawaited: set[asyncio.Task[None]] = set()
 
     async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
@@ -85,17 +85,17 @@ class Commits:
         that are not there, what the broker refuses as its KafkaError, and DeadlineExceeded after
         `default_api_timeout_ms`.
         """
-        await self._commit(self._speaker(), offsets, self._turns.take(), timeout_s)
+        await self._commit(self._committer(), offsets, self._fifo.take(), timeout_s)
 
     def commit_nowait(self, offsets: Offsets, tasks: asyncio.TaskGroup) -> asyncio.Future[None]:
         """Store offsets without waiting for it; the future tells how it went, and may be left alone."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Both are those of this moment, not of the one in which the task gets to run.
-        speaker, turn = self._speaker(), self._turns.take()
+        committer, ticket = self._committer(), self._fifo.take()
 
         async def commit() -> None:
             try:
-                await self._commit(speaker, offsets, turn)
+                await self._commit(committer, offsets, ticket)
             except Exception as error:  # the future's to tell, whatever it is; nobody else waits
                 extra = {"group": self.group_id, "reason": str(error)}
                 log.warning("offsets were not committed", extra=extra)
@@ -106,7 +106,7 @@ class Commits:
 
         def over(task: asyncio.Task[None]) -> None:
             self._unawaited.discard(task)
-            turn.leave()  # a task that is cancelled early never entered it
+            ticket.release()  # a task that is cancelled early never entered it
             done.cancel()
 
         task = tasks.create_task(commit())
@@ -117,21 +117,25 @@ class Commits:
     async def settle(self, timeout_s: float) -> None:
         """Wait until all that was to be committed is, within a bound: no member, no commit."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s), self._turns.take():
+            async with asyncio.timeout(timeout_s), self._fifo.take():
                 return
 
     async def _commit(
-        self, speaker: GroupMetadata | None, offsets: Offsets, turn: Turn, timeout_s: float | None = None
+        self,
+        committer: GroupMetadata | None,
+        offsets: Offsets,
+        ticket: Ticket,
+        timeout_s: float | None = None,
     ) -> None:
         left = dict(offsets)
         try:
-            async with asyncio.timeout(timeout_s), turn:
+            async with asyncio.timeout(timeout_s), ticket:
                 # Offsets of one generation must not be stored in the name of a later one.
                 if not offsets:
                     return
-                if speaker is None:
+                if committer is None:
                     raise CommitFailed(_OUT_OF_GROUP)
-                await self._store(speaker, left)
+                await self._store(committer, left)
         except TimeoutError as error:  # of this bound: others arrive as cancellation
             self._metrics.commit_error_total += 1
             raise DeadlineExceeded(self._what, timeout_s or 0, error) from error
@@ -147,11 +151,11 @@ class Commits:
     def _what(self) -> str:
         return f"committing offsets of group {self.group_id!r}"
 
-    async def _store(self, speaker: GroupMetadata, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    async def _store(self, committer: GroupMetadata, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Store offsets, and take out of `left` what is stored."""
         loop = asyncio.get_running_loop()
         since_s = loop.time()
-        speaking = speaker
+        speaking = committer
 
         async def ask() -> None:
             nonlocal speaking
@@ -164,10 +168,10 @@ class Commits:
         await self._cluster.retry(self._what, ask)
         self._metrics.committed((loop.time() - since_s) * 1_000)
 
-    async def _send(self, speaker: GroupMetadata, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        request = _commit_request(speaker, left)
-        min_version = VERSION_WITH_INSTANCES if speaker.group_instance_id is not None else None
-        answer = await self._line.send(request, OffsetCommitResponse, min_version=min_version)
+    async def _send(self, committer: GroupMetadata, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        request = _commit_request(committer, left)
+        min_version = VERSION_WITH_INSTANCES if committer.group_instance_id is not None else None
+        answer = await self._coordinator.send(request, OffsetCommitResponse, min_version=min_version)
         failed = {
             TopicPartition(topic.name, each.partition_index): each.error_code
             for topic in answer.topics
@@ -178,10 +182,10 @@ class Commits:
             del left[partition]
         self._raise_commit_errors(failed)
 
-    def _successor(self, speaker: GroupMetadata, offsets: Offsets, error: _Rebalancing) -> GroupMetadata:
+    def _successor(self, committer: GroupMetadata, offsets: Offsets, error: _Rebalancing) -> GroupMetadata:
         """Return who speaks in the generation that follows, if the partitions were kept all the time."""
-        now = self._speaker()
-        if now is None or now.member_id != speaker.member_id or not self._keeps(offsets):
+        now = self._committer()
+        if now is None or now.member_id != committer.member_id or not self._keeps(offsets):
             raise CommitFailed(f"{_OUT_OF_GROUP} ({error})") from error
         return now
 
@@ -201,9 +205,11 @@ class Commits:
             return {}
 
         async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
-            can = require_stable and await self._line.version(OffsetFetchRequest) >= VERSION_WITH_STABLE
+            can = (
+                require_stable and await self._coordinator.version(OffsetFetchRequest) >= VERSION_WITH_STABLE
+            )
             request = OffsetFetchRequest(group_id=self.group_id, topics=topics, require_stable=can)
-            answer = await self._line.send(request, OffsetFetchResponse)
+            answer = await self._coordinator.send(request, OffsetFetchResponse)
             self._raise_error(answer.error_code)
             return self._read(answer)
 
@@ -213,7 +219,7 @@ class Commits:
         """Close the connection, and give up what nobody waits for."""
         for task in self._unawaited:
             task.cancel()
-        await self._line.hang_up()
+        await self._coordinator.close()
 
     def _read(self, answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
         found: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -246,7 +252,7 @@ class Commits:
         if code == ErrorCode.NONE:
             return
         if code in _ELSEWHERE:
-            self._line.forget()
+            self._coordinator.forget()
         raise error_for(code, message)
 
 
@@ -306,12 +312,12 @@ _OUT_OF_GROUP = (
 )
 
 
-def _commit_request(speaker: GroupMetadata, offsets: Offsets) -> OffsetCommitRequest:
+def _commit_request(committer: GroupMetadata, offsets: Offsets) -> OffsetCommitRequest:
     return OffsetCommitRequest(
-        group_id=speaker.group_id,
-        generation_id_or_member_epoch=speaker.generation_id,
-        member_id=speaker.member_id,
-        group_instance_id=speaker.group_instance_id,
+        group_id=committer.group_id,
+        generation_id_or_member_epoch=committer.generation_id,
+        member_id=committer.member_id,
+        group_instance_id=committer.group_instance_id,
         topics=[
             OffsetCommitRequestTopic(
                 name=topic,

@@ -18,7 +18,7 @@ from ottla.protocol.schema import Message
 R = TypeVar("R", bound=Message)
 
 
-class CoordinatorLine:
+class CoordinatorConnection:
     """One connection to the group's coordinator, made when it is needed, and anew after it moved or broke."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
@@ -58,7 +58,7 @@ class CoordinatorLine:
         """Look for the coordinator again before the next request."""
         self.cluster.forget_coordinator(self.group_id)
 
-    async def hang_up(self) -> None:
+    async def close(self) -> None:
         """Close the connection; what waits for answers on it fails. The next request makes another."""
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -71,7 +71,7 @@ class CoordinatorLine:
             present = self._connection
             if present is not None and present.is_open and present.address == address:
                 return present
-            await self.hang_up()
+            await self.close()
             connection = Connection(address, self.cluster.config)
             await connection.connect()
             self._connection = connection

@@ -17,7 +17,7 @@ class Phase(Enum):
     JOINING = "joining"
     LOOKING_UP = "looking up"
     SYNCING = "syncing"
-    SHEDDING = "shedding"
+    REVOKING = "revoking"
     ADOPTING = "adopting"
     STABLE = "stable"
     WAITING = "waiting"

@@ -1,4 +1,4 @@
-"""Being in a group: the requests, timers and calls to the application that a `Member` wants done.
+"""Being in a group: the requests, timers and calls to the application that a `MemberStateMachine` wants done.
 
 How a consumer uses it: make it with an `Application`, run `run()` as a task for as long as the consumer is
 open, call `subscribe` and `unsubscribe` as the application does, call `asked()` whenever the application asks
@@ -23,29 +23,29 @@ from ottla.client.retry import Backoff
 from ottla.consumer.assignors import RebalanceProtocol, assignors
 from ottla.consumer.group.commits import AutoCommit
 from ottla.consumer.group.config import GroupConfig
-from ottla.consumer.group.coordinator_connection import CoordinatorLine
+from ottla.consumer.group.coordinator_connection import CoordinatorConnection
 from ottla.consumer.group.errors import Fenced
 from ottla.consumer.group.member_rules import MemberRules, Phase
-from ottla.consumer.group.rebalance import NO_GENERATION, Member
+from ottla.consumer.group.rebalance import NO_GENERATION, MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
     Adopt,
     Adopted,
-    Asked,
-    Beaten,
     Closing,
     Effect,
     Event,
     Fail,
     ForgetCoordinator,
-    GivenUp,
-    GiveUp,
     Heartbeat,
+    HeartbeatAnswered,
     Join,
     Joined,
     Leave,
     LookUp,
     Partitions,
+    Polled,
     Refused,
+    Revoke,
+    Revoked,
     Sync,
     TimePassed,
     TopicsFound,
@@ -85,7 +85,7 @@ class Application(Protocol):
     async def assign(self, partitions: Partitions, added: Partitions) -> None:
         """Have exactly these partitions; those that are added come held, until `release`."""
 
-    def asked_lately(self) -> bool:
+    def was_polled(self) -> bool:
         """Say whether the application asked for records since the last call of this, or waits for some."""
 
     def is_handling(self, partitions: Partitions) -> bool:
@@ -113,10 +113,10 @@ class Membership:
         self._application = application
         self._auto_commit = auto_commit
         self._listener: Any = None
-        self._line = CoordinatorLine(cluster, config.group_id)
-        self._requests = GroupRequests(self._line, config)
+        self._coordinator = CoordinatorConnection(cluster, config.group_id)
+        self._requests = GroupRequests(self._coordinator, config)
         self._watch = TopicWatch(cluster, config)
-        self._member = Member(_rules(config, cluster), 0.0)
+        self._member = MemberStateMachine(_rules(config, cluster), 0.0)
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup | None = None
         self._request: asyncio.Task[None] | None = None
@@ -137,15 +137,15 @@ class Membership:
         """Give everything up and leave the group."""
         self._watch.subscribe(None)
 
-    def asked(self) -> None:
+    def polled(self) -> None:
         """Take note that the application asks. Raises what the group or the listener failed with since."""
         if self._failures:
             # Whoever was fenced stays out, and hears so each time.
             raise self._failures[0] if isinstance(self._failures[0], Fenced) else self._failures.pop(0)
         if self._member.phase is Phase.OUT:
-            self._inbox.put_nowait(Asked())
+            self._inbox.put_nowait(Polled())
 
-    def speaker(self) -> GroupMetadata | None:
+    def committer(self) -> GroupMetadata | None:
         """Return for whom this consumer commits now; None while it is not in the group."""
         member = self._member
         if member.generation == NO_GENERATION:
@@ -156,7 +156,7 @@ class Membership:
     def group_metadata(self) -> GroupMetadata:
         """Return who speaks for the group, for a producer that commits its offsets (KIP-447)."""
         nobody = GroupMetadata(self.config.group_id, group_instance_id=self.config.group_instance_id)
-        return self.speaker() or nobody
+        return self.committer() or nobody
 
     @property
     def is_involved(self) -> bool:
@@ -194,7 +194,7 @@ class Membership:
                         task.cancel()
         finally:
             self._closed.set()
-            await self._line.hang_up()
+            await self._coordinator.close()
 
     async def close(self) -> None:
         """Commit what is finished, give everything up, and leave, unless static; bounded by the config.
@@ -214,8 +214,8 @@ class Membership:
     async def _live(self) -> None:
         while not self._member.is_closed:
             event = await self._next_event()
-            if isinstance(event, TimePassed) and self._application.asked_lately():
-                self._step(Asked())
+            if isinstance(event, TimePassed) and self._application.was_polled():
+                self._step(Polled())
             self._step(event)
 
     async def _next_event(self) -> Event:
@@ -262,8 +262,8 @@ class Membership:
 
     def _do(self, effect: Effect) -> None:
         match effect:
-            case GiveUp():
-                self._start(self._give_up(effect))
+            case Revoke():
+                self._start(self._revoke(effect))
             case Adopt():
                 self._start(self._adopt(effect))
             case Join():
@@ -277,7 +277,7 @@ class Membership:
             case Leave():
                 self._leave(effect)
             case ForgetCoordinator():
-                self._line.forget()
+                self._coordinator.forget()
             case Fail():
                 self._log(logging.ERROR, "cannot be in the group", reason=effect.error)
                 self._fail(effect.error)
@@ -290,7 +290,7 @@ class Membership:
 
     # --- the application
 
-    async def _give_up(self, effect: GiveUp) -> None:
+    async def _revoke(self, effect: Revoke) -> None:
         partitions = effect.partitions
         self._application.hold(partitions)
         if effect.lost:
@@ -305,7 +305,7 @@ class Membership:
             await self._pass_on(self._application.revoke(partitions))
         if self._auto_commit is not None:
             self._auto_commit.forget(partitions)
-        self._inbox.put_nowait(GivenUp())
+        self._inbox.put_nowait(Revoked())
 
     async def _let_finish(self, partitions: Partitions) -> None:
         """Wait a little for records in hand: what is not finished now will be read by two consumers."""
@@ -368,7 +368,7 @@ class Membership:
     async def _beat(self, effect: Heartbeat) -> None:
         code = await self._requests.beat(effect)
         self._metrics.heartbeat_total += code is not None
-        self._inbox.put_nowait(Beaten(effect.member_id, effect.generation, code))
+        self._inbox.put_nowait(HeartbeatAnswered(effect.member_id, effect.generation, code))
 
     def _leave(self, effect: Leave) -> None:
         waiting, self._request = self._request, None
@@ -378,7 +378,7 @@ class Membership:
 
     async def _send_leave(self, effect: Leave, *, hang_up: bool) -> None:
         if hang_up:  # the broker would answer after the join that waits there
-            await self._line.hang_up()
+            await self._coordinator.close()
         self._log(logging.INFO, "leaving the group", reason=effect.reason)
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):

@@ -2,7 +2,7 @@
 
 A member goes through these phases:
 
-    OUT -> PREPARING -> JOINING (-> LOOKING_UP) -> SYNCING (-> SHEDDING) -> ADOPTING -> STABLE
+    OUT -> PREPARING -> JOINING (-> LOOKING_UP) -> SYNCING (-> REVOKING) -> ADOPTING -> STABLE
              ^ ^                                                               |          |
              | +------------------------- REBALANCE_IN_PROGRESS --------------------------+
              +-------------- it had to give up partitions: they are free in the next round
@@ -40,22 +40,22 @@ from ottla.consumer.group.payloads import (
 from ottla.consumer.group.rebalance_events import (
     Adopt,
     Adopted,
-    Asked,
-    Beaten,
     Closing,
     Effect,
     Event,
     Fail,
     ForgetCoordinator,
-    GivenUp,
-    GiveUp,
     Heartbeat,
+    HeartbeatAnswered,
     Join,
     Joined,
     Leave,
     LookUp,
     Partitions,
+    Polled,
     Refused,
+    Revoke,
+    Revoked,
     Subscribed,
     Sync,
     Synced,
@@ -74,7 +74,7 @@ _ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, No
 _LATER = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS, *_ELSEWHERE)
 
 
-class Member:
+class MemberStateMachine:
     """One member: events go into `step`, and what comes out is to be done in that order.
 
     `wake_at_ms` says when it wants `TimePassed`.
@@ -99,8 +99,8 @@ class Member:
         self._must_leave = False
         self._fenced = False
         self._idle = False
-        self._giving_up: Partitions = NOBODY
-        self._asked_ms = now_ms
+        self._revoking: Partitions = NOBODY
+        self._polled_ms = now_ms
         self._joining_since_ms: float | None = None
         self._beat_at_ms = 0.0
         self._beat_out = False
@@ -144,7 +144,7 @@ class Member:
 
     @property
     def _idle_at_ms(self) -> float:
-        return self._asked_ms + self.rules.max_poll_interval_ms
+        return self._polled_ms + self.rules.max_poll_interval_ms
 
     @property
     def _is_staying(self) -> bool:
@@ -160,8 +160,8 @@ class Member:
         match event:
             case Subscribed():
                 self._subscribed(event.topics)
-            case Asked():
-                self._asked()
+            case Polled():
+                self._polled()
             case TimePassed():
                 self._time_passed()
             case Closing():
@@ -171,8 +171,8 @@ class Member:
                 self._topics_seen(event.topics)
             case TopicsFound():
                 self._topics_found(event)
-            case GivenUp():
-                self._given_up()
+            case Revoked():
+                self._revoked()
             case Adopted():
                 self._adopted()
             case Joined():
@@ -181,8 +181,8 @@ class Member:
                 self._synced(event)
             case Refused():
                 self._refused(event)
-            case Beaten():
-                self._beaten(event)
+            case HeartbeatAnswered():
+                self._heartbeat_answered(event)
             case _:
                 assert_never(event)
 
@@ -196,13 +196,13 @@ class Member:
             self._may_leave()
         elif self.phase is Phase.OUT and not (self._closing or self._fenced):
             self._idle = False
-            self._asked_ms = self._now_ms
+            self._polled_ms = self._now_ms
             self._prepare("the consumer starts")
         elif self.phase is Phase.STABLE and topics != self._joined_topics:
             self._prepare("the subscription changed")
 
-    def _asked(self) -> None:
-        self._asked_ms = self._now_ms
+    def _polled(self) -> None:
+        self._polled_ms = self._now_ms
         if self._idle and self.phase is Phase.OUT and self.wanted is not None and not self._closing:
             self._idle = False
             self._prepare("the application asks again")
@@ -232,7 +232,7 @@ class Member:
         Whoever owns something in the middle of a rebalance sees that through: between two generations the
         coordinator takes no commits, and what is finished would be read again.
         """
-        if self.phase in (Phase.PREPARING, Phase.SHEDDING, Phase.ADOPTING, Phase.LEAVING, Phase.OUT):
+        if self.phase in (Phase.PREPARING, Phase.REVOKING, Phase.ADOPTING, Phase.LEAVING, Phase.OUT):
             return
         if self.phase in REBALANCING and self.owned and self.generation != NO_GENERATION:
             self._leave_by_ms = self._now_ms + self.rules.leave_patience_ms
@@ -244,7 +244,7 @@ class Member:
         self._token += 1
         self.phase = Phase.LEAVING
         if self.owned:
-            self._give_up(self.owned)
+            self._revoke(self.owned)
         else:
             self._left()
 
@@ -276,32 +276,32 @@ class Member:
         self.phase = Phase.PREPARING
         self._reason = reason
         self._rejoin = None
-        leaving = self._to_give_up()
+        leaving = self._to_revoke()
         if leaving:
-            self._give_up(leaving)
+            self._revoke(leaving)
         else:
             self._join()
 
-    def _to_give_up(self) -> Partitions:
+    def _to_revoke(self) -> Partitions:
         if self.generation == NO_GENERATION or self._is_eager:
             return self.owned
         wanted = self.wanted or ()
         return frozenset(each for each in self.owned if each.topic not in wanted)
 
-    def _give_up(self, partitions: Partitions) -> None:
-        self._giving_up = partitions
-        self._effects.append(GiveUp(partitions, lost=self.generation == NO_GENERATION))
+    def _revoke(self, partitions: Partitions) -> None:
+        self._revoking = partitions
+        self._effects.append(Revoke(partitions, lost=self.generation == NO_GENERATION))
 
-    def _given_up(self) -> None:
-        self.owned -= self._giving_up
-        self._giving_up = NOBODY
+    def _revoked(self) -> None:
+        self.owned -= self._revoking
+        self._revoking = NOBODY
         match self.phase:
             case Phase.PREPARING:
                 # Meanwhile it may have turned out that the rest is lost, or not wanted any more.
                 self._prepare(self._reason)
-            case Phase.SHEDDING if self._is_staying and self.generation != NO_GENERATION:
+            case Phase.REVOKING if self._is_staying and self.generation != NO_GENERATION:
                 self._adopt()
-            case Phase.SHEDDING:
+            case Phase.REVOKING:
                 self._prepare("the group went on without this member")
             case Phase.LEAVING:
                 self._stop()
@@ -410,17 +410,17 @@ class Member:
         self._assigned = frozenset(each for each in assigned if each.topic in wanted)
         if any(each.topic not in self._joined_topics for each in assigned):
             self._rejoin = "the assignment has topics that we did not subscribe to"
-        self._shed()
+        self._revoke_unassigned()
 
-    def _shed(self) -> None:
+    def _revoke_unassigned(self) -> None:
         """Give up what others get; they get it when everybody has joined again (KIP-429)."""
         gone = self.owned - self._assigned
         if not gone:
             self._adopt()
             return
-        self.phase = Phase.SHEDDING
+        self.phase = Phase.REVOKING
         self._rejoin = "partitions were given up for others"
-        self._give_up(gone)
+        self._revoke(gone)
 
     def _adopt(self) -> None:
         self.phase = Phase.ADOPTING
@@ -444,7 +444,7 @@ class Member:
     def _excuse_joining(self) -> None:
         """What the group took to rebalance is no time in which the application did not ask."""
         if self._joining_since_ms is not None:
-            self._asked_ms += self._now_ms - max(self._joining_since_ms, self._asked_ms)
+            self._polled_ms += self._now_ms - max(self._joining_since_ms, self._polled_ms)
         self._joining_since_ms = None
 
     # --- watching
@@ -455,10 +455,10 @@ class Member:
             return
         if self.phase is Phase.STABLE:
             self._prepare("topics or partitions are new or gone")
-        elif self.phase in (Phase.SHEDDING, Phase.ADOPTING):
+        elif self.phase in (Phase.REVOKING, Phase.ADOPTING):
             self._rejoin = self._rejoin or "topics or partitions are new or gone"
 
-    def _beaten(self, answer: Beaten) -> None:
+    def _heartbeat_answered(self, answer: HeartbeatAnswered) -> None:
         if (answer.member_id, answer.generation) != (self.member_id, self.generation):
             return
         self._beat_out = False
@@ -482,11 +482,11 @@ class Member:
     def _must_rejoin(self, reason: str) -> None:
         if self.phase is Phase.STABLE:
             self._prepare(reason)
-        elif self.phase in (Phase.SHEDDING, Phase.ADOPTING):
+        elif self.phase in (Phase.REVOKING, Phase.ADOPTING):
             self._rejoin = self._rejoin or reason
 
     def _lose(self, code: int) -> None:
-        """Stop being the member one was. What is owned is lost then: see `_to_give_up`."""
+        """Stop being the member one was. What is owned is lost then: see `_to_revoke`."""
         self.generation = NO_GENERATION
         self._beat_out = False
         if code == ErrorCode.UNKNOWN_MEMBER_ID:

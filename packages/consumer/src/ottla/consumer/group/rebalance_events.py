@@ -21,7 +21,7 @@ class Subscribed:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Polled:
     """The application asked for records."""
 
 
@@ -51,8 +51,8 @@ class TopicsFound:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """The application is through with `GiveUp`."""
+class Revoked:
+    """The application is through with `Revoke`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class MemberMetadata:
     """Another member, or this one, as the leader is told of it."""
 
     member_id: str
@@ -78,7 +78,7 @@ class Joined:
     generation: int
     protocol_name: str
     leader_id: str
-    members: tuple[GroupMember, ...] = ()
+    members: tuple[MemberMetadata, ...] = ()
     skip_assignment: bool = False
 
 
@@ -104,7 +104,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Beaten:
+class HeartbeatAnswered:
     """The answer to `Heartbeat`; None where there is none."""
 
     member_id: str
@@ -114,25 +114,25 @@ class Beaten:
 
 Event = (
     Subscribed
-    | Asked
+    | Polled
     | TimePassed
     | Closing
     | TopicsSeen
     | TopicsFound
-    | GivenUp
+    | Revoked
     | Adopted
     | Joined
     | Synced
     | Refused
-    | Beaten
+    | HeartbeatAnswered
 )
 
 # --- effects
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Take partitions from the application, then say `GivenUp`.
+class Revoke:
+    """Take partitions from the application, then say `Revoked`.
 
     Those that are `lost` may be read by others already: nothing can be committed for them.
     """
@@ -206,4 +206,4 @@ class Fail:
     error: Exception
 
 
-Effect = GiveUp | Adopt | Join | LookUp | Sync | Heartbeat | Leave | ForgetCoordinator | Fail
+Effect = Revoke | Adopt | Join | LookUp | Sync | Heartbeat | Leave | ForgetCoordinator | Fail

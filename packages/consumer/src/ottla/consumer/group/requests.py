@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ottla.client.errors import ClientError
 from ottla.consumer.group.config import GroupConfig
-from ottla.consumer.group.coordinator_connection import CoordinatorLine
+from ottla.consumer.group.coordinator_connection import CoordinatorConnection
 from ottla.consumer.group.rebalance_events import (
     Event,
-    GroupMember,
     Heartbeat,
     Join,
     Joined,
     Leave,
+    MemberMetadata,
     Refused,
     Sync,
     Synced,
@@ -34,8 +34,8 @@ SMALLEST_BEAT_TIMEOUT_MS = 1_000
 class GroupRequests:
     """Sends a member's requests. Errors in answers come back as events; those of the way are raised."""
 
-    def __init__(self, line: CoordinatorLine, config: GroupConfig) -> None:
-        self._line = line
+    def __init__(self, coordinator: CoordinatorConnection, config: GroupConfig) -> None:
+        self._coordinator = coordinator
         self._config = config
 
     async def join(self, effect: Join) -> Event:
@@ -51,7 +51,7 @@ class GroupRequests:
             protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in effect.protocols],
             reason=effect.reason,
         )
-        answer = await self._line.send(
+        answer = await self._coordinator.send(
             request,
             JoinGroupResponse,
             timeout_s=self._patience_s,
@@ -66,7 +66,7 @@ class GroupRequests:
             protocol_name=answer.protocol_name or "",
             leader_id=answer.leader,
             members=tuple(
-                GroupMember(each.member_id, each.group_instance_id, bytes(each.metadata))
+                MemberMetadata(each.member_id, each.group_instance_id, bytes(each.metadata))
                 for each in answer.members
             ),
             skip_assignment=answer.skip_assignment,
@@ -86,7 +86,7 @@ class GroupRequests:
                 for member_id, assignment in effect.assignments.items()
             ],
         )
-        answer = await self._line.send(
+        answer = await self._coordinator.send(
             request,
             SyncGroupResponse,
             timeout_s=self._patience_s,
@@ -106,7 +106,7 @@ class GroupRequests:
         )
         timeout_ms = max(self._config.session_timeout_ms / 3, SMALLEST_BEAT_TIMEOUT_MS)
         try:
-            answer = await self._line.send(
+            answer = await self._coordinator.send(
                 request,
                 HeartbeatResponse,
                 timeout_s=timeout_ms / 1_000,
@@ -120,18 +120,18 @@ class GroupRequests:
 
     async def leave(self, effect: Leave) -> None:
         """Leave the group."""
-        several = await self._line.version(LeaveGroupRequest) >= LEAVE_WITH_SEVERAL
+        several = await self._coordinator.version(LeaveGroupRequest) >= LEAVE_WITH_SEVERAL
         identity = MemberIdentity(member_id=effect.member_id, reason=effect.reason)
         request = LeaveGroupRequest(
             group_id=self._config.group_id,
             member_id="" if several else effect.member_id,
             members=[identity] if several else [],
         )
-        await self._line.send(request, LeaveGroupResponse)
+        await self._coordinator.send(request, LeaveGroupResponse)
 
     @property
     def _patience_s(self) -> float:
-        request_ms = self._line.cluster.config.request_timeout_ms
+        request_ms = self._coordinator.cluster.config.request_timeout_ms
         return max(request_ms, self._config.max_poll_interval_ms + JOIN_MARGIN_MS) / 1_000
 
     def _since(self, version: int) -> int | None:

@@ -1,0 +1,146 @@
+"""The fetch pipeline: everything between the assigned partitions and the records that are delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from ottla.client.cluster import Cluster
+from ottla.client.interceptors import Interceptors
+from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.fetch.assigned_partitions import AssignedPartitions
+from ottla.consumer.fetch.decoding import RecordDecoder
+from ottla.consumer.fetch.delivery import RecordDelivery
+from ottla.consumer.fetch.epoch_validation import EpochValidation
+from ottla.consumer.fetch.fetcher import Fetcher
+from ottla.consumer.fetch.leaders import PartitionLeaders
+from ottla.consumer.fetch.lookups import Lookups
+from ottla.consumer.fetch.notifier import Notifier
+from ottla.consumer.fetch.offset_reset import CommittedOffsets, FetchCommitted, OffsetReset
+from ottla.consumer.fetch.position_control import PositionControl
+from ottla.consumer.fetch.position_resolver import PositionResolver
+from ottla.consumer.fetch.positions import Positions
+from ottla.consumer.fetch.raw import RawFetches
+from ottla.consumer.fetch.responses import FetchResponseReader
+from ottla.consumer.metrics import ConsumerMetrics
+from ottla.protocol.messages.metadata import MetadataResponse
+
+
+class Owner(Protocol):
+    """What the pipeline asks of the consumer that owns it."""
+
+    def check_open(self) -> None:
+        """Raise what ended the consumer."""
+
+    def check_group(self) -> None:
+        """Tell the group that records are asked for. Raises what the group or its listener failed with."""
+
+    def topics_wanted(self) -> frozenset[str] | None:
+        """Return the topics whose metadata are needed; None for all."""
+
+    def topics_seen(self, response: MetadataResponse) -> None:
+        """Apply new metadata to the subscription."""
+
+
+class FetchPipeline:
+    """Owns the parts that read the assigned partitions, and starts their three tasks."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        metrics: ConsumerMetrics,
+        interceptors: Interceptors,
+        owner: Owner,
+        fetch_committed: FetchCommitted | None,
+    ) -> None:
+        self.positions = positions = Positions()
+        self.notifier = notifier = Notifier()
+        self.lookups = Lookups(cluster, read_committed=config.reads_committed)
+        self.leaders = PartitionLeaders(
+            cluster,
+            positions,
+            notifier,
+            owner.topics_wanted,
+            owner.topics_seen,
+            may_create=config.allow_auto_create_topics,
+            on_leaders=self.wake,
+        )
+        look_up_leaders = self.leaders.refresh_soon
+        self.resolver = PositionResolver(
+            cluster,
+            positions,
+            notifier,
+            (
+                CommittedOffsets(config, fetch_committed),
+                OffsetReset(config, self.lookups),
+                EpochValidation(config, self.lookups, look_up_leaders),
+            ),
+            on_resolved=self.wake,
+        )
+        decoder = RecordDecoder(config)
+        self.fetcher = _fetcher(
+            cluster, positions, config, notifier, metrics, decoder, look_up_leaders, self.resolver.wake
+        )
+        self.delivery = RecordDelivery(
+            positions,
+            self.fetcher,
+            RawFetches(positions, decoder, self.resolver.wake),
+            notifier,
+            interceptors,
+            float(config.consumer_timeout_ms),
+            check_open=owner.check_open,
+            check_group=owner.check_group,
+        )
+        self.control = PositionControl(
+            positions,
+            self.delivery,
+            notifier,
+            timeout_s=config.client.default_api_timeout_ms / 1_000,
+            read_committed=config.reads_committed,
+            check_open=owner.check_open,
+            on_change=self.wake,
+        )
+        self.assigned = AssignedPartitions(positions, self.delivery, self.wake)
+
+    def start(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """Start fetching; the tasks run until they are cancelled."""
+        return [tasks.create_task(each.run()) for each in (self.leaders, self.resolver, self.fetcher)]
+
+    def wake(self) -> None:
+        """Check what can be fetched and what must be resolved: positions or leaders changed."""
+        self.fetcher.wake()
+        self.resolver.wake()
+
+
+def _fetcher(
+    cluster: Cluster,
+    positions: Positions,
+    config: ConsumerConfig,
+    notifier: Notifier,
+    metrics: ConsumerMetrics,
+    decoder: RecordDecoder,
+    look_up_leaders: Callable[[], None],
+    look_up_offsets: Callable[[], None],
+) -> Fetcher:
+    responses = FetchResponseReader(
+        cluster,
+        positions,
+        config,
+        notifier,
+        metrics,
+        decoder,
+        look_up_leaders=look_up_leaders,
+        look_up_offsets=look_up_offsets,
+    )
+    return Fetcher(
+        cluster,
+        positions,
+        config,
+        notifier,
+        metrics,
+        responses,
+        look_up_leaders=look_up_leaders,
+        look_up_offsets=look_up_offsets,
+    )
