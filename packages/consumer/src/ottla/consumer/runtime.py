@@ -71,7 +71,7 @@ class ConsumerRuntime:
         if self._main is not None:
             raise ConsumerClosed("a consumer starts only once")
         started = asyncio.get_running_loop().create_future()
-        self._main = asyncio.create_task(self._run(started), name="ottla-consumer")
+        self._main = asyncio.get_running_loop().create_task(self._run(started), name="ottla-consumer")
         try:
             await started
         except BaseException:

@@ -22,7 +22,6 @@ from libc.string cimport memcpy
 
 import asyncio
 import logging
-import random
 import weakref
 from collections import deque
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.client.environment import monotonic_s
 from ottla.client.errors import ClientError
 from ottla.producer.errors import BufferFull, ProducerClosed
 from ottla.producer.record import RecordMetadata
@@ -210,12 +210,12 @@ class Handover:
                 self._large_bytes += size
 
     def _wait(self) -> None:
-        deadline_s = time.monotonic() + self._max_block_ms / 1_000 if self._max_block_ms >= 0 else None
+        deadline_s = monotonic_s() + self._max_block_ms / 1_000 if self._max_block_ms >= 0 else None
         self._waiters += 1
         try:
             while self._is_full():
                 self._thread.check()
-                left_s = CHECK_S if deadline_s is None else deadline_s - time.monotonic()
+                left_s = CHECK_S if deadline_s is None else deadline_s - monotonic_s()
                 if left_s <= 0:
                     raise BufferFull(self._large_bytes, self._most_bytes, self._max_block_ms)
                 self._has_room.wait(min(left_s, CHECK_S))

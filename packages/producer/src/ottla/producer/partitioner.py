@@ -7,12 +7,12 @@ as it does.
 
 from __future__ import annotations
 
-import random
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from ottla.client.environment import chance as system_chance
+from ottla.client.environment import monotonic_s
 from ottla.client.serialization import imported
 from ottla.protocol.records import murmur2
 
@@ -72,7 +72,7 @@ class ByFunction:
 class Random:
     """Any partition that is available, whatever the key."""
 
-    def __init__(self, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, chance: Callable[[], float] = system_chance) -> None:
         self._chance = chance
 
     def partition(self, topic: str, key: bytes | None, partitions: int, available: Sequence[int]) -> int:
@@ -114,7 +114,7 @@ class ByHash:
 class RoundRobin:
     """One partition after the other, whatever the key, of those that are available."""
 
-    def __init__(self, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, chance: Callable[[], float] = system_chance) -> None:
         self._chance = chance
         self._turns: dict[str, int] = {}
 
@@ -133,8 +133,8 @@ class RandomForAWhile:
     def __init__(
         self,
         period_s: float = TEN_MINUTES_S,
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
+        clock: Callable[[], float] = monotonic_s,
+        chance: Callable[[], float] = system_chance,
     ) -> None:
         self._period_s = period_s
         self._clock = clock
@@ -158,7 +158,7 @@ class StickyPartitioner:
     With `ignore_keys` keyed records go with the others.
     """
 
-    def __init__(self, chance: Callable[[], float] = random.random, *, ignore_keys: bool = False) -> None:
+    def __init__(self, chance: Callable[[], float] = system_chance, *, ignore_keys: bool = False) -> None:
         self._chance = chance
         self._ignore_keys = ignore_keys
         self._stuck: dict[str, int] = {}

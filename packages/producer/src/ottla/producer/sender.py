@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from ottla.client.cluster import Cluster, is_stale
 from ottla.client.connection import Connection
+from ottla.client.environment import chance
 from ottla.client.errors import ClientError, DeadlineExceeded, UnsupportedByBroker
 from ottla.client.retry import is_retriable
 from ottla.producer.config import ProducerConfig
@@ -501,7 +501,7 @@ class Sender:
         if batch.attempts >= self._config.retries:
             self._give_up(batch, error)
             return
-        delay_ms = self._cluster.backoff.delay_ms(batch.attempts, random.random())
+        delay_ms = self._cluster.backoff.delay_ms(batch.attempts, chance())
         self._gathering.put_back(batch, self.now_ms() + delay_ms)
 
     def _give_up(self, batch: Batch, error: BaseException) -> None:

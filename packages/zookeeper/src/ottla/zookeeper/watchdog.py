@@ -12,9 +12,10 @@ import faulthandler
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
+
+from ottla.zookeeper.environment import monotonic_s
 
 log = logging.getLogger(__name__)
 EXIT_STATUS = 70
@@ -75,9 +76,9 @@ class LoopWatchdog:
         self._handle = self._loop.call_later(self._period_s, self._beat)
 
     def _watch(self) -> None:
-        seen, silent_ms, told, last = 0, 0.0, False, time.monotonic()
+        seen, silent_ms, told, last = 0, 0.0, False, monotonic_s()
         while not self._stop.wait(self._period_s):
-            now = time.monotonic()
+            now = monotonic_s()
             # If this thread did not run either, the process stood still, not the loop.
             elapsed_ms, last = min(now - last, 2 * self._period_s) * 1000, now
             if self._beats != seen:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 
 from ottla.client.cluster import Cluster
+from ottla.client.environment import chance
 from ottla.client.errors import ClientError
 from ottla.client.retry import is_retriable
 from ottla.consumer.errors import named_error
@@ -61,7 +61,7 @@ class PartitionLeaders:
             self._stale.clear()
             if not await self._refresh():
                 # Metadata and brokers may contradict each other for a while: back off.
-                await asyncio.sleep(self._cluster.backoff.delay_ms(attempt, random.random()) / 1_000)
+                await asyncio.sleep(self._cluster.backoff.delay_ms(attempt, chance()) / 1_000)
                 attempt += 1
                 continue
             attempt = 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ottla.client.cluster import Cluster
+from ottla.client.environment import chance
 from ottla.client.errors import ClientError
 from ottla.consumer.fetch.notifier import Notifier
 from ottla.consumer.fetch.positions import PartitionState, Positions, snapshot, unchanged
@@ -62,7 +62,7 @@ class PositionResolver:
                 attempt = 0
                 await worker.wake.wait()
             else:
-                delay_ms = self._cluster.backoff.delay_ms(attempt, random.random())
+                delay_ms = self._cluster.backoff.delay_ms(attempt, chance())
                 attempt += 1
                 await asyncio.sleep(delay_ms / 1_000)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
 from ottla.client.context_task import ContextTask
+from ottla.client.environment import now_ms, unique_suffix
 from ottla.client.settings import chosen
 from ottla.consumer.errors import ConsumerClosed
 from ottla.consumer.zookeeper.brokers import ClusterBrokers
@@ -34,7 +33,7 @@ STOP_S = 15.0
 def new_consumer_id(group: str, name: str | None = None) -> str:
     """Return what a member calls itself: `group_host-milliseconds-random`, or `group_name`."""
     if name is None:
-        name = f"{socket.gethostname()}-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+        name = f"{socket.gethostname()}-{now_ms()}-{unique_suffix()}"
     return f"{group}_{name}"
 
 

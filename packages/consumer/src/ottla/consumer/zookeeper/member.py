@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 
 from ottla.client.config import Address
+from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.consumer.listener import tell
 from ottla.consumer.zookeeper.assignment import ASSIGNMENTS, Ownership, ThreadId
@@ -194,7 +194,7 @@ class Member:
         await self._session.wait_connected()
         number, registry = self._session.session_number, self._registry()
         if self._registered_in != number:
-            await registry.register(replace(self.registration, timestamp_ms=time.time_ns() // 1_000_000))
+            await registry.register(replace(self.registration, timestamp_ms=now_ms()))
             self._registered_in = number
         if not await self._reach_brokers(registry):
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import cast
 from ottla.zookeeper.embedded.journal import Fsync, Journal, encode_snapshot
 from ottla.zookeeper.embedded.service import Client, Limits, Service
 from ottla.zookeeper.embedded.tree import Transaction, Tree
+from ottla.zookeeper.environment import now_ms
 from ottla.zookeeper.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class EmbeddedCoordinator:
         self._failed: asyncio.Future[None] | None = None
         self._stack = AsyncExitStack()
         self._tick_handle: asyncio.TimerHandle | None = None
-        self._flusher: asyncio.Future[None] | None = None
+        self._flusher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> EmbeddedCoordinator:
         self._loop = asyncio.get_running_loop()
@@ -71,7 +71,7 @@ class EmbeddedCoordinator:
             # Not the loop's own threads: a sync would wait there behind whatever else blocks.
             stack.callback(self._disk.shutdown, wait=False)
             tree = self._recover(stack)
-            self.service = Service(tree, self._remember, _wall_ms, self._limits)
+            self.service = Service(tree, self._remember, now_ms, self._limits)
             self._server = await self._listen()
             self.port = self._server.sockets[0].getsockname()[1]
             self._last_tick = self._loop.time()
@@ -187,7 +187,7 @@ class EmbeddedCoordinator:
         if self._journal is None or not self._journal.dirty:
             self._send(self._take_outbox())
             return
-        self._flusher = asyncio.ensure_future(self._flush_durably(self._journal))
+        self._flusher = self._loop.create_task(self._flush_durably(self._journal))
 
     async def _flush_durably(self, journal: Journal) -> None:
         try:
@@ -321,7 +321,3 @@ class _Connection(asyncio.Protocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -6,13 +6,14 @@ has to be durable before the frames that follow it leave.
 
 from __future__ import annotations
 
-import secrets
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ottla.zookeeper.embedded import wire
 from ottla.zookeeper.embedded.tree import Applied, Transaction, Tree
 from ottla.zookeeper.embedded.wire import OpCode, Reader
+from ottla.zookeeper.environment import new_password
 from ottla.zookeeper.errors import Marshalling, RuntimeInconsistency, Unimplemented, ZooKeeperError
 from ottla.zookeeper.session import EventType
 from ottla.zookeeper.watches import WatchKind, WatchTable
@@ -52,7 +53,7 @@ class Service:
     journal: Callable[[Transaction], None]
     now_ms: Callable[[], int]
     limits: Limits = field(default_factory=Limits)
-    new_password: Callable[[], bytes] = lambda: secrets.token_bytes(16)
+    new_password: Callable[[], bytes] = new_password
     outbox: list[tuple[Client, bytes | None]] = field(default_factory=list)
     watches: WatchTable[Client] = field(default_factory=WatchTable)
     _attendance: dict[int, _Attendance] = field(default_factory=dict)
@@ -141,7 +142,7 @@ class Service:
 
     def _reconnect(self, client: Client, session_id: int, password: bytes, last_zxid: int) -> None:
         record = self.tree.sessions.get(session_id)
-        if record is None or not secrets.compare_digest(record.password, password):
+        if record is None or not hmac.compare_digest(record.password, password):
             self._send(client, wire.frame(wire.CONNECT_REPLY.pack(0, 0, 0) + wire.buffer(bytes(16)) + b"\0"))
             self.close(client)
         elif last_zxid > self.tree.zxid:

@@ -87,8 +87,9 @@ class MisbehavingProxy:
             up_reader, up_writer = await asyncio.open_connection(self._host, self._target_port)
             self._writers.add(up_writer)
             try:
-                upward = asyncio.ensure_future(self._pass_requests(reader, up_writer))
-                downward = asyncio.ensure_future(self._pass_replies(up_reader, writer))
+                loop = asyncio.get_running_loop()
+                upward = loop.create_task(self._pass_requests(reader, up_writer))
+                downward = loop.create_task(self._pass_replies(up_reader, writer))
                 await asyncio.wait([upward, downward], return_when=asyncio.FIRST_COMPLETED)
                 upward.cancel()
                 downward.cancel()

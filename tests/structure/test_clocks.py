@@ -1,0 +1,102 @@
+"""Rules about clocks and chance that a linter cannot see; `packages/*/ruff.toml` has those it can."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from structure.sources import Source, package_sources
+
+TIMES: Final = {"now_ms", "now_s", "monotonic_ms"}
+CLOCKS: Final = {"time", "now_ms", "monotonic_ms", "monotonic_s"}
+"""Methods and functions that read a clock: of an event loop, of an environment."""
+SIMULATED: Final = ("protocol", "broker", "zookeeper", "client", "producer", "consumer", "streams")
+
+
+def test_a_function_that_is_given_the_time_reads_no_clock() -> None:
+    both = [
+        f"{source}:{call.lineno} {function.name} is given the time and calls {read}"
+        for source in _sources(SIMULATED)
+        for function in _functions(source)
+        if TIMES & _parameters(function)
+        for call, read in _clock_readings(function)
+    ]
+
+    assert not both, "\n".join(both)
+
+
+def test_generators_of_random_numbers_have_a_seed() -> None:
+    unseeded = [
+        f"{source}:{node.lineno}"
+        for source in _sources(SIMULATED)
+        if "Random" in source.text
+        for names in [_generators(source)]
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and not node.args and ast.unparse(node.func) in names
+    ]
+
+    assert not unseeded, "\n".join(unseeded)
+
+
+@pytest.mark.parametrize("package", SIMULATED)
+def test_native_modules_import_neither_clock_nor_chance(package: str) -> None:
+    taking = [
+        f"{source}: {line}"
+        for source in package_sources()
+        if source.is_native and str(source).startswith(f"packages/{package}/src/")
+        for line in source.lines
+        if line.split()[:2]
+        in [[verb, module] for verb in ("import", "from", "cimport") for module in _BANNED]
+    ]
+
+    assert not taking, "\n".join(taking)
+
+
+_BANNED: Final = ("time", "random", "secrets", "libc.time")
+
+
+def _sources(packages: tuple[str, ...]) -> Iterator[Source]:
+    starts = tuple(f"packages/{package}/src/" for package in packages)
+    for source in package_sources():
+        is_for_tests = source.path.name == "testing.py" or "testing" in source.path.parts
+        if str(source).startswith(starts) and not source.is_native and not is_for_tests:
+            yield source
+
+
+def _functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _generators(source: Source) -> set[str]:
+    """What the module calls the class `random.Random`."""
+    found = {"random.Random"}
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "random":
+            found |= {each.asname or each.name for each in node.names if each.name == "Random"}
+    return found
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    arguments = function.args
+    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+
+
+def _clock_readings(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[ast.Call, str]]:
+    """Calls of a clock, without those of a parameter: `now_ms()` of a given `now_ms` is what was injected."""
+    given = _parameters(function)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and not node.args and _name(node.func) in CLOCKS:
+            if isinstance(node.func, ast.Name) and node.func.id in given:
+                continue
+            yield node, ast.unparse(node.func)
+
+
+def _name(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
