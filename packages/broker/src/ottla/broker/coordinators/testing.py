@@ -1,16 +1,25 @@
-"""Tests of coordinators: the log of an internal topic in memory."""
+"""Tests of coordinators: the log of an internal topic in memory, and a small coordinator on top of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NamedTuple, Self
 
+from ottla.broker.coordinators.hosted import CoordinatorPartition
+from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.coordinators.state import KeyValue
-from ottla.broker.coordinators.store import AppendedBatch, build_batch
-from ottla.protocol.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
+from ottla.broker.coordinators.store import AppendedBatch, CoordinatorStore, build_batch
+from ottla.broker.coordinators.timers import Timers
+from ottla.broker.coordinators.writing import RecordWriter
+from ottla.broker.environment import Clock
+from ottla.broker.metrics import Metrics
+from ottla.broker.tasks import BackgroundTasks
+from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 from ottla.protocol.records import assign_offsets
-from ottla.protocol.topics import GROUP_METADATA_TOPIC
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 
 @dataclass(slots=True)
@@ -97,3 +106,184 @@ class MemoryStore:
             await self.read_gate.wait()
             self._check(partition, leader_epoch)
             yield b"".join(present[start : start + self._chunk])
+
+
+# ---- a second coordinator
+
+LEDGER_TOPIC = "__ledger"
+WRITE_TIMEOUT_MS = 5_000
+FOLLOWS = {None: "Ongoing", "Ongoing": "Prepared", "Prepared": "Complete", "Complete": "Ongoing"}
+
+
+class Transition(NamedTuple):
+    """A record: transaction `key` enters `status`; None makes it unknown."""
+
+    key: str
+    status: str | None
+    deadline_ms: int = 0
+
+
+class TransitionCodec:
+    """The `RecordCodec` of the ledger; it skips keys that begin with `#`."""
+
+    def encode(self, record: Transition) -> KeyValue:
+        value = None if record.status is None else f"{record.status} {record.deadline_ms}".encode()
+        return KeyValue(record.key.encode(), value)
+
+    def decode(self, key: bytes, value: bytes | None) -> Transition | None:
+        if key.startswith(b"#"):
+            return None
+        if value is None:
+            return Transition(key.decode(), None)
+        status, deadline_ms = value.decode().split()
+        return Transition(key.decode(), status, int(deadline_ms))
+
+
+@dataclass
+class Entry:
+    """One transaction: its status, and when an ongoing one is aborted (0: never)."""
+
+    status: str
+    deadline_ms: int
+
+
+@dataclass
+class LedgerState:
+    """The transactions of one partition, and what was replayed into them."""
+
+    number: int
+    entries: dict[str, Entry] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+    ended: list[tuple[int, bool]] = field(default_factory=list)
+    transactional: list[tuple[str, int]] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    is_complete: bool = False
+
+    def replay(self, record: Transition, position: int, producer_id: int | None) -> None:
+        self.positions.append(position)
+        if producer_id is not None:
+            self.transactional.append((record.key, producer_id))
+        elif record.status is None:
+            self.entries.pop(record.key, None)
+        else:
+            self.entries[record.key] = Entry(record.status, record.deadline_ms)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        self.ended.append((producer_id, commit))
+
+    def complete_load(self) -> None:
+        self.is_complete = True
+
+
+class LedgerCoordinator:
+    """A coordinator of transactions by id, with the parts that groups use too.
+
+        unknown -> Ongoing -> Prepared -> Complete -> Ongoing
+
+    A transition that waits for replicas excludes another one of the same id. A transaction that is Ongoing at
+    its deadline is Prepared by the timer.
+    """
+
+    def __init__(self, store: CoordinatorStore, clock: Clock) -> None:
+        codec = TransitionCodec()
+        self.clock = clock
+        self.tasks = BackgroundTasks(Metrics(), clock)
+        self.loads: list[LoadFacts] = []
+        self.unloads: list[int] = []
+        self.runtime: CoordinatorRuntime[LedgerState, Transition] = CoordinatorRuntime(
+            store,
+            codec,
+            new_state=LedgerState,
+            loaded=self._loaded,
+            unloaded=self._unloaded,
+            clock=clock,
+            tasks=self.tasks,
+        )
+        self.writer: RecordWriter[LedgerState, Transition] = RecordWriter(
+            store, codec, clock, self.tasks, WRITE_TIMEOUT_MS
+        )
+        self.timers: Timers[str] = Timers(clock, self._expired)
+
+    async def __aenter__(self) -> Self:
+        await self.tasks.__aenter__()
+        self.runtime.start()
+        self.tasks.lasting(self.timers.run(), "ledger-time")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.runtime.stop()
+        await self.tasks.__aexit__(kind, error, trace)
+
+    # ---- leadership
+
+    def elect(self, *numbers: int, epoch: int = 0) -> None:
+        """Lead these partitions."""
+        self.runtime.leadership_changed([(TopicPartition(LEDGER_TOPIC, one), epoch) for one in numbers], [])
+
+    def resign(self, *numbers: int, epoch: int = 1) -> None:
+        """Give these partitions up."""
+        self.runtime.leadership_changed([], [(TopicPartition(LEDGER_TOPIC, one), epoch) for one in numbers])
+
+    # ---- transactions
+
+    def status(self, key: str) -> str | ErrorCode | None:
+        """The status of a transaction, None when it is unknown, or the error that a client would get."""
+        partition = self.runtime.find(key)
+        if isinstance(partition, ErrorCode):
+            return partition
+        entry = partition.state.entries.get(key)
+        return entry.status if entry else None
+
+    async def advance(self, key: str, deadline_ms: int = 0) -> ErrorCode:
+        """Write the next status of a transaction; return once it is committed, or the error."""
+        partition = self.runtime.find(key)
+        if isinstance(partition, ErrorCode):
+            return partition
+        state = partition.state
+        if key in state.pending:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        entry = state.entries.get(key)
+        status = FOLLOWS[entry.status if entry else None]
+        answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def settled(error: KafkaError | None) -> None:
+            state.pending.discard(key)
+            if error is None:
+                self._set_timer(key, state)
+            if not answer.done():
+                answer.set_result(ErrorCode.NONE if error is None else error.code)
+
+        state.pending.add(key)
+        self.writer.write(partition, [Transition(key, status, deadline_ms)], settled)
+        return await answer
+
+    def forget(self, keys: Sequence[str], partition: CoordinatorPartition[LedgerState]) -> None:
+        """Drop transactions, and write their tombstones."""
+        for key in keys:
+            partition.state.entries.pop(key, None)
+        self.writer.write_tombstones(partition, [Transition(key, None) for key in keys])
+
+    def _set_timer(self, key: str, state: LedgerState) -> None:
+        entry = state.entries[key]
+        ongoing = entry.status == "Ongoing" and entry.deadline_ms
+        self.timers.set(key, entry.deadline_ms if ongoing else None)
+
+    def _expired(self, key: str) -> None:
+        if key.startswith("broken"):
+            raise RuntimeError(key)
+        self.tasks.spawn(self._abort(key), "abort")
+
+    async def _abort(self, key: str) -> None:
+        await self.advance(key)
+
+    def _loaded(self, partition: CoordinatorPartition[LedgerState], facts: LoadFacts) -> None:
+        self.loads.append(facts)
+        for key in partition.state.entries:
+            self._set_timer(key, partition.state)
+
+    def _unloaded(self, partition: CoordinatorPartition[LedgerState]) -> None:
+        self.unloads.append(partition.number)
+        for key in partition.state.entries:
+            self.timers.cancel(key)

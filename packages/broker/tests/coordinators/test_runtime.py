@@ -1,0 +1,418 @@
+"""The shared parts of coordinators, driven by a coordinator that is not the one of groups."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
+from ottla.broker.coordinators.partitions import partition_for
+from ottla.broker.coordinators.store import ReplicatedStore, build_batch
+from ottla.broker.coordinators.testing import (
+    LEDGER_TOPIC,
+    WRITE_TIMEOUT_MS,
+    LedgerCoordinator,
+    MemoryStore,
+    Transition,
+    TransitionCodec,
+)
+from ottla.broker.handlers.testing import DataPlane
+from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, NotEnoughReplicas, NotLeaderOrFollower
+from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker
+
+PARTITIONS = 4
+ALL = tuple(range(PARTITIONS))
+KEY = "orders"
+HOME = partition_for(KEY, PARTITIONS)
+
+Story = Callable[[], Coroutine[Any, Any, None]]
+
+
+def in_virtual_time(story: Story) -> Callable[[], None]:
+    def test() -> None:
+        run_in_virtual_time(asyncio.wait_for(story(), 24 * 3600))
+
+    test.__name__ = story.__name__
+    return test
+
+
+def a_store() -> MemoryStore:
+    return MemoryStore(PARTITIONS, topic=LEDGER_TOPIC)
+
+
+def a_ledger(store: MemoryStore) -> LedgerCoordinator:
+    return LedgerCoordinator(store, LoopClock())
+
+
+def put(store: MemoryStore, *records: Transition, partition: int = HOME) -> None:
+    codec = TransitionCodec()
+    store.append_batch(partition, build_batch([codec.encode(one) for one in records], 0))
+
+
+async def moment() -> None:
+    await asyncio.sleep(0.01)
+
+
+# ---- writing
+
+
+@in_virtual_time
+async def test_a_state_changes_only_once_its_record_is_committed() -> None:
+    store = a_store()
+    async with a_ledger(store) as ledger, asyncio.TaskGroup() as tasks:
+        ledger.elect(*ALL)
+        store.hold = True
+        first = tasks.create_task(ledger.advance(KEY))
+        await moment()
+        assert ledger.status(KEY) is None
+        assert await ledger.advance(KEY) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+        store.release()
+
+        assert await first is ErrorCode.NONE
+        assert ledger.status(KEY) == "Ongoing"
+
+
+@in_virtual_time
+async def test_a_refused_append_is_undone_at_once() -> None:
+    store = a_store()
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        store.fail_with = NotEnoughReplicas()
+        assert await ledger.advance(KEY) is ErrorCode.NOT_ENOUGH_REPLICAS
+
+        store.fail_with = None
+
+        assert await ledger.advance(KEY) is ErrorCode.NONE
+        assert ledger.status(KEY) == "Ongoing"
+
+
+@in_virtual_time
+async def test_a_record_that_replicas_do_not_get_in_time_is_undone() -> None:
+    store = a_store()
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        store.hold = True
+        started_ms = ledger.clock.monotonic_ms()
+
+        assert await ledger.advance(KEY) is ErrorCode.REQUEST_TIMED_OUT
+
+        assert ledger.clock.monotonic_ms() - started_ms == pytest.approx(WRITE_TIMEOUT_MS)
+        assert ledger.status(KEY) is None
+        store.hold = False
+        assert await ledger.advance(KEY) is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_a_write_that_leadership_left_behind_is_undone() -> None:
+    store = a_store()
+    async with a_ledger(store) as ledger, asyncio.TaskGroup() as tasks:
+        ledger.elect(*ALL)
+        store.hold = True
+        waiting = tasks.create_task(ledger.advance(KEY))
+        await moment()
+
+        store.release(NotLeaderOrFollower())
+
+        assert await waiting is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert ledger.status(KEY) is None
+
+
+@in_virtual_time
+async def test_a_write_whose_request_was_cancelled_still_reaches_the_state() -> None:
+    store = a_store()
+    async with a_ledger(store) as ledger, asyncio.TaskGroup() as tasks:
+        ledger.elect(*ALL)
+        store.hold = True
+        request = tasks.create_task(ledger.advance(KEY))
+        await moment()
+        request.cancel()
+        await moment()
+
+        store.release()
+        await moment()
+
+        assert ledger.status(KEY) == "Ongoing"
+
+
+@in_virtual_time
+async def test_writes_that_wait_are_answered_when_the_coordinator_stops() -> None:
+    store = a_store()
+    async with asyncio.TaskGroup() as tasks:
+        async with a_ledger(store) as ledger:
+            ledger.elect(*ALL)
+            store.hold = True
+            waiting = tasks.create_task(ledger.advance(KEY))
+            await moment()
+
+        assert await waiting is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert ledger.status(KEY) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@in_virtual_time
+async def test_tombstones_are_not_waited_for() -> None:
+    store = a_store()
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        await ledger.advance(KEY)
+        partition = ledger.runtime.find(KEY)
+        assert not isinstance(partition, ErrorCode)
+        store.fail_with = NotEnoughReplicas()
+        ledger.forget([KEY], partition)
+        store.fail_with, store.hold = None, True
+        ledger.forget([KEY], partition)
+
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        await moment()
+        assert ledger.status(KEY) is None
+
+
+# ---- loading
+
+
+@in_virtual_time
+async def test_a_loaded_state_equals_the_one_that_wrote_the_log() -> None:
+    store, chance = a_store(), random.Random(4)
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        for _ in range(400):
+            await ledger.advance(f"key-{chance.randrange(30)}", deadline_ms=0)
+        written = {one.number: one.state.entries for one in ledger.runtime.partitions}
+
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        await moment()
+        assert {one.number: one.state.entries for one in ledger.runtime.partitions} == written
+        assert all(one.state.is_complete for one in ledger.runtime.partitions)
+        assert sum(facts.records for facts in ledger.loads) == 400
+
+
+@in_virtual_time
+async def test_nothing_is_answered_before_the_state_is_complete() -> None:
+    store = a_store()
+    put(store, Transition(KEY, "Ongoing"))
+    store.read_gate.clear()
+    async with a_ledger(store) as ledger:
+        assert ledger.status(KEY) is ErrorCode.NOT_COORDINATOR
+        ledger.elect(*ALL)
+        await moment()
+        assert ledger.status(KEY) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert ledger.runtime.partitions.is_loading
+
+        store.read_gate.set()
+        await moment()
+
+        assert ledger.status(KEY) == "Ongoing"
+
+
+@in_virtual_time
+async def test_what_was_elected_before_the_start_is_loaded_at_the_start() -> None:
+    store = a_store()
+    put(store, Transition(KEY, "Prepared"))
+    ledger = a_ledger(store)
+    ledger.elect(*ALL)
+    assert ledger.status(KEY) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    async with ledger:
+        await moment()
+
+        assert ledger.status(KEY) == "Prepared"
+
+
+@in_virtual_time
+async def test_a_record_that_cannot_be_decoded_costs_no_other_record() -> None:
+    store = a_store()
+    put(store, Transition("a", "Ongoing"), Transition("b", "not a status at all"), Transition("#", "x"))
+    put(store, Transition("c", "Ongoing"))
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        await moment()
+
+        state = next(one.state for one in ledger.runtime.partitions if one.number == HOME)
+        assert list(state.entries) == ["a", "c"]
+
+
+@in_virtual_time
+async def test_transactional_records_and_their_markers_reach_the_state() -> None:
+    store = a_store()
+    builder = BatchBuilder(1 << 20)
+    builder.append(*TransitionCodec().encode(Transition("a", "Ongoing")), 0)
+    put(store, Transition("before", "Ongoing"))
+    store.append_batch(
+        HOME, builder.build(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    marker = end_transaction_marker(
+        ControlType.COMMIT, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
+    )
+    store.append_batch(HOME, marker)
+    async with a_ledger(store) as ledger:
+        ledger.elect(HOME)
+        await moment()
+
+        (partition,) = ledger.runtime.partitions
+        assert partition.state.transactional == [("a", 7)]
+        assert partition.state.ended == [(7, True)]
+        assert partition.state.positions == [0, 1]
+
+
+# ---- leadership that moves
+
+
+@in_virtual_time
+async def test_leadership_that_comes_back_during_a_load_is_loaded_afresh() -> None:
+    store = a_store()
+    put(store, Transition(KEY, "Ongoing"))
+    store.read_gate.clear()
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL, epoch=1)
+        await moment()
+        ledger.resign(HOME, epoch=2)
+        put(store, Transition(KEY, "Prepared"))  # by the leader of epoch 2
+        store.leader_epochs[HOME] = 3
+        ledger.elect(HOME, epoch=3)
+        await moment()
+
+        store.read_gate.set()
+        await moment()
+
+        assert ledger.status(KEY) == "Prepared"
+        assert len(ledger.loads) == 1, "the load of epoch 1 made no state"
+
+
+@in_virtual_time
+async def test_many_changes_of_leadership_leave_one_state_that_is_what_the_log_holds() -> None:
+    store, chance = a_store(), random.Random(11)
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        for epoch in range(1, 120):
+            await ledger.advance(f"key-{chance.randrange(20)}")
+            number = chance.randrange(PARTITIONS)
+            store.leader_epochs[number] = epoch
+            if chance.random() < 0.5:
+                ledger.resign(number, epoch=epoch)
+                await asyncio.sleep(chance.choice([0, 0, 0.01]))
+            ledger.elect(number, epoch=epoch)
+            await asyncio.sleep(chance.choice([0, 0, 0.01]))
+        await asyncio.sleep(5)
+        present = {one.number: one.state.entries for one in ledger.runtime.partitions}
+
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL, epoch=200)
+        await moment()
+        assert present == {one.number: one.state.entries for one in ledger.runtime.partitions}
+
+
+@in_virtual_time
+async def test_a_newer_epoch_of_the_same_leadership_keeps_the_state() -> None:
+    store = a_store()
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        await ledger.advance(KEY)
+        before = ledger.runtime.find(KEY)
+
+        store.leader_epochs[HOME] = 4
+        ledger.elect(HOME, epoch=4)
+
+        assert ledger.runtime.find(KEY) is before
+        assert await ledger.advance(KEY) is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_a_write_in_an_older_epoch_is_fenced_and_undone() -> None:
+    store = a_store()
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        store.leader_epochs[HOME] = 1
+
+        assert await ledger.advance(KEY) is ErrorCode.FENCED_LEADER_EPOCH
+
+        assert ledger.status(KEY) is None
+        assert store.batches[HOME] == []
+
+
+@in_virtual_time
+async def test_an_older_resignation_does_not_end_a_newer_leadership() -> None:
+    store = a_store()
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL, epoch=5)
+
+        ledger.resign(HOME, epoch=4)
+
+        assert ledger.status(KEY) is None
+        assert ledger.unloads == []
+        ledger.resign(HOME, epoch=6)
+        assert ledger.status(KEY) is ErrorCode.NOT_COORDINATOR
+        assert ledger.unloads == [HOME]
+
+
+# ---- timers
+
+
+@in_virtual_time
+async def test_each_key_fires_at_its_own_deadline() -> None:
+    async with a_ledger(a_store()) as ledger:
+        ledger.elect(*ALL)
+        await ledger.advance("late", deadline_ms=20_000)
+        await ledger.advance("soon", deadline_ms=10_000)
+        await asyncio.sleep(9.9)
+        assert ledger.status("soon") == "Ongoing"
+
+        await asyncio.sleep(0.2)
+
+        assert (ledger.status("soon"), ledger.status("late")) == ("Prepared", "Ongoing")
+        await asyncio.sleep(10)
+        assert ledger.status("late") == "Prepared"
+
+
+@in_virtual_time
+async def test_a_key_that_fails_does_not_stop_the_timers_of_the_others() -> None:
+    async with a_ledger(a_store()) as ledger:
+        ledger.elect(*ALL)
+        await ledger.advance("broken", deadline_ms=5_000)
+        await ledger.advance("sound", deadline_ms=5_000)
+
+        await asyncio.sleep(5.1)
+
+        assert ledger.status("sound") == "Prepared"
+
+
+@in_virtual_time
+async def test_timers_are_set_again_from_a_loaded_state() -> None:
+    store = a_store()
+    put(store, Transition(KEY, "Ongoing", deadline_ms=30_000))
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        await asyncio.sleep(29)
+        assert ledger.status(KEY) == "Ongoing"
+
+        await asyncio.sleep(2)
+
+        assert ledger.status(KEY) == "Prepared"
+
+
+# ---- on real replicas
+
+
+async def test_replicas_refuse_a_coordinator_of_an_older_epoch(tmp_path: Path) -> None:
+    plane = DataPlane(tmp_path)
+    await plane.lead(LEDGER_TOPIC, 0, leader_epoch=3)
+    store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 1)
+    record = TransitionCodec().encode(Transition(KEY, "Ongoing"))
+    assert store.is_blank(0)
+
+    appended = store.append(0, [record], 0, leader_epoch=3)
+
+    assert (appended.position, appended.committed) == (0, None)
+    assert not store.is_blank(0)
+    with pytest.raises(FencedLeaderEpoch):
+        store.append(0, [record], 0, leader_epoch=2)
+    with pytest.raises(FencedLeaderEpoch):
+        await anext(store.read(0, 2))
+    assert len([chunk async for chunk in store.read(0, 3)]) == 1
+    plane.logs.close()
