@@ -9,13 +9,13 @@ import pytest
 
 from ottla.client.testing import ScriptedBroker
 from ottla.producer import Producer
-from ottla.producer.sending import Acknowledgement, Batch, Gathering, Sending
+from ottla.producer.accumulator import Accumulator, Acknowledgement, Appender, Batch
 from ottla.protocol.errors import ErrorCode
 from peers.accepting_broker import serving
 
 
-def gathering() -> Gathering:
-    return Gathering(
+def accumulator() -> Accumulator:
+    return Accumulator(
         batch_size=10_000,
         linger_ms=0,
         buffer_memory=100_000,
@@ -24,7 +24,7 @@ def gathering() -> Gathering:
     )
 
 
-def halved(where: Gathering, batch: Batch) -> list[Batch]:
+def halved(where: Accumulator, batch: Batch) -> list[Batch]:
     batch.pack(0, None)
     batch.number(0, 1, 0, 0)
     parts = where.halves(batch, 0, None)
@@ -32,18 +32,18 @@ def halved(where: Gathering, batch: Batch) -> list[Batch]:
     return parts
 
 
-def sent(where: Gathering, count: int) -> tuple[Batch, list[Acknowledgement]]:
-    route = where.route("t", 1, [0])
-    sending = Sending(where)
-    records = [sending._put(route, None, b"%d" % number, 0, None, None) for number in range(count)]
-    [batch] = where.everything()
-    where.take(batch)
+def sent(where: Accumulator, count: int) -> tuple[Batch, list[Acknowledgement]]:
+    info = where.update_topic("t", 1, [0])
+    appender = Appender(where)
+    records = [appender.append(info, None, b"%d" % number, 0, None, None) for number in range(count)]
+    [batch] = where.incomplete_batches()
+    where.drain(batch)
     return batch, records
 
 
 @pytest.mark.parametrize("waits", ["before", "after"])
 async def test_records_of_a_batch_that_was_split_twice_are_waited_for(waits: str) -> None:
-    where = gathering()
+    where = accumulator()
     whole, records = sent(where, 4)
     early = [asyncio.ensure_future(one) for one in records] if waits == "before" else []
     await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def test_records_of_a_batch_that_was_split_twice_are_waited_for(waits: str
 
 
 async def test_one_that_gives_up_waiting_takes_nothing_from_the_others() -> None:
-    where = gathering()
+    where = accumulator()
     whole, [record] = sent(where, 1)
     impatient, patient = asyncio.ensure_future(record), asyncio.ensure_future(record)
     await asyncio.sleep(0)
@@ -75,7 +75,7 @@ async def test_one_that_gives_up_waiting_takes_nothing_from_the_others() -> None
 
 
 async def test_a_batch_that_was_given_up_is_not_packed_any_more() -> None:
-    where = gathering()
+    where = accumulator()
     whole, [record] = sent(where, 1)
 
     whole.fail(ConnectionError("gone"))
@@ -93,12 +93,12 @@ async def test_without_the_memory_to_split_a_batch_others_are_sent(monkeypatch: 
 
             class Small:
                 def __getattr__(self, name: str) -> Any:
-                    return getattr(producer.gathering, name)
+                    return getattr(producer._accumulator, name)
 
                 def halves(self, *_: Any) -> Any:
                     raise MemoryError
 
-            monkeypatch.setattr(producer._sender, "_gathering", Small())
+            monkeypatch.setattr(producer._sender._outcomes, "_accumulator", Small())
             with pytest.raises(MemoryError):
                 await (await producer.send_many("t", [b"a", b"b"]))
             await producer.send_and_wait("t", b"last")

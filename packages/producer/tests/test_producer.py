@@ -222,7 +222,7 @@ async def test_the_buffer_bounds_what_waits() -> None:
         async with Producer(broker.bootstrap_servers, config) as producer:
             for number in range(100):
                 await producer.send("t", b"x" * 200)
-                assert producer.gathering.size_bytes <= 2_000 + 300, number
+                assert producer._accumulator.size_bytes <= 2_000 + 300, number
 
     assert sum(read_header(batch).record_count for batch in batches(broker)) == 100
 

@@ -126,7 +126,7 @@ async def test_a_broker_that_does_not_answer_does_not_prolong_the_delivery_timeo
         with pytest.raises(DeliveryTimeout):
             await waiting
         assert producer.metrics.in_flight() == 1
-        assert producer.gathering.size_bytes == 0
+        assert producer._accumulator.size_bytes == 0
         broker.drop_connections()
         await producer.stop()
 
@@ -173,7 +173,7 @@ async def test_a_batch_that_was_too_large_is_taken_apart_on_a_thread_and_keeps_i
     async with serving(ScriptedBroker(), lambda: errors.pop()) as broker:
         async with Producer(broker.bootstrap_servers, compression_type="gzip", linger_ms=0) as producer:
             await producer.send_and_wait("t", b"first")
-            halves = producer.gathering.halves
+            halves = producer._accumulator.halves
 
             def noting(*what: Any) -> Any:
                 threads.append(threading.current_thread())
@@ -181,11 +181,11 @@ async def test_a_batch_that_was_too_large_is_taken_apart_on_a_thread_and_keeps_i
 
             class Noting:
                 def __getattr__(self, name: str) -> Any:
-                    return noting if name == "halves" else getattr(producer.gathering, name)
+                    return noting if name == "halves" else getattr(producer._accumulator, name)
 
-            monkeypatch.setattr(producer._sender, "_gathering", Noting())
+            monkeypatch.setattr(producer._sender._outcomes, "_accumulator", Noting())
             sent = await producer.send_many("t", [b"%d" % n for n in range(10)])
-            producer.gathering.close_open_batches()
+            producer._accumulator.close_open_batches()
             await sent
             await producer.send_and_wait("t", b"last")
 
@@ -202,25 +202,25 @@ async def test_each_look_goes_over_the_partitions_once() -> None:
     async with serving(ScriptedBroker()) as broker:
         async with Producer(broker.bootstrap_servers, linger_ms=0) as producer:
             await producer.send_and_wait("t", b"x")
-            sender, ready = producer._sender, producer.gathering.ready
+            sender, ready = producer._sender, producer._accumulator.ready
 
             class Counting:
                 def __getattr__(self, name: str) -> Any:
-                    return getattr(producer.gathering, name)
+                    return getattr(producer._accumulator, name)
 
                 def ready(self, *when: Any) -> Any:
                     looks.append(1)
                     return ready(*when)
 
-            producer._sending.cancel()
-            await asyncio.wait([producer._sending])
-            sender._gathering = Counting()  # type: ignore[assignment]
+            producer._sender_task.cancel()
+            await asyncio.wait([producer._sender_task])
+            sender._accumulator = Counting()  # type: ignore[assignment]
             producer.send_nowait("t", b"y")
             due, _ = await sender._next_due()
-            sender._gathering = producer.gathering
+            sender._accumulator = producer._accumulator
             assert (len(due), len(looks)) == (1, 1)
             assert producer._tasks is not None
-            producer._sending = producer._tasks.create_task(sender.run(producer._tasks))
+            producer._sender_task = producer._tasks.create_task(sender.run(producer._tasks))
 
 
 def test_a_producer_may_be_started_again_on_another_event_loop() -> None:

@@ -28,8 +28,9 @@ from ottla.producer import (
     RecordTooLarge,
     SyncProducer,
 )
-from ottla.producer.handover import RUN, Handover, SyncAcknowledgement
-from ottla.producer.sending import Gathering, Route, Sending
+from ottla.producer.accumulator import Accumulator, Appender, TopicInfo
+from ottla.producer.sync_acknowledgement import SyncAcknowledgement
+from ottla.producer.thread_queue import RUN, ThreadQueue
 from ottla.protocol.errors import ErrorCode, InvalidTopicException
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.records import decode_records
@@ -121,19 +122,19 @@ async def test_values_are_those_at_the_time_of_the_call() -> None:
 
 
 def test_a_partition_that_was_served_is_last_in_the_next_look() -> None:
-    gathering = Gathering(
+    accumulator = Accumulator(
         batch_size=100, linger_ms=0, buffer_memory=10_000, max_record_size=1_000, monotonic_ms=lambda: 0.0
     )
-    route = gathering.route("t", 3, [0, 1, 2])
-    sending = Sending(gathering)
+    info = accumulator.update_topic("t", 3, [0, 1, 2])
+    appender = Appender(accumulator)
     for partition in (0, 1, 2, 0, 1, 2):
-        sending._put(route, b"k", bytes(90), partition, None, None)
+        appender.append(info, b"k", bytes(90), partition, None, None)
 
-    due, _ = gathering.ready(0.0, 5)
+    due, _ = accumulator.ready(0.0, 5)
     first = due[0]
-    gathering.take(first)
+    accumulator.drain(first)
 
-    assert [batch.partition.partition for batch in gathering.ready(0.0, 5)[0]] == [1, 2, 0]
+    assert [batch.partition.partition for batch in accumulator.ready(0.0, 5)[0]] == [1, 2, 0]
 
 
 async def test_headers_of_an_iterator_arrive() -> None:
@@ -235,11 +236,11 @@ class Nowhere:
 @pytest.mark.parametrize("large", [{"key": bytes(2_000)}, {"value": bytearray(2_000)}], ids=["key", "value"])
 def test_whatever_is_large_counts_while_it_waits_to_be_handed_over(large: dict[str, Any]) -> None:
     thread: Any = Nowhere()
-    handover = Handover(thread, most_bytes=1_000, max_block_ms=1)
+    thread_queue = ThreadQueue(thread, most_bytes=1_000, max_block_ms=1)
     whole = {"value": None, "key": None, "partition": None, "timestamp_ms": None, "headers": None} | large
-    handover.put(SyncAcknowledgement(thread, "t", **whole))
+    thread_queue.put(SyncAcknowledgement(thread, "t", **whole))
     with pytest.raises(BufferFull):
-        handover.put(SyncAcknowledgement(thread, "t", **whole))
+        thread_queue.put(SyncAcknowledgement(thread, "t", **whole))
 
 
 async def test_a_callback_that_raises_keeps_no_later_record_from_being_handed_over(
@@ -273,7 +274,7 @@ async def test_a_callback_that_raises_keeps_no_later_record_from_being_handed_ov
 
 NO_MEMORY = """
     import resource
-    from ottla.producer.sending import BatchBuilder, Gathering, Sending
+    from ottla.producer.accumulator import BatchBuilder, Accumulator, Appender
 
     LARGE = bytes(400_000_000)
 
@@ -296,18 +297,18 @@ NO_MEMORY = """
     builder.append(value=b"second")
     assert builder.record_count() == 2
 
-    gathering = Gathering(
+    accumulator = Accumulator(
         batch_size=1_000_000_000, linger_ms=0, buffer_memory=2_000_000_000, max_record_size=1_000_000_000,
         monotonic_ms=lambda: 0.0,
     )
-    route, sending = gathering.route("t", 2, [0, 1]), Sending(gathering)
-    sending._put(route, None, b"first", 0, None, None)
+    info, appender = accumulator.update_topic("t", 2, [0, 1]), Appender(accumulator)
+    appender.append(info, None, b"first", 0, None, None)
     for partition in (0, 1):
-        without_memory(lambda: sending._put(route, None, LARGE, partition, None, None))
-    assert [batch.partition.partition for batch in gathering.everything()] == [0]
-    sending._put(route, None, b"second", 0, None, None)
-    (batch,) = gathering.everything()
-    gathering.take(batch)
+        without_memory(lambda: appender.append(info, None, LARGE, partition, None, None))
+    assert [batch.partition.partition for batch in accumulator.incomplete_batches()] == [0]
+    appender.append(info, None, b"second", 0, None, None)
+    (batch,) = accumulator.incomplete_batches()
+    accumulator.drain(batch)
     batch.pack(0, None)
     assert b"first" in batch.data and b"second" in batch.data and batch.record_count == 2
 """
@@ -354,42 +355,42 @@ async def test_an_interceptor_that_returns_no_record_is_logged_and_the_record_se
 
 def test_a_topic_is_forgotten_once_nothing_was_sent_to_it_for_long_enough() -> None:
     now = [0.0]
-    gathering = Gathering(
+    accumulator = Accumulator(
         batch_size=100, linger_ms=0, buffer_memory=9_999, max_record_size=1_000, monotonic_ms=lambda: now[0]
     )
-    sending = Sending(gathering)
-    routes = {topic: gathering.route(topic, 1, [0]) for topic in ("idle", "used", "waiting")}
+    appender = Appender(accumulator)
+    topics = {topic: accumulator.update_topic(topic, 1, [0]) for topic in ("idle", "used", "waiting")}
 
     def send(topic: str) -> None:
-        sending._put(routes[topic], None, b"x", 0, None, None)
+        appender.append(topics[topic], None, b"x", 0, None, None)
 
     send("waiting")
     now[0] = 6.0
     send("used")
-    (used,) = (batch for batch in gathering.everything() if batch.partition.topic == "used")
-    gathering.finish(used)
+    (used,) = (batch for batch in accumulator.incomplete_batches() if batch.partition.topic == "used")
+    accumulator.finish(used)
 
-    assert sending._forget_idle(0.0 - 1) == []
-    assert sending._forget_idle(5.0) == ["idle"]
-    assert sending._forget_idle(7.0) == ["used"]
-    assert list(gathering.routes) == ["waiting"]
+    assert appender.forget_idle(0.0 - 1) == []
+    assert appender.forget_idle(5.0) == ["idle"]
+    assert appender.forget_idle(7.0) == ["used"]
+    assert list(accumulator.topics) == ["waiting"]
 
 
 def test_who_holds_the_route_of_a_forgotten_topic_holds_the_one_that_others_get() -> None:
-    gathering = Gathering(
+    accumulator = Accumulator(
         batch_size=100, linger_ms=0, buffer_memory=9_999, max_record_size=1_000, monotonic_ms=lambda: 0.0
     )
-    held: Route | None = gathering.route("t", 1, [0])
-    gathering.forget_idle(1.0)
+    held: TopicInfo | None = accumulator.update_topic("t", 1, [0])
+    accumulator.forget_idle(1.0)
 
-    again = gathering.route("t", 2, [0, 1])
+    again = accumulator.update_topic("t", 2, [0, 1])
 
     assert again is held
-    assert (list(gathering.routes), again.count) == (["t"], 2)
+    assert (list(accumulator.topics), again.count) == (["t"], 2)
     del again
     held = None
-    gathering.forget_idle(1.0)
-    assert gathering.route("t", 1, [0]).count == 1
+    accumulator.forget_idle(1.0)
+    assert accumulator.update_topic("t", 1, [0]).count == 1
 
 
 async def test_topics_that_are_not_used_any_more_are_not_asked_after() -> None:
@@ -403,7 +404,7 @@ async def test_topics_that_are_not_used_any_more_are_not_asked_after() -> None:
         async with Producer(broker.bootstrap_servers, config) as producer:
             await producer.send_and_wait("t", b"x")
             async with asyncio.timeout(10):
-                while "t" in producer.gathering.routes:  # noqa: ASYNC110
+                while "t" in producer._accumulator.topics:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             asked = len(broker.seen(MetadataRequest))
             await asyncio.sleep(0.2)

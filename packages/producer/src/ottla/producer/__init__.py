@@ -2,6 +2,7 @@
 
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.serialization import SerializationFailed
+from ottla.producer.accumulator import Acknowledgement, Acknowledgements, BatchBuilder
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed, RecordTooLarge
 from ottla.producer.interceptors import ProducerInterceptor
@@ -10,7 +11,6 @@ from ottla.producer.partitioner import Partitioner
 from ottla.producer.prepared import PreparedTransaction, end_prepared
 from ottla.producer.producer import Producer
 from ottla.producer.record import ProducerRecord, RecordMetadata
-from ottla.producer.sending import Acknowledgement, Acknowledgements, BatchBuilder
 from ottla.producer.sync import SyncProducer
 from ottla.producer.transaction_state import ProducerLost, TransactionError, TransactionFailed
 from ottla.protocol.topics import TopicPartition

@@ -1,4 +1,4 @@
-# Rows of Arrow columns into batches. Columns come through the C data interface; nothing links Arrow.
+# Rows of Arrow columns. Columns are imported through the C data interface; nothing links Arrow.
 
 cdef extern from "arrow_c.h":
     cdef struct ArrowSchema:
@@ -88,7 +88,7 @@ cdef inline int64_t number_at(Numbers* column, int64_t row) noexcept nogil:
 
 @cython.final
 cdef class Rows:
-    """One batch of columns: what is in which row is read where it lies."""
+    """One batch of Arrow columns; values are read in place."""
 
     cdef ArrowArray _array
     cdef ArrowSchema _schema
@@ -110,7 +110,7 @@ cdef class Rows:
             self._schema.release(&self._schema)
 
     cdef int _find(self, dict names) except -1:
-        """Look the columns up by the names they have here."""
+        """Find the columns by their names."""
         cdef list there = [self._schema.children[i].name.decode() for i in range(self._schema.n_children)]
         self.count = self._array.length
         self._packed = bytearray(256)
@@ -161,7 +161,7 @@ cdef class Rows:
         return 0
 
     cdef Py_ssize_t _headers_of(self, int64_t row) except -1:
-        """Pack the headers of a row as they stand in a record; return how many bytes they take, 0 for none."""
+        """Encode the headers of a row; return their size in bytes, 0 for none."""
         cdef int64_t at = row + self._headers_offset, first, last, i, key_size = 0, value_size = 0
         cdef const unsigned char* key
         cdef const unsigned char* value
@@ -256,7 +256,7 @@ cdef Rows _rows_of_array(data, dict names):
     schema_capsule, array_capsule = data.__arrow_c_array__()
     schema = <ArrowSchema*>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
     array = <ArrowArray*>PyCapsule_GetPointer(array_capsule, "arrow_array")
-    # Moving the structs out: what is marked as released here belongs to us.
+    # Move the structs out: a struct that is marked as released here is ours to release.
     rows._schema, rows._array = schema[0], array[0]
     schema.release, array.release = NULL, NULL
     rows._has_schema = rows._has_array = True
@@ -286,55 +286,3 @@ def _rows_of_stream(capsule, dict names):
 cdef str _stream_error(ArrowArrayStream* stream):
     cdef const char* text = stream.get_last_error(stream)
     return "the Arrow stream failed" if text == NULL else text.decode("utf-8", "replace")
-
-
-cdef class RowSending(Sending):
-    """The calls of a producer, with that for columns."""
-
-    def _put_rows(self, Route route, Rows rows, int64_t start, int64_t most, Acknowledgements out, choose=None):
-        """Queue rows from `start` on until the buffer is full; return the number of the first one left.
-
-        `choose(key)` is asked for the partition of rows that name none.
-        """
-        cdef Gathering gathering = self.gathering
-        cdef int64_t row, stop = min(rows.count, start + most), key_size = -1, value_size = -1
-        cdef int64_t now = gathering._now(), stamp = now
-        cdef const unsigned char* key = NULL
-        cdef const unsigned char* value
-        cdef const unsigned char* headers
-        cdef Py_ssize_t headers_size, size
-        cdef int32_t index = 0
-        cdef Queue queue
-        cdef Batch batch
-        for row in range(start, stop):
-            if gathering.size_bytes >= gathering.buffer_memory:
-                return row
-            value = bytes_at(&rows._values, row, &value_size)
-            if rows._has_keys:
-                key = bytes_at(&rows._keys, row, &key_size)
-            headers_size = rows._headers_of(row)
-            headers = <const unsigned char*>PyByteArray_AS_STRING(rows._packed)
-            if rows._has_times:
-                stamp = now
-                if is_there(rows._times.present, row + rows._times.offset):
-                    stamp = number_at(&rows._times, row)
-                    if stamp < 0:
-                        raise ValueError(f"the timestamp of row {row} is before 1970: {stamp} ms; null stands for now")
-            size = value_size + key_size + headers_size + RECORD_OVERHEAD
-            if size > gathering.max_record_size:
-                raise RecordTooLarge(size, gathering.max_record_size)
-            queue = None
-            if rows._has_partitions and is_there(rows._partitions.present, row + rows._partitions.offset):
-                queue = route._queue(number_at(&rows._partitions, row))
-            elif choose is not None:
-                queue = route._queue(choose(None if key_size < 0 else PyBytes_FromStringAndSize(<char*>key, key_size)))
-            elif key_size >= 0:
-                queue = route._by_key(key, key_size)
-            if queue is None:
-                batch = gathering._put_anywhere(route, value, value_size, headers, headers_size, stamp, &index)
-            else:
-                batch = gathering._put(
-                    queue, key, key_size, value, value_size, headers, headers_size, stamp, &index
-                )
-            out._add(batch, index, stamp)
-        return stop

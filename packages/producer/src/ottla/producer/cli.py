@@ -11,8 +11,8 @@ import click
 from ottla.client.commands import cluster_options, key_values, load_config, run
 
 if TYPE_CHECKING:
+    from ottla.producer.accumulator import Acknowledgement
     from ottla.producer.producer import Producer
-    from ottla.producer.sending import Acknowledgement
 
 CHUNK_BYTES = 64 * 1024
 

@@ -1,4 +1,4 @@
-"""A record as it is given to the producer, and what is known of it once it is written."""
+"""A record to send, and its metadata once it is written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.protocol.topics import TopicPartition
+
+Headers = Iterable[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None]
+"""Names and values of a record's headers, in order; a mapping where names do not repeat."""
+
+# The largest size of a record besides key, value and headers: varints, attributes, counts.
+RECORD_OVERHEAD_BYTES = 40
 
 
 class ProducerRecord(NamedTuple):
@@ -16,11 +22,11 @@ class ProducerRecord(NamedTuple):
     key: Any = None
     partition: int | None = None
     timestamp_ms: int | None = None
-    headers: Iterable[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None] = ()
+    headers: Headers = ()
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 with acks=0, when nobody tells.
+    """Where a record was written. `offset` is -1 with acks=0, for then no broker reports it.
 
     `timestamp_ms` is the broker's time where the topic says LogAppendTime, the record's own otherwise.
     """

@@ -1,4 +1,4 @@
-"""Producer id and sequence numbers: how the broker knows a repeated batch (KIP-98). Pure."""
+"""The producer id and the next sequence of every partition (KIP-98). Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WRAP = 2**31
 
 @dataclass(slots=True)
 class Sequences:
-    """Numbers for one producer id; a new id starts every partition at 0 again."""
+    """Sequences under one producer id; a new id starts every partition at 0 again."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = -1
@@ -20,25 +20,25 @@ class Sequences:
 
     @property
     def has_id(self) -> bool:
-        """Whether a broker gave an id."""
+        """Whether a broker assigned an id."""
         return self.producer_id != NO_PRODUCER_ID
 
     def start(self, producer_id: int, producer_epoch: int) -> None:
-        """Take a new id."""
+        """Use a new id."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._next.clear()
 
     def continue_as(self, producer_id: int, producer_epoch: int) -> None:
-        """Go on under an id and epoch; numbers begin anew where either is another than before."""
+        """Use this id and epoch; sequences start at 0 again if either changed."""
         if (producer_id, producer_epoch) != (self.producer_id, self.producer_epoch):
             self.start(producer_id, producer_epoch)
 
     def give_up_id(self) -> None:
-        """Drop the id: a batch was given up, and the next number would leave a gap behind it."""
+        """Drop the id: a batch failed, and the next sequence would leave a gap behind it."""
         self.start(NO_PRODUCER_ID, -1)
 
     def take(self, partition: TopicPartition, count: int) -> int:
-        """Return the base sequence for `count` records, -1 without an id. Numbers wrap after 2147483647."""
+        """Return the base sequence for `count` records, -1 without an id. Sequences wrap after 2147483647."""
         if not self.has_id:
             return -1
         base = self._next.get(partition, 0)
@@ -47,5 +47,5 @@ class Sequences:
 
     @staticmethod
     def after(base: int, count: int) -> int:
-        """Return the number behind `count` records from `base` on."""
+        """Return the sequence after `count` records from `base` on."""
         return (base + count) % _WRAP if base >= 0 else -1

@@ -1,4 +1,4 @@
-"""The producer for threads: the asynchronous one on an event loop of its own."""
+"""The producer for threads: the asyncio producer on an event loop of its own."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any, Self, TypeVar, Unpack
 from ottla.client.blocking import LoopThread
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import chosen
+from ottla.producer.accumulator import Acknowledgements, BatchBuilder
 from ottla.producer.config import ProducerConfig, ProducerSettings
-from ottla.producer.handover import Handover, SyncAcknowledgement
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.prepared import PreparedTransaction, end_prepared
 from ottla.producer.producer import Producer
-from ottla.producer.record import RecordMetadata
-from ottla.producer.sending import Acknowledgements, BatchBuilder, Headers
+from ottla.producer.record import Headers, RecordMetadata
+from ottla.producer.sync_acknowledgement import SyncAcknowledgement
+from ottla.producer.thread_queue import ThreadQueue
 from ottla.protocol.topics import TopicPartition
 
 T = TypeVar("T")
 
 MOST_BYTES = 4 * 1024 * 1024
-"""What may wait to be handed over, beside `buffer_memory`."""
+"""Bytes of large records that may wait for the producer's thread, besides `buffer_memory`."""
 GRACE_S = 1.0
 
 
 class SyncAcknowledgements:
-    """What a thread holds of many records: `result()` waits for all of them."""
+    """The acknowledgements of many records, for threads: `result()` waits for all of them."""
 
     def __init__(self, thread: LoopThread[Producer], inner: Acknowledgements) -> None:
         self._thread = thread
@@ -40,11 +41,11 @@ class SyncAcknowledgements:
         return f"<Sync{repr(self._inner)[1:]}"
 
     def done(self) -> bool:
-        """Whether all records are written, or given up."""
+        """Whether all records are written or failed."""
         return self._inner.done()
 
     def result(self, timeout: float | None = None) -> list[RecordMetadata]:
-        """Wait until all records are written; return where. Raises the first error there is, TimeoutError."""
+        """Wait until all records are written; return their metadata. Raises the first error, TimeoutError."""
 
         async def settled() -> list[RecordMetadata]:
             await self._inner
@@ -59,9 +60,9 @@ class SyncProducer:
         with SyncProducer(bootstrap_servers="127.0.0.1:9092") as producer:
             producer.send("orders", b"one coffee", key=b"josef")
 
-    All threads of a process may share one. `send` only hands the record over; the acknowledgement that it
-    returns can be waited for. Leaving the block sends what is still waiting. After a fork a producer is of no
-    use any more, and says so: start it in each worker.
+    All threads of a process may share one. `send` puts the record into a queue, and returns an
+    acknowledgement to wait for. Leaving the block sends the records that still wait. After a fork every call
+    raises Forked: start the producer in each worker.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class SyncProducer:
         self.config = chosen(ProducerConfig, config, settings)
         self._thread = LoopThread(lambda: Producer(config=self.config), name="the producer")
         self._producer: Producer | None = None
-        self._handover = Handover(
+        self._thread_queue = ThreadQueue(
             self._thread,
             most_bytes=min(MOST_BYTES, self.config.buffer_memory),
             max_block_ms=self.config.max_block_ms,
@@ -86,16 +87,16 @@ class SyncProducer:
         return f"<SyncProducer of {self.config.client.bootstrap_servers}>"
 
     def start(self) -> Self:
-        """Connect. Raises DeadlineExceeded, and what else opening a producer raises."""
+        """Connect. Raises DeadlineExceeded, and the other errors of opening a producer."""
         self._producer = self._thread.start()
-        self._handover.open(self._producer)
+        self._thread_queue.open(self._producer)
         return self
 
     def stop(self, timeout: float | None = None) -> None:
-        """Send what is still waiting, and end; TimeoutError after `timeout` seconds."""
+        """Send the records that still wait, and close; raise TimeoutError after `timeout` seconds."""
         try:
             if self._thread.is_running:
-                self._thread.call(self._handover.emptied, timeout)
+                self._thread.call(self._thread_queue.emptied, timeout)
         finally:
             self._thread.close(timeout)
 
@@ -118,13 +119,13 @@ class SyncProducer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> SyncAcknowledgement:
-        """Hand a record over; return its acknowledgement. Waits up to `max_block_ms` while there is no room.
+        """Queue a record; return its acknowledgement. Waits up to `max_block_ms` while the queue is full.
 
-        What is wrong with the record is in the acknowledgement: SerializationFailed, RecordTooLarge, and all
-        that can go wrong later. Raises BufferFull, NotRunning, Forked.
+        The errors of the record are in the acknowledgement: SerializationFailed, RecordTooLarge, and those of
+        its delivery. Raises BufferFull, NotRunning, Forked.
         """
         record = SyncAcknowledgement(self._thread, topic, value, key, partition, timestamp_ms, headers)
-        self._handover.put(record)
+        self._thread_queue.put(record)
         return record
 
     def send_and_wait(
@@ -136,7 +137,7 @@ class SyncProducer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> RecordMetadata:
-        """Send a record, wait until it is written, and return where."""
+        """Send a record, wait until it is written, and return its metadata."""
         return self.send(topic, value, key, partition, timestamp_ms, headers).result()
 
     def send_many(
@@ -149,7 +150,7 @@ class SyncProducer:
         timestamps_ms: Sequence[int] | None = None,
         headers: Headers | None = None,
     ) -> SyncAcknowledgements:
-        """Send many records of a topic at once; much quicker than one by one."""
+        """Send many records of a topic at once; much faster than one by one."""
         inner = self._ordered(
             lambda producer: producer.send_many(
                 topic, values, keys=keys, partition=partition, timestamps_ms=timestamps_ms, headers=headers
@@ -163,11 +164,11 @@ class SyncProducer:
         return SyncAcknowledgements(self._thread, inner)
 
     def create_batch(self) -> BatchBuilder:
-        """Return an empty batch, to be filled by the caller and given to `send_batch`."""
+        """Return an empty batch to fill, for `send_batch`."""
         return self._opened.create_batch()
 
     def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> RecordMetadata:
-        """Send a batch, wait until it is written, and return where its first record is."""
+        """Send a batch, wait until it is written, and return the metadata of its first record."""
 
         async def send(producer: Producer) -> RecordMetadata:
             return await (await producer.send_batch(batch, topic, partition=partition))
@@ -175,8 +176,10 @@ class SyncProducer:
         return self._ordered(send)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all records that were sent are written or given up; TimeoutError after `timeout` s."""
-        bound = None if timeout is None else timeout + GRACE_S  # the producer's own error says what waits
+        """Wait until every record is written or failed; raise TimeoutError after `timeout` seconds."""
+        bound = (
+            None if timeout is None else timeout + GRACE_S
+        )  # the producer's own TimeoutError names the topics
         self._ordered(lambda producer: producer.flush(timeout), bound)
 
     def partitions_for(self, topic: str) -> set[int]:
@@ -185,21 +188,21 @@ class SyncProducer:
 
     @property
     def metrics(self) -> ProducerMetrics:
-        """What the producer counts."""
+        """The metrics of the producer."""
         return self._opened.metrics
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that is sent in the block is written together, or, when it raises, not at all.
+        """Write the records of the block all together, or none of them when it raises.
 
-        A transaction is the producer's, not the thread's: all threads that send meanwhile take part in it.
+        A transaction belongs to the producer, not to a thread: the records of all threads are part of it.
         """
         self.begin_transaction()
         try:
             yield
             self.commit_transaction()
         except BaseException:
-            self._ordered(lambda producer: producer._leave_transaction())
+            self._ordered(lambda producer: producer._abort_open_transaction())
             raise
 
     def begin_transaction(self) -> None:
@@ -207,24 +210,24 @@ class SyncProducer:
         self._ordered(lambda producer: producer.begin_transaction())
 
     def commit_transaction(self) -> None:
-        """Write what was sent since the transaction began, all together."""
+        """Commit everything that was sent since the transaction began."""
         self._ordered(lambda producer: producer.commit_transaction())
 
     def prepare_transaction(self) -> PreparedTransaction:
-        """Write what was sent since the transaction began, and leave its end to `end_prepared`."""
+        """Write everything that was sent since the transaction began, and leave its end to `end_prepared`."""
         return self._ordered(lambda producer: producer.prepare_transaction())
 
     def end_prepared(self, prepared: PreparedTransaction, *, committed: bool) -> None:
-        """Commit or abort a prepared transaction, of this producer or of any other; may be repeated.
+        """Commit or abort a prepared transaction, of this producer or of another; may be repeated.
 
-        A producer without a `transactional_id` can do so, too; one with that of the transaction aborts it as
-        it starts. Raises what the function `end_prepared` raises.
+        A producer without a `transactional_id` can do so too. A producer with the id of the transaction
+        aborts it as it starts. Raises the errors of the function `end_prepared`.
         """
         cluster = self._opened._cluster
         self._thread.call(lambda: end_prepared(cluster, prepared, committed=committed))
 
     def abort_transaction(self) -> None:
-        """Give up what was sent since the transaction began."""
+        """Discard everything that was sent since the transaction began."""
         self._ordered(lambda producer: producer.abort_transaction())
 
     def send_offsets(
@@ -242,11 +245,11 @@ class SyncProducer:
         return self._producer
 
     def _ordered(self, what: Callable[[Producer], Coroutine[Any, Any, T]], timeout: float | None = None) -> T:
-        """Do something after all records that were handed over before are with the producer."""
+        """Call `what` after the producer has taken every record that was queued before."""
         producer = self._opened
 
         async def in_turn() -> T:
-            await self._handover.emptied()
+            await self._thread_queue.emptied()
             return await what(producer)
 
         return self._thread.call(in_turn, timeout)

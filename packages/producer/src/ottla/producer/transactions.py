@@ -1,282 +1,110 @@
-"""Transactions: what the coordinator of a transactional id is asked, and in which order (KIP-98, KIP-447).
-
-Partitions and groups are announced to the coordinator before anything is written to them, so that it knows
-what to end. Steps that find it busy, loading or moved are repeated; each of them may be done twice.
-"""
+"""Transactions as the application calls them: begin, commit, prepare, abort (KIP-98)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar
+import logging
+from collections.abc import Mapping
+from typing import Protocol
 
-from ottla.client.cluster import GROUP, TRANSACTION, Cluster
 from ottla.client.errors import ClientError
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
-from ottla.client.retry import Backoff, retrying
-from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.prepared import PreparedTransaction, end_prepared, raise_of_coordinator
-from ottla.producer.transaction_state import (
-    Phase,
-    TransactionError,
-    TransactionState,
-    is_fatal,
-)
-from ottla.protocol.errors import (
-    ErrorCode,
-    KafkaError,
-    TransactionAbortable,
-)
-from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from ottla.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from ottla.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
-from ottla.protocol.schema import Message
+from ottla.producer.flushing import Flushing
+from ottla.producer.gate import Gate
+from ottla.producer.pending_metadata import PendingMetadata
+from ottla.producer.prepared import PreparedTransaction
+from ottla.producer.transaction_coordinator_client import TransactionCoordinatorClient
+from ottla.producer.transaction_state import Phase, TransactionError, TransactionFailed
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
-R = TypeVar("R", bound=Message)
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
-# From version 4 on the request is for brokers among themselves.
-_ADD_PARTITIONS_FOR_CLIENTS = 3
-# A coordinator that still writes the end of the last transaction has mostly done so after this.
-_SOON_MS = 20
 
-Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
+class UnsentBatches(Protocol):
+    """The batches that are not in flight."""
+
+    def drop_unsent(self, error: BaseException) -> None:
+        """Fail them."""
 
 
 class Transactions:
-    """One transactional id's side of a producer."""
+    """One transaction after the other, for a producer with a `transactional_id`.
+
+    `coordinator` is None for a producer without: then every call raises TransactionError.
+    """
 
     def __init__(
         self,
-        cluster: Cluster,
-        transactional_id: str,
-        timeout_ms: int,
-        metrics: ProducerMetrics,
-        delivery_timeout_ms: int,
+        coordinator: TransactionCoordinatorClient | None,
+        gate: Gate,
+        flushing: Flushing,
+        pending: PendingMetadata,
+        batches: UnsentBatches,
     ) -> None:
-        self._cluster = cluster
-        self._id = transactional_id
-        self._timeout_ms = timeout_ms
-        self._metrics = metrics
-        self._delivery_timeout_ms = delivery_timeout_ms
-        self._backoff = Backoff(_SOON_MS, cluster.config.retry_backoff_max_ms)
-        self._registering = asyncio.Lock()
-        self.state = TransactionState()
-        self.producer_id = -1
-        self.producer_epoch = -1
-
-    # --- steps of the application
-
-    async def start(self) -> None:
-        """Obtain id and epoch: an earlier producer of this name is fenced off, its transaction aborted.
-
-        Raises the broker's refusal, for instance TransactionalIdAuthorizationFailed.
-        """
-        self.state = TransactionState()
-        self._registering = asyncio.Lock()  # the last one may be of another event loop
-        await self._obtain_epoch(keep=False)
-        self.state.to(Phase.IDLE, "start")
+        self._coordinator = coordinator
+        self._gate = gate
+        self._flushing = flushing
+        self._pending = pending
+        self._batches = batches
 
     def begin(self) -> None:
-        """Begin a transaction. The coordinator hears of it with its first partition."""
-        self.state.to(Phase.OPEN, "begin a transaction")
-
-    async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Commit offsets of a group with the transaction. Raises what kept them from being stored."""
-        if self.state.phase is not Phase.OPEN:
-            self.state.refuse("send offsets")
-        if not offsets:
-            return
-        try:
-            await self._announce_group(group)
-            await self._store_offsets(offsets, group)
-        except (ClientError, KafkaError) as error:
-            self.failed(error.__cause__ or error)
-            raise
-        except asyncio.CancelledError:
-            # They may or may not be stored, so committing what was sent with them would be a guess.
-            self.failed(TransactionError("sending offsets was cancelled"))
-            raise
+        """Begin a transaction, and admit records."""
+        self._required.begin()
+        self._gate.update()
 
     async def commit(self) -> None:
-        """Have the coordinator commit; everything was flushed before. May be called again after a failure."""
-        self.state.to(Phase.COMMITTING, "commit")
-        try:
-            await self._end(committed=True)
-        except (ClientError, KafkaError) as error:
-            if is_fatal(error) or isinstance(error, TransactionAbortable):
-                self.state.failed(error)
-            raise
-        self.state.to(Phase.IDLE, "commit")
-        self._metrics.txn_commit_total += 1
+        """Flush, and have the coordinator commit. May be called again when the coordinator did not answer."""
+        coordinator = self._required
+        self._gate.close_fast_path()
+        if coordinator.state.phase is not Phase.COMMITTING:
+            coordinator.state.to(Phase.FLUSHING, "commit")  # no record is admitted from here on
+            await self._flushing.flush()
+        await coordinator.commit()
 
-    def prepare(self) -> PreparedTransaction:
-        """Leave the transaction to whoever has what is returned; everything was flushed before."""
-        self.state.to(Phase.PREPARED, "prepare")
-        return PreparedTransaction(self._id, self.producer_id, self.producer_epoch, self.state.is_empty)
+    async def prepare(self) -> PreparedTransaction:
+        """Flush, and leave the end of the transaction to `end_prepared`."""
+        coordinator = self._required
+        self._gate.close_fast_path()
+        coordinator.state.to(Phase.FLUSHING, "prepare")
+        await self._flushing.flush()
+        return coordinator.prepare()
 
     async def abort(self) -> None:
-        """Have the coordinator abort; nothing is on its way any more. May be called again after a failure."""
-        self.state.to(Phase.ABORTING, "abort")
+        """Fail the records that are not in flight, wait for the others, and have the coordinator abort."""
+        coordinator = self._required
+        coordinator.state.to(Phase.ABORTING, "abort")
+        self._gate.close_fast_path()
+        aborted = TransactionFailed("the transaction was aborted before the record was sent")
+        self._pending.fail_all(aborted)
+        self._batches.drop_unsent(aborted)
+        # A batch in flight must be in the log before the abort marker: behind it, it would be in no
+        # transaction.
+        await self._flushing.flush()
+        await coordinator.abort()
+
+    async def abort_if_open(self, timeout_s: float) -> None:
+        """Abort the transaction, if one is open, within a bound. An error is logged, not raised."""
+        if self._coordinator is None or not self._coordinator.state.may_be_aborted:
+            return
         try:
-            # What is announced after the end would begin a transaction that nobody ends.
-            async with self._registering:
-                await self._end(committed=False)
-            if self.state.gap:
-                await self._obtain_epoch(keep=True)
-                self.state.gap = False
-        except (ClientError, KafkaError) as error:
-            if is_fatal(error):
-                self.state.failed(error)
-            raise
-        self.state.to(Phase.IDLE, "abort")
-        self._metrics.txn_abort_total += 1
-
-    # --- steps of the sender
-
-    def is_registered(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the coordinator knows all of these partitions already."""
-        return self.state.partitions.issuperset(partitions)
-
-    async def register(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have the coordinator know partitions before anything is written to them.
-
-        Raises DeadlineExceeded before the records' own time is over: then it may be called again.
-        """
-        async with self._registering:
-            new = self.state.unregistered(partitions)
-            if not new:
-                return
-            bound_ms = min(self._cluster.config.default_api_timeout_ms, self._delivery_timeout_ms)
-            await self._retrying("adding partitions to the transaction", lambda: self._add(new), bound_ms)
-            self.state.partitions.update(new)
-
-    def failed(self, error: BaseException, *, numbered: bool = False) -> None:
-        """Hear that a record of the transaction was given up; `numbered`: its batch leaves a gap."""
-        self.state.gap = self.state.gap or numbered
-        self.state.failed(error)
-
-    # --- what is asked
-
-    async def _obtain_epoch(self, *, keep: bool) -> None:
-        async def ask() -> InitProducerIdResponse:
-            request = InitProducerIdRequest(
-                transactional_id=self._id,
-                transaction_timeout_ms=self._timeout_ms,
-                producer_id=self.producer_id if keep else -1,
-                producer_epoch=self.producer_epoch if keep else -1,
+            async with asyncio.timeout(timeout_s):
+                await self.abort()
+        except (ClientError, KafkaError, TimeoutError) as error:
+            # The coordinator aborts it by itself after `transaction_timeout_ms`.
+            log.warning(
+                "the transaction of %r was not aborted: %s", self._coordinator.transactional_id, error
             )
-            answer = await self._ask(request, InitProducerIdResponse)
-            self._raise(answer.error_code)
-            return answer
 
-        answer = await self._retrying(f"obtaining an epoch for {self._id!r}", ask)
-        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
+    ) -> None:
+        """Commit offsets of a consumer group with the transaction."""
+        metadata = GroupMetadata(group) if isinstance(group, str) else group
+        await self._required.send_offsets(offsets, metadata)
 
-    async def _add(self, partitions: list[TopicPartition]) -> None:
-        if self.state.phase not in (Phase.OPEN, Phase.FLUSHING):  # it may have failed between two attempts
-            self.state.refuse("send records")
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, index in partitions:
-            topics[topic].append(index)
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self._id,
-            v3_and_below_producer_id=self.producer_id,
-            v3_and_below_producer_epoch=self.producer_epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()
-            ],
-        )
-        answer = await self._ask(request, AddPartitionsToTxnResponse, max_version=_ADD_PARTITIONS_FOR_CLIENTS)
-        codes = {
-            part.partition_error_code
-            for topic in answer.results_by_topic_v3_and_below
-            for part in topic.results_by_partition
-        }
-        # OPERATION_NOT_ATTEMPTED stands beside the error of another partition.
-        for code in sorted(codes - {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}):
-            self._raise(code)
-
-    async def _announce_group(self, group: GroupMetadata) -> None:
-        async def ask() -> None:
-            request = AddOffsetsToTxnRequest(
-                transactional_id=self._id,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                group_id=group.group_id,
-            )
-            self._raise((await self._ask(request, AddOffsetsToTxnResponse)).error_code)
-
-        await self._retrying(f"adding group {group.group_id!r} to the transaction", ask)
-        self.state.has_offsets = True
-
-    async def _store_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        request = TxnOffsetCommitRequest(
-            transactional_id=self._id,
-            group_id=group.group_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            generation_id=group.generation_id,
-            member_id=group.member_id,
-            group_instance_id=group.group_instance_id,
-            topics=_offset_topics(offsets),
-        )
-
-        async def ask() -> None:
-            node_id = await self._cluster.coordinator(group.group_id, GROUP)
-            try:
-                # Below version 3 member and generation cannot be told; then the epoch is all there is.
-                answer = await self._cluster.send(node_id, request, TxnOffsetCommitResponse)
-            except ClientError:
-                self._cluster.forget_coordinator(group.group_id, GROUP)
-                raise
-            for code in {part.error_code for topic in answer.topics for part in topic.partitions}:
-                self._raise(code, group.group_id, GROUP)
-
-        await self._retrying(f"sending offsets of {group.group_id!r}", ask)
-
-    async def _end(self, *, committed: bool) -> None:
-        known = PreparedTransaction(self._id, self.producer_id, self.producer_epoch, self.state.is_empty)
-        await end_prepared(self._cluster, known, committed=committed, backoff=self._backoff)
-
-    async def _ask(self, request: Message, response: type[R], *, max_version: int | None = None) -> R:
-        node_id = await self._cluster.coordinator(self._id, TRANSACTION)
-        try:
-            return await self._cluster.send(node_id, request, response, max_version=max_version)
-        except ClientError:
-            self._cluster.forget_coordinator(self._id, TRANSACTION)
-            raise
-
-    def _raise(self, code: int, key: str | None = None, kind: int = TRANSACTION) -> None:
-        raise_of_coordinator(self._cluster, self._id if key is None else key, code, kind)
-
-    async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]], bound_ms: int | None = None) -> T:
-        timeout_ms = self._cluster.config.default_api_timeout_ms if bound_ms is None else bound_ms
-        return await retrying(what, ask, timeout_s=timeout_ms / 1_000, backoff=self._backoff)
-
-
-def _offset_topics(offsets: Offsets) -> list[TxnOffsetCommitRequestTopic]:
-    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
-    for (topic, index), given in offsets.items():
-        one = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
-        topics[topic].append(
-            TxnOffsetCommitRequestPartition(
-                partition_index=index,
-                committed_offset=one.offset,
-                committed_leader_epoch=one.leader_epoch,
-                committed_metadata=one.metadata,
-            )
-        )
-    return [TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()]
+    @property
+    def _required(self) -> TransactionCoordinatorClient:
+        if self._coordinator is None:
+            raise TransactionError("transactions need a transactional_id: Producer(transactional_id=...)")
+        return self._coordinator

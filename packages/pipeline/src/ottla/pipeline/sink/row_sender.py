@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.blocking import Call, LoopThread
 from ottla.producer import Producer
-from ottla.producer.sending import Acknowledgements
+from ottla.producer.accumulator import Acknowledgements
 
 if TYPE_CHECKING:
     import pyarrow as pa

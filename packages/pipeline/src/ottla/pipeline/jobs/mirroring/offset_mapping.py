@@ -14,7 +14,7 @@ from typing import TypeAlias
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.mirroring.offset_spans import Span, Spans
 from ottla.producer import Producer
-from ottla.producer.sending import Acknowledgement
+from ottla.producer.accumulator import Acknowledgement
 from ottla.protocol.topics import TopicPartition
 
 MAPPING_TOPIC = "ottla-mirror-offsets"

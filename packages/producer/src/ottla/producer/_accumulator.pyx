@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The native part of the producer: records into batches. `sending.py` is the way in, `_sending.pyi` types it.
+"""The native part of the producer: records into batches. `accumulator.py` exports it, `_accumulator.pyi` types it.
 
-`_batch.pxi` holds one batch and the acknowledgements of its records, `_gathering.pxi` the batches of all
-partitions, `_calls.pxi` what an application calls, `_rows.pxi` what it calls for Arrow columns. Nothing in here waits, knows a socket, or keeps a task.
+`_batch.pxi` holds one batch, `_acknowledgements.pxi` the acknowledgements of its records, `_accumulator.pxi` the
+batches of all partitions, `_rows.pxi` the rows of Arrow columns, `_appender.pxi` the calls that append records to
+batches. Nothing in here waits, knows a socket, or keeps a task.
 """
 
 cimport cython
@@ -25,6 +26,7 @@ import logging
 import weakref
 from collections import deque
 
+from ottla.client.environment import chance as _system_chance
 from ottla.producer.errors import BufferFull, ProducerClosed, RecordTooLarge
 from ottla.producer.record import RecordMetadata
 from ottla.protocol.records import Codec, _codec
@@ -91,6 +93,7 @@ cdef inline int32_t murmur2(const unsigned char* data, Py_ssize_t length) noexce
 
 
 include "_batch.pxi"
-include "_gathering.pxi"
-include "_calls.pxi"
+include "_acknowledgements.pxi"
+include "_accumulator.pxi"
 include "_rows.pxi"
+include "_appender.pxi"

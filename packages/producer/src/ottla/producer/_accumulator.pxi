@@ -1,12 +1,12 @@
-# Batches of all partitions, and which of them are due. The time is an argument, nothing waits in here.
+# Batches of all partitions, and which of them are due. The time is an argument; nothing waits in here.
 
-cdef class Route
-cdef class Gathering
+cdef class TopicInfo
+cdef class Accumulator
 
 
 @cython.final
 cdef class Queue:
-    """The batches of one partition, oldest first; the last may still take records."""
+    """The batches of one partition, oldest first; the last may still be open."""
 
     cdef readonly object partition
     cdef readonly str topic
@@ -23,7 +23,7 @@ cdef class Queue:
         self.batches = deque()
 
     cdef Batch _next(self, int most_in_flight):
-        """The batch that goes out next, if one may: repetitions go alone, so that they keep their order."""
+        """Return the next batch to send, or None. A retry is sent alone, so that batches keep their order."""
         cdef Batch batch
         if self.in_flight >= most_in_flight:
             return None
@@ -37,23 +37,23 @@ cdef class Queue:
 
 
 @cython.final
-cdef class Route:
-    """Where records of one topic go."""
+cdef class TopicInfo:
+    """The partitions of one topic, and the sticky partition of its records without a key."""
 
     cdef readonly str topic
     cdef list _queues
     cdef readonly int32_t count
     cdef readonly list available         # partitions that have a leader
-    cdef Queue _sticky                   # where records without a key go just now
+    cdef Queue _sticky                   # the partition of records without a key
     cdef Py_ssize_t _sticky_left         # for so many more bytes
-    cdef Gathering _gathering
-    cdef double _since_ms                # when it was made, or taken in again
+    cdef Accumulator _accumulator
+    cdef double _since_ms                # when it was created, or used again
     cdef object __weakref__
 
-    def __cinit__(self, Gathering gathering, str topic):
-        self._gathering, self.topic = gathering, topic
+    def __cinit__(self, Accumulator accumulator, str topic):
+        self._accumulator, self.topic = accumulator, topic
         self._queues, self.available = [], []
-        self._since_ms = gathering.monotonic_ms()
+        self._since_ms = accumulator.monotonic_ms()
 
     cdef bint _is_idle(self, double since_ms):
         cdef Queue queue
@@ -65,14 +65,14 @@ cdef class Route:
         return True
 
     def update(self, int32_t count, list available):
-        """Take in how many partitions there are and which have leaders. Partitions never go away."""
+        """Set how many partitions there are and which have leaders. A partition never disappears."""
         cdef int32_t index
         for index in range(self.count, count):
             self._queues.append(Queue(self.topic, index))
         self.count = max(self.count, count)
         self.available = available
         if self._sticky is None or (available and self._sticky.index not in available):
-            self._turn()
+            self._switch_sticky()
 
     @property
     def partitions(self):
@@ -86,8 +86,8 @@ cdef class Route:
     cdef inline Queue _by_key(self, const unsigned char* key, Py_ssize_t size):
         return <Queue>PyList_GET_ITEM(self._queues, (murmur2(key, size) & 0x7fffffff) % self.count)
 
-    cdef object _turn(self):
-        """Choose where records without a key go next: any, but rather one that has little waiting (KIP-794)."""
+    cdef object _switch_sticky(self):
+        """Choose the next sticky partition at random, weighted towards short queues (KIP-794)."""
         cdef Queue queue
         cdef int32_t index
         cdef list choices = self.available or list(range(self.count)), weights
@@ -98,8 +98,8 @@ cdef class Route:
             queue = <Queue>self._queues[index]
             most = max(most, len(queue.batches))
         weights = [most + 1 - len((<Queue>self._queues[index]).batches) for index in choices]
-        self._sticky = <Queue>self._queues[_drawn(choices, weights, self._gathering.chance())]
-        self._sticky_left = self._gathering.batch_size
+        self._sticky = <Queue>self._queues[_drawn(choices, weights, self._accumulator.chance())]
+        self._sticky_left = self._accumulator.batch_size
 
 
 cdef object _drawn(list choices, list weights, double chance):
@@ -111,69 +111,69 @@ cdef object _drawn(list choices, list weights, double chance):
     return choices[len(choices) - 1]
 
 
-cdef class Gathering:
-    """Batches by partition. The application puts records in; the sender takes due batches out.
+cdef class Accumulator:
+    """Batches by partition. The application appends records; the sender drains due batches.
 
-    `monotonic_ms` and `chance` are asked once per batch or so; `wake` is called when a batch is begun or full.
-    `wall_ms` gives records their time; without it the system's clock does.
+    `monotonic_ms` and `chance` are called about once per batch; `wake` is called when a batch is created.
+    `wall_ms` returns the timestamp of a record; without it the system's clock does.
     """
 
     cdef readonly Py_ssize_t batch_size, buffer_memory, max_record_size, size_bytes
     cdef readonly double linger_ms
     cdef object monotonic_ms, chance, wall_ms
     cdef public object wake, loop
-    cdef readonly dict routes            # by topic
+    cdef readonly dict topics            # TopicInfo by name
     cdef readonly int64_t batches_begun
     cdef dict _active                    # queues that hold batches, as keys, in order
-    cdef object _forgotten               # routes that somebody may hold still, by topic
+    cdef object _forgotten               # topics that a waiting call may still hold, by name
     cdef bint _flushing
 
     def __init__(
         self, *, Py_ssize_t batch_size, double linger_ms, Py_ssize_t buffer_memory, Py_ssize_t max_record_size,
-        monotonic_ms, chance=random.random, wall_ms=None,
+        monotonic_ms, chance=_system_chance, wall_ms=None,
     ):
         self.batch_size = min(batch_size, max_record_size)
         self.linger_ms, self.buffer_memory, self.max_record_size = linger_ms, buffer_memory, max_record_size
         self.monotonic_ms, self.chance, self.wall_ms = monotonic_ms, chance, wall_ms
-        self.routes, self._active = {}, {}
+        self.topics, self._active = {}, {}
         self._forgotten = weakref.WeakValueDictionary()
 
     @property
     def is_empty(self):
-        """Whether everything was sent and answered."""
+        """Whether every batch was acknowledged or failed."""
         return not self._active
 
     @property
     def is_full(self):
-        """Whether `send` has to wait."""
+        """Whether `send` must wait for buffer space."""
         return self.size_bytes >= self.buffer_memory
 
-    def route(self, str topic, int32_t count, list available):
-        """Take in a topic's partitions; return its route."""
-        cdef Route found = self.routes.get(topic)
+    def update_topic(self, str topic, int32_t count, list available):
+        """Set the partitions of a topic; return its TopicInfo."""
+        cdef TopicInfo found = self.topics.get(topic)
         if found is None:
-            # Whoever waits with a route in hand puts records there: one partition must not have two queues.
+            # A call that waits with a forgotten TopicInfo appends to it: a partition must not have two queues.
             found = self._forgotten.pop(topic, None)
             if found is None:
-                found = Route(self, topic)
+                found = TopicInfo(self, topic)
             else:
                 found._since_ms = self.monotonic_ms()
         found.update(count, available)
-        self.routes[topic] = found
+        self.topics[topic] = found
         return found
 
     def forget_idle(self, double since_ms):
-        """Drop the routes of topics that nothing was sent to since then; return the topics."""
-        cdef list topics = [topic for topic, route in self.routes.items() if (<Route>route)._is_idle(since_ms)]
+        """Drop the topics without a record since then; return their names."""
+        cdef list topics = [topic for topic, info in self.topics.items() if (<TopicInfo>info)._is_idle(since_ms)]
         for topic in topics:
-            self._forgotten[topic] = self.routes.pop(topic)
+            self._forgotten[topic] = self.topics.pop(topic)
         return topics
 
     cdef inline int64_t _now(self) except? -1:
         return ottla_wall_ms() if self.wall_ms is None else <int64_t>self.wall_ms()
 
     cdef Batch _begin(self, Queue queue, Py_ssize_t first_size):
-        """Begin a batch that has room for its first record: there must be none that stays empty."""
+        """Create a batch with memory for its first record: no batch may stay empty."""
         cdef Batch batch = Batch(queue, self.batch_size, self.monotonic_ms(), self.loop)
         batch._begin(max(queue._expected, HEADER_SIZE + RECORD_OVERHEAD + first_size))
         queue._used_ms = batch.created_ms
@@ -191,7 +191,7 @@ cdef class Gathering:
         Py_ssize_t value_size, const unsigned char* headers, Py_ssize_t headers_size, int64_t timestamp,
         int32_t* index,
     ):
-        """Put a record where it belongs. The sizes were checked before."""
+        """Append a record to the open batch of a queue. The caller checked the sizes."""
         cdef Batch batch = queue._open
         cdef Py_ssize_t before
         if batch is None:
@@ -206,17 +206,17 @@ cdef class Gathering:
         self.size_bytes += batch._position - before
         return batch
 
-    cdef inline Batch _put_anywhere(
-        self, Route route, const unsigned char* value, Py_ssize_t value_size, const unsigned char* headers,
+    cdef inline Batch _append_keyless(
+        self, TopicInfo info, const unsigned char* value, Py_ssize_t value_size, const unsigned char* headers,
         Py_ssize_t headers_size, int64_t timestamp, int32_t* index,
     ):
-        """Put a record without a key wherever its topic's records go just now."""
+        """Append a record without a key to the topic's sticky partition."""
         cdef Py_ssize_t before = self.size_bytes
         cdef Batch batch
-        if route._sticky_left <= 0:
-            route._turn()
-        batch = self._put(route._sticky, NULL, -1, value, value_size, headers, headers_size, timestamp, index)
-        route._sticky_left -= self.size_bytes - before
+        if info._sticky_left <= 0:
+            info._switch_sticky()
+        batch = self._put(info._sticky, NULL, -1, value, value_size, headers, headers_size, timestamp, index)
+        info._sticky_left -= self.size_bytes - before
         return batch
 
     cdef object _close(self, Batch batch):
@@ -225,9 +225,9 @@ cdef class Gathering:
             batch.queue._open = None
             batch.queue._expected = min(batch._position, self.batch_size)
 
-    def add(self, Batch batch, Route route, int64_t partition):
-        """Take in a batch that somebody else filled."""
-        cdef Queue queue = route._queue(partition)
+    def add(self, Batch batch, TopicInfo info, int64_t partition):
+        """Add a batch that the application filled."""
+        cdef Queue queue = info._queue(partition)
         if queue._open is not None:
             self._close(queue._open)
         batch.queue, batch.closed, batch.created_ms, batch._loop = queue, True, self.monotonic_ms(), self.loop
@@ -238,12 +238,12 @@ cdef class Gathering:
         if self.wake is not None:
             self.wake()
 
-    # --- the sender's side
+    # --- for the sender
 
     def ready(self, double now_ms, int most_in_flight):
-        """Return batches that may be sent now, at most one per partition, and when (ms) to look again.
+        """Return the batches that are due, at most one per partition, and when the next one is (ms).
 
-        None stands for not before something changes.
+        A time of None means: not before something changes.
         """
         cdef Queue queue
         cdef Batch batch
@@ -265,20 +265,20 @@ cdef class Gathering:
         return max(batch.not_before_ms, batch.created_ms if full else batch.created_ms + self.linger_ms)
 
     def close(self, Batch batch):
-        """Let a batch take no more records."""
+        """Close a batch for appends."""
         self._close(batch)
 
-    def take(self, Batch batch):
-        """Hand a batch to the sender: it takes no more records."""
+    def drain(self, Batch batch):
+        """Close a batch and mark it as in flight."""
         self._close(batch)
         batch.in_flight = True
         batch.queue.in_flight += 1
-        # The next look begins with the others: where requests are full, nobody is passed over twice.
+        # The next `ready` begins with the other partitions: full requests must not starve any of them.
         self._active.pop(batch.queue, None)
         self._active[batch.queue] = None
 
-    def put_back(self, Batch batch, double not_before_ms):
-        """Send a batch again later; it keeps its place."""
+    def reenqueue(self, Batch batch, double not_before_ms):
+        """Make a batch due again at `not_before_ms`; it keeps its position in the queue."""
         batch.attempts += 1
         batch.not_before_ms = not_before_ms
         self._landed(batch)
@@ -289,22 +289,22 @@ cdef class Gathering:
             batch.queue.in_flight -= 1
 
     def finish(self, Batch batch):
-        """Be done with a batch, whatever became of it."""
+        """Remove a batch that was acknowledged or failed, and release its buffer space."""
         cdef Queue queue = batch.queue
         self._close(batch)
         self._landed(batch)
         try:
             queue.batches.remove(batch)
         except ValueError:
-            return  # given up earlier: an answer that comes late finds nothing to do
+            return  # it failed earlier, and this is a late response
         self.size_bytes -= batch._position
         if not queue.batches:
             self._active.pop(queue, None)
 
     def halves(self, Batch batch, codec, level):
-        """Return two packed batches of a batch's records: slow, and safe on another thread.
+        """Return the records of a batch as two packed batches. Slow, and safe on another thread.
 
-        Returns nothing for one of a single record, which cannot be made smaller, and for one that is done.
+        Returns an empty list for a batch of one record, which cannot be split, and for one that is done.
         """
         cdef bytes data = batch.data
         cdef list parts
@@ -316,7 +316,7 @@ cdef class Gathering:
         return parts
 
     def split(self, Batch batch, list parts not None):
-        """Put its halves in the place of a batch that a broker found too large."""
+        """Replace a batch that a broker rejected as too large by its halves."""
         cdef Queue queue = batch.queue
         cdef Py_ssize_t place
         self._landed(batch)
@@ -343,7 +343,7 @@ cdef class Gathering:
         return parts
 
     def expired(self, double now_ms, double timeout_ms, bint in_flight=True):
-        """Return batches that have waited too long, oldest first; without `in_flight` none that is with a broker."""
+        """Return the batches older than `timeout_ms`, oldest first; `in_flight` includes those in flight."""
         cdef Batch batch
         cdef list found = []
         for queue in self._active:
@@ -353,18 +353,18 @@ cdef class Gathering:
         return found
 
     def flush(self, bint flushing):
-        """While flushing no batch waits for company."""
+        """While flushing, a batch is due without linger."""
         self._flushing = flushing
         if flushing and self.wake is not None:
             self.wake()
 
-    def everything(self):
-        """Return all batches, those with brokers too."""
+    def incomplete_batches(self):
+        """Return all batches that are neither acknowledged nor failed, those in flight too."""
         return [batch for queue in self._active for batch in (<Queue>queue).batches]
 
     def close_open_batches(self):
-        """Let no batch take further records; what comes later goes into new ones."""
-        for batch in self.everything():
+        """Close all batches for appends; later records are appended to new ones."""
+        for batch in self.incomplete_batches():
             self._close(<Batch>batch)
 
 
@@ -380,7 +380,7 @@ cdef int64_t _put_record(Batch batch, key, value, bytes headers, int64_t timesta
 
 
 def packed_headers(headers):
-    """The headers of one record as they stand in it, the count first; None where there are none."""
+    """Return the headers of one record as encoded in it, the count first; None for no headers."""
     cdef list parts = []
     cdef Py_ssize_t total, size
     cdef unsigned char* p
@@ -419,7 +419,7 @@ cdef bytes _header_value(value):
 
 @cython.final
 cdef class BatchBuilder:
-    """A batch that an application fills itself: `create_batch` gives it, `send_batch` sends it."""
+    """A batch that the application fills: `create_batch` returns it, `send_batch` sends it."""
 
     cdef Batch _batch
     cdef bint _closed, _is_sent
@@ -429,7 +429,7 @@ cdef class BatchBuilder:
         self._batch._begin(0)
 
     def append(self, *, value=None, key=None, timestamp=None, headers=None):
-        """Add a record of bytes; return what is known of it, or None when it does not fit any more."""
+        """Append a record of bytes; return a BatchedRecord, or None when the batch is full."""
         cdef int64_t index
         for what in (key, value):
             if what is not None and not PyBytes_CheckExact(what):
@@ -441,19 +441,19 @@ cdef class BatchBuilder:
         return None if index < 0 else BatchedRecord(index, self._batch._position, stamp)
 
     def record_count(self):
-        """Return how many records are in it."""
+        """Return the number of records."""
         return self._batch.record_count
 
     def size(self):
-        """Return its size in bytes, before compression."""
+        """Return the size in bytes, before compression."""
         return self._batch._position
 
     def close(self):
-        """Take no more records."""
+        """Close the batch for appends."""
         self._closed = True
 
     def _sent(self):
-        """Give the batch away, once."""
+        """Return the batch, once: the accumulator owns it from now on."""
         if self._is_sent:
             raise ValueError("the batch was sent already")
         self._is_sent = self._closed = True
@@ -461,7 +461,7 @@ cdef class BatchBuilder:
 
 
 class BatchedRecord:
-    """Where in its batch a record is."""
+    """The position of a record in its batch."""
 
     __slots__ = ("offset", "size", "timestamp")
 

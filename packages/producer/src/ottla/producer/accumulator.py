@@ -1,0 +1,41 @@
+"""Records into batches: the compiled part of the producer, under the names that the other modules use."""
+
+from ottla.producer._accumulator import (
+    Accumulator,
+    Acknowledgement,
+    Acknowledgements,
+    Appender,
+    Batch,
+    BatchBuilder,
+    BatchedRecord,
+    Queue,
+    SendMethods,
+    TopicInfo,
+    arrow_rows,
+    packed_headers,
+    pending_acknowledgement,
+    pending_batch,
+    resolve,
+    resolve_all,
+    whole_ms,
+)
+
+__all__ = [
+    "Accumulator",
+    "Acknowledgement",
+    "Acknowledgements",
+    "Appender",
+    "Batch",
+    "BatchBuilder",
+    "BatchedRecord",
+    "Queue",
+    "SendMethods",
+    "TopicInfo",
+    "arrow_rows",
+    "packed_headers",
+    "pending_acknowledgement",
+    "pending_batch",
+    "resolve",
+    "resolve_all",
+    "whole_ms",
+]

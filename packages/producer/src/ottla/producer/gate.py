@@ -1,0 +1,52 @@
+"""Whether records may be sent now: the one owner of that fact, for the fast path and the general path."""
+
+from __future__ import annotations
+
+from ottla.producer.accumulator import Appender
+from ottla.producer.errors import ProducerClosed
+from ottla.producer.transaction_state import TransactionState
+
+
+class Gate:
+    """Admits records while the producer is open, and in a transaction if it is transactional.
+
+    `has_fast_path`: no setting needs to see single records. The gate opens and closes the appender's fast
+    path with itself, so that the fast path has one flag to read.
+    """
+
+    def __init__(self, appender: Appender, *, has_fast_path: bool) -> None:
+        self._appender = appender
+        self._has_fast_path = has_fast_path
+        self._transaction: TransactionState | None = None
+        self.is_open = False
+
+    def open(self, transaction: TransactionState | None = None) -> None:
+        """Admit records; those of a transactional producer while `transaction` takes them."""
+        self.is_open = True
+        self._transaction = transaction
+        self.update()
+
+    def close(self) -> None:
+        """Admit no record any more."""
+        self.is_open = False
+        self.update()
+
+    def close_fast_path(self) -> None:
+        """Have every record checked by the general path, until `update`."""
+        self._appender.fast_path = False
+
+    def update(self) -> None:
+        """Open the fast path if records may be sent now, close it otherwise."""
+        takes_records = self._transaction is None or self._transaction.takes_records
+        self._appender.fast_path = self.is_open and self._has_fast_path and takes_records
+
+    def check_open(self) -> None:
+        """Raise ProducerClosed unless the producer is open."""
+        if not self.is_open:
+            raise ProducerClosed("the producer is not open; use it inside `async with`, or await start()")
+
+    def check(self) -> None:
+        """Raise unless a record may be sent now: ProducerClosed, TransactionError, or why it failed."""
+        self.check_open()
+        if self._transaction is not None and not self._transaction.takes_records:
+            self._transaction.refuse("send records")

@@ -1,0 +1,130 @@
+"""The general path of `send`: for records that need a serializer, metadata or buffer space."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from ottla.producer.accumulator import Acknowledgement, Acknowledgements, Appender
+from ottla.producer.buffer_space import BufferSpace
+from ottla.producer.errors import BufferFull
+from ottla.producer.gate import Gate
+from ottla.producer.metadata import ProducerMetadata, check_topic_name
+from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.pending_metadata import PendingMetadata
+from ottla.producer.preparation import RecordPreparation, lasting
+from ottla.producer.record import Headers, ProducerRecord
+from ottla.producer.record_appender import RecordAppender
+
+
+class TaskOwner(Protocol):
+    """Runs a coroutine as a task of its own."""
+
+    def __call__(self, task: Coroutine[Any, Any, None], /) -> object: ...
+
+
+class GeneralPath:
+    """Takes any record, one at a time. `run` starts a task of the producer."""
+
+    def __init__(
+        self,
+        appender: Appender,
+        *,
+        gate: Gate,
+        preparation: RecordPreparation,
+        records: RecordAppender,
+        metadata: ProducerMetadata,
+        pending: PendingMetadata,
+        buffer_space: BufferSpace,
+        metrics: ProducerMetrics,
+        run: TaskOwner,
+    ) -> None:
+        self._appender = appender
+        self._accumulator = appender.accumulator
+        self._gate = gate
+        self._preparation = preparation
+        self._records = records
+        self._metadata = metadata
+        self._pending = pending
+        self._buffer_space = buffer_space
+        self._metrics = metrics
+        self._run = run
+
+    async def send(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> Acknowledgement:
+        """Append a record once its topic is known and there is buffer space."""
+        self._gate.check()
+        record = self._preparation.prepare(
+            ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
+        )
+        info = await self._metadata.topic(record.topic)
+        await self._buffer_space.wait()
+        await self._pause()
+        self._gate.check()
+        return self._records.append_and_watch(info, record)
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> Acknowledgement:
+        """Append a record, or have it wait for metadata. Raises BufferFull."""
+        self._gate.check()
+        record = self._preparation.prepare(
+            ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
+        )
+        waiting_bytes = self._accumulator.size_bytes + self._pending.size_bytes
+        if waiting_bytes >= self._accumulator.buffer_memory:
+            self._metrics.buffer_exhausted_total += 1
+            raise BufferFull(waiting_bytes, self._accumulator.buffer_memory)
+        info = self._metadata.known(record.topic)
+        if info is not None:
+            return self._records.append_and_watch(info, record)
+        return self._wait_for_metadata(record)
+
+    async def send_each(
+        self,
+        topic: str,
+        values: list[object],
+        keys: list[object] | None,
+        partition: int | None,
+        timestamps_ms: list[int] | None,
+        headers: Headers | None,
+    ) -> Acknowledgements:
+        """Take many records as `send` takes one."""
+        headers = lasting(headers or ())
+        out = Acknowledgements()
+        try:
+            for index, value in enumerate(values):
+                key = None if keys is None else keys[index]
+                timestamp_ms = None if timestamps_ms is None else timestamps_ms[index]
+                out.add(await self.send(topic, value, key, partition, timestamp_ms, headers))
+        finally:
+            out.complete()
+        return out
+
+    def _wait_for_metadata(self, record: ProducerRecord) -> Acknowledgement:
+        check_topic_name(record.topic)
+        if record.topic not in self._pending:
+            self._run(self._metadata.find_for_pending(record.topic))
+        waiting = self._pending.add(record)
+        self._records.watch(waiting)  # already now: the record may never be appended
+        return waiting
+
+    async def _pause(self) -> None:
+        # Once per so many bytes: a loop of sends would never suspend otherwise.
+        if self._appender.is_pause_due():
+            await asyncio.sleep(0)
+            self._appender.pause_later()

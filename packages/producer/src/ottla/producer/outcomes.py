@@ -1,0 +1,153 @@
+"""The outcome of batches: written, retried, split or failed, as the leader's response says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ottla.client.cluster import Cluster, is_stale
+from ottla.client.errors import ClientError
+from ottla.client.retry import is_retriable
+from ottla.producer.accumulator import Accumulator, Batch
+from ottla.producer.config import ProducerConfig
+from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.numbering import Numbering, TransactionCoordinator
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.messages.produce import PartitionProduceResponse
+from ottla.protocol.topics import TopicPartition
+
+Responses = Mapping[TopicPartition, PartitionProduceResponse]
+
+
+class Outcomes:
+    """Ends batches, or puts them back into the accumulator for a retry.
+
+    `on_buffer_space` is called when a batch ended, and its memory is free.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        config: ProducerConfig,
+        metrics: ProducerMetrics,
+        *,
+        numbering: Numbering,
+        coordinator: TransactionCoordinator | None,
+        on_buffer_space: Callable[[], None],
+        now_ms: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._config = config
+        self._metrics = metrics
+        self._numbering = numbering
+        self._coordinator = coordinator
+        self._on_buffer_space = on_buffer_space
+        self._now_ms = now_ms
+        self._chance = chance
+
+    async def answered(self, batches: Sequence[Batch], responses: Responses) -> None:
+        """End or retry the batches of a request, as its response says."""
+        too_large = [batch for batch in batches if self._is_to_be_split(batch, responses)]
+        for batch in batches:
+            if batch not in too_large:
+                self._answered(batch, responses.get(batch.partition))
+        for batch in too_large:
+            await self._split(batch)
+
+    def all_failed(
+        self, batches: Iterable[Batch], error: ClientError | KafkaError, *, may_repeat: bool = True
+    ) -> None:
+        """Retry or fail the batches of a request that has no response."""
+        for batch in batches:
+            self._failed(batch, error, may_repeat=may_repeat)
+
+    def fail(self, batch: Batch, error: BaseException) -> None:
+        """Fail a batch for good: its sequences leave a gap, and its transaction can only be aborted."""
+        if batch.done:
+            return  # its transaction was aborted meanwhile
+        self._numbering.failed(batch)
+        if self._coordinator is not None:
+            self._coordinator.failed(error, numbered=batch.was_sent)
+        self._metrics.batch_failed(batch.partition.topic, batch.record_count)
+        self.end(batch, error)
+
+    def drop(self, batch: Batch, error: BaseException) -> None:
+        """Fail a batch that is not in flight, because its transaction is being aborted."""
+        if batch.was_sent and self._coordinator is not None:
+            self._coordinator.failed(error, numbered=True)
+        self.end(batch, error)
+
+    def end(self, batch: Batch, error: BaseException) -> None:
+        """Set the error of a batch, and free its memory."""
+        self._numbering.forget(batch)
+        self._accumulator.finish(batch)
+        batch.fail(error)
+        self._on_buffer_space()
+
+    def _answered(self, batch: Batch, response: PartitionProduceResponse | None) -> None:
+        if batch.done:
+            return  # it failed while it was in flight, when the producer was closed
+        if response is None:
+            self._failed(batch, ClientError(f"the broker's answer leaves out {batch.partition}"))
+        elif response.error_code == ErrorCode.NONE:
+            self._succeed(batch, response.base_offset, response.log_append_time_ms)
+        elif response.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._succeed(batch, -1, -1)  # it is in the log already, at an offset the broker no longer knows
+        else:
+            error = error_for(response.error_code, response.error_message)
+            if self._numbering.is_sequence_rejected(batch, error):
+                self._numbering.rejected(batch)
+                self._retry(batch, error)
+            else:
+                self._failed(batch, error)
+
+    def _failed(self, batch: Batch, error: ClientError | KafkaError, *, may_repeat: bool = True) -> None:
+        if batch.done:
+            return
+        if is_stale(error):
+            self._cluster.forget(batch.partition.topic)
+        if not may_repeat or not is_retriable(error):
+            self.fail(batch, error)
+        else:
+            self._retry(batch, error)
+
+    def _retry(self, batch: Batch, error: ClientError | KafkaError) -> None:
+        batch.last_error = error
+        if batch.attempts >= self._config.retries:
+            self.fail(batch, error)
+            return
+        delay_ms = self._cluster.backoff.delay_ms(batch.attempts, self._chance())
+        self._accumulator.reenqueue(batch, self._now_ms() + delay_ms)
+
+    def _succeed(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+        self._accumulator.finish(batch)
+        batch.succeed(base_offset, log_append_time_ms)
+        self._on_buffer_space()
+
+    @staticmethod
+    def _is_to_be_split(batch: Batch, responses: Responses) -> bool:
+        response = responses.get(batch.partition)
+        too_large = response is not None and response.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        return too_large and batch.record_count > 1 and not batch.done
+
+    async def _split(self, batch: Batch) -> None:
+        """Replace a batch that was too large by its halves.
+
+        Until then it counts as in flight, and keeps its position before the batches that follow.
+        """
+        codec = self._config.codec_for(batch.partition.topic)
+        level = self._config.compression_level
+        try:
+            parts = await asyncio.to_thread(self._accumulator.halves, batch, codec, level)
+        except MemoryError as error:
+            self.fail(batch, error)
+            return
+        if batch.done:
+            return  # it failed meanwhile
+        self._accumulator.split(batch, parts)
+        for part in parts:
+            part.attempts += 1
+        self._numbering.number_parts(batch, parts)

@@ -1,0 +1,291 @@
+"""Requests to the transaction coordinator, and their order (KIP-98, KIP-447).
+
+Partitions and groups are registered with the coordinator before anything is written to them, so that it knows
+where to write the transaction's end. A request is repeated while the coordinator is busy, loading or moved;
+each may be repeated safely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from ottla.client.cluster import GROUP, TRANSACTION, Cluster
+from ottla.client.errors import ClientError
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.client.retry import Backoff, retrying
+from ottla.producer.metrics import ProducerMetrics
+from ottla.producer.prepared import PreparedTransaction, end_prepared, raise_of_coordinator
+from ottla.producer.transaction_state import (
+    Phase,
+    TransactionError,
+    TransactionState,
+    is_fatal,
+)
+from ottla.protocol.errors import (
+    ErrorCode,
+    KafkaError,
+    TransactionAbortable,
+)
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from ottla.protocol.schema import Message
+from ottla.protocol.topics import TopicPartition
+
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+
+# Version 4 and later are for requests between brokers.
+_ADD_PARTITIONS_FOR_CLIENTS = 3
+# A coordinator that still writes the end of the last transaction has mostly done so after this time.
+_SOON_MS = 20
+
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+
+class TransactionCoordinatorClient:
+    """Asks the coordinator of one transactional id; owns the id, the epoch and the transaction's state."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        timeout_ms: int,
+        metrics: ProducerMetrics,
+        delivery_timeout_ms: int,
+    ) -> None:
+        self._cluster = cluster
+        self.transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._metrics = metrics
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._backoff = Backoff(_SOON_MS, cluster.config.retry_backoff_max_ms)
+        self._registering = asyncio.Lock()
+        self.state = TransactionState()
+        self.producer_id = -1
+        self.producer_epoch = -1
+
+    # --- for the application
+
+    async def start(self) -> None:
+        """Obtain id and epoch. That fences an earlier producer with this id, and aborts its transaction.
+
+        Raises the broker's error, for instance TransactionalIdAuthorizationFailed.
+        """
+        self.state = TransactionState()
+        self._registering = asyncio.Lock()  # the last one may belong to another event loop
+        await self._obtain_epoch(keep=False)
+        self.state.to(Phase.IDLE, "start")
+
+    def begin(self) -> None:
+        """Begin a transaction. The coordinator begins it with the first registered partition."""
+        self.state.to(Phase.OPEN, "begin a transaction")
+
+    async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """Commit offsets of a group with the transaction. Raises what the coordinators answer."""
+        if self.state.phase is not Phase.OPEN:
+            self.state.refuse("send offsets")
+        if not offsets:
+            return
+        try:
+            await self._add_group(group)
+            await self._store_offsets(offsets, group)
+        except (ClientError, KafkaError) as error:
+            self.failed(error.__cause__ or error)
+            raise
+        except asyncio.CancelledError:
+            # The offsets may or may not be stored, so the transaction must not be committed.
+            self.failed(TransactionError("sending offsets was cancelled"))
+            raise
+
+    async def commit(self) -> None:
+        """Have the coordinator commit. The caller has flushed before, and may call again after a failure."""
+        self.state.to(Phase.COMMITTING, "commit")
+        try:
+            await self._end(committed=True)
+        except (ClientError, KafkaError) as error:
+            if is_fatal(error) or isinstance(error, TransactionAbortable):
+                self.state.failed(error)
+            raise
+        self.state.to(Phase.IDLE, "commit")
+        self._metrics.txn_commit_total += 1
+
+    def prepare(self) -> PreparedTransaction:
+        """Return the transaction for `end_prepared`. The caller has flushed before."""
+        self.state.to(Phase.PREPARED, "prepare")
+        return PreparedTransaction(
+            self.transactional_id, self.producer_id, self.producer_epoch, self.state.is_empty
+        )
+
+    async def abort(self) -> None:
+        """Have the coordinator abort. No batch is in flight; the caller may call again after a failure."""
+        self.state.to(Phase.ABORTING, "abort")
+        try:
+            # A partition that is registered after the end would begin a transaction that nothing ends.
+            async with self._registering:
+                await self._end(committed=False)
+            if self.state.gap:
+                await self._obtain_epoch(keep=True)
+                self.state.gap = False
+        except (ClientError, KafkaError) as error:
+            if is_fatal(error):
+                self.state.failed(error)
+            raise
+        self.state.to(Phase.IDLE, "abort")
+        self._metrics.txn_abort_total += 1
+
+    # --- for the sender
+
+    def is_registered(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether all of these partitions are registered with the coordinator."""
+        return self.state.partitions.issuperset(partitions)
+
+    async def register(self, partitions: Iterable[TopicPartition]) -> None:
+        """Register partitions with the coordinator, before anything is written to them.
+
+        Raises DeadlineExceeded before the records' `delivery_timeout_ms` is over; it may be called again
+        then.
+        """
+        async with self._registering:
+            new = self.state.unregistered(partitions)
+            if not new:
+                return
+            bound_ms = min(self._cluster.config.default_api_timeout_ms, self._delivery_timeout_ms)
+            await self._retrying("adding partitions to the transaction", lambda: self._add(new), bound_ms)
+            self.state.partitions.update(new)
+
+    def failed(self, error: BaseException, *, numbered: bool = False) -> None:
+        """Note that a record of the transaction failed; `numbered`: its batch leaves a sequence gap."""
+        self.state.gap = self.state.gap or numbered
+        self.state.failed(error)
+
+    # --- requests
+
+    async def _obtain_epoch(self, *, keep: bool) -> None:
+        async def ask() -> InitProducerIdResponse:
+            request = InitProducerIdRequest(
+                transactional_id=self.transactional_id,
+                transaction_timeout_ms=self._timeout_ms,
+                producer_id=self.producer_id if keep else -1,
+                producer_epoch=self.producer_epoch if keep else -1,
+            )
+            answer = await self._ask(request, InitProducerIdResponse)
+            self._raise(answer.error_code)
+            return answer
+
+        answer = await self._retrying(f"obtaining an epoch for {self.transactional_id!r}", ask)
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+
+    async def _add(self, partitions: list[TopicPartition]) -> None:
+        if self.state.phase not in (
+            Phase.OPEN,
+            Phase.FLUSHING,
+        ):  # the transaction may have failed between two attempts
+            self.state.refuse("send records")
+        topics: dict[str, list[int]] = defaultdict(list)
+        for topic, index in partitions:
+            topics[topic].append(index)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()
+            ],
+        )
+        answer = await self._ask(request, AddPartitionsToTxnResponse, max_version=_ADD_PARTITIONS_FOR_CLIENTS)
+        codes = {
+            part.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for part in topic.results_by_partition
+        }
+        # OPERATION_NOT_ATTEMPTED only accompanies the error of another partition.
+        for code in sorted(codes - {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}):
+            self._raise(code)
+
+    async def _add_group(self, group: GroupMetadata) -> None:
+        async def ask() -> None:
+            request = AddOffsetsToTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                group_id=group.group_id,
+            )
+            self._raise((await self._ask(request, AddOffsetsToTxnResponse)).error_code)
+
+        await self._retrying(f"adding group {group.group_id!r} to the transaction", ask)
+        self.state.has_offsets = True
+
+    async def _store_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group.group_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=_offset_topics(offsets),
+        )
+
+        async def ask() -> None:
+            node_id = await self._cluster.coordinator(group.group_id, GROUP)
+            try:
+                # Below version 3 there is no field for member and generation: only the epoch fences.
+                answer = await self._cluster.send(node_id, request, TxnOffsetCommitResponse)
+            except ClientError:
+                self._cluster.forget_coordinator(group.group_id, GROUP)
+                raise
+            for code in {part.error_code for topic in answer.topics for part in topic.partitions}:
+                self._raise(code, group.group_id, GROUP)
+
+        await self._retrying(f"sending offsets of {group.group_id!r}", ask)
+
+    async def _end(self, *, committed: bool) -> None:
+        known = PreparedTransaction(
+            self.transactional_id, self.producer_id, self.producer_epoch, self.state.is_empty
+        )
+        await end_prepared(self._cluster, known, committed=committed, backoff=self._backoff)
+
+    async def _ask(self, request: Message, response: type[R], *, max_version: int | None = None) -> R:
+        node_id = await self._cluster.coordinator(self.transactional_id, TRANSACTION)
+        try:
+            return await self._cluster.send(node_id, request, response, max_version=max_version)
+        except ClientError:
+            self._cluster.forget_coordinator(self.transactional_id, TRANSACTION)
+            raise
+
+    def _raise(self, code: int, key: str | None = None, kind: int = TRANSACTION) -> None:
+        raise_of_coordinator(self._cluster, self.transactional_id if key is None else key, code, kind)
+
+    async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]], bound_ms: int | None = None) -> T:
+        timeout_ms = self._cluster.config.default_api_timeout_ms if bound_ms is None else bound_ms
+        return await retrying(what, ask, timeout_s=timeout_ms / 1_000, backoff=self._backoff)
+
+
+def _offset_topics(offsets: Offsets) -> list[TxnOffsetCommitRequestTopic]:
+    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
+    for (topic, index), given in offsets.items():
+        one = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        topics[topic].append(
+            TxnOffsetCommitRequestPartition(
+                partition_index=index,
+                committed_offset=one.offset,
+                committed_leader_epoch=one.leader_epoch,
+                committed_metadata=one.metadata,
+            )
+        )
+    return [TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()]
