@@ -28,6 +28,7 @@ from ottla.broker.handlers import (
     sync_group,
 )
 from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.testing import FakeSession
 from ottla.broker.metrics import Metrics
 from ottla.broker.transactions.coordinator import Transactions
 from ottla.broker.transactions.producer_ids import ProducerIds
@@ -170,9 +171,7 @@ async def ask(services: GroupServices, handle: Callable[..., Awaitable[R]], requ
     """Send a request through its codec to the handler, and the answer through its codec back."""
     context = RequestContext(
         header=RequestHeader(request.API_KEY, version, 1, "client"),
-        client_host="127.0.0.1",
-        listener_name="PLAINTEXT",
-        connection_id="1",
+        session=FakeSession(),
         received_ms=0,
     )
     arrived = type(request).decode(request.encode(version), version)

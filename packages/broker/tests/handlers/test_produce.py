@@ -92,7 +92,7 @@ async def test_appends_keep_their_order_when_an_earlier_one_is_rewritten(plane: 
         batch = batch_of(str(number).encode())
         version, records = (2, convert_down(batch, 1)) if number % 3 == 0 else (9, batch)
         context = plane.context(ApiKey.PRODUCE, version)
-        context.ordering = ordering
+        plane.session.ordering = ordering
         begun.append(produce.handle(plane.services, request_of(records), context))
 
     answers = [

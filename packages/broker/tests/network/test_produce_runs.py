@@ -200,7 +200,7 @@ async def _short_way(plane: DataPlane, requests: list[bytes], version: int, turn
     ]
     reader, answers, number = reader_with(b"".join(frames)), b"", 0
     while number < len(requests):
-        run = reader.next_produces(plane.services.produce_runs.index)
+        run = reader.next_produces(plane.session.produce_targets)
         if run is not None:
             try:
                 answered = plane.services.produce_runs.append(run)

@@ -286,11 +286,13 @@ class Broker:
         services.logs.on_directory_failed.append(self._directory_failed)
         services.configs.on_topic_change.append(self._topic_changed)
         services.configs.on_broker_change.append(self._broker_changed)
+        services.replicas.subscribe(services.produce_runs.known)
+        services.replicas.subscribe(services.plain_fetches.known)
 
     def _topic_changed(self, topic: str, config: Any) -> None:
         for log in self.services.logs.of_topic(topic):
             log.config = config
-        self.services.produce_runs.forget(topic)
+        self.services.produce_runs.known.retire_topic(topic)
 
     def _directory_failed(self, partitions: list[TopicPartition]) -> None:
         """Serve what was in a failed directory no more, and let the controller choose other leaders."""

@@ -1,16 +1,18 @@
-from collections.abc import Mapping
-
 from ottla.broker.handlers.fetch_plain import Reader
 from ottla.broker.log.slices import Slice
 from ottla.broker.metrics import Meter
 from ottla.broker.replication.hosted import HostedPartition
 
 class Target:
-    """A partition and its topic's meter, as the index holds them."""
+    """A partition and its topic's meter, shared by the indexes of all sessions."""
 
+    key: bytes
     partition: HostedPartition
     bytes_out: Meter
+    retired: bool
     def __init__(self, partition: HostedPartition, bytes_out: Meter) -> None: ...
+    def retire(self) -> None:
+        """Answer nothing any more, and let the partition go; from now on there is no `partition`."""
 
 class Answers:
     """Whole responses, one behind the other, to requests of one version."""
@@ -24,4 +26,4 @@ class Answers:
     """Of the responses."""
     records_size: int
 
-def answer_all(reader: Reader, index: Mapping[bytes, Target], most_bytes: int) -> Answers | None: ...
+def answer_all(reader: Reader, index: dict[bytes, Target], most_bytes: int) -> Answers | None: ...

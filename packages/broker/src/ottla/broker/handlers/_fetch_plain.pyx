@@ -18,14 +18,22 @@ cdef enum:
 
 
 cdef class Target:
+    cdef readonly bytes key         # of the partition in a session's index
     cdef readonly object partition
     cdef readonly object core
     cdef readonly object bytes_out
+    cdef readonly bint retired
 
     def __init__(self, partition, bytes_out):
+        topic, number = partition.topic_partition
+        self.key = topic.encode() + number.to_bytes(4)
         self.partition = partition
         self.core = partition.core
         self.bytes_out = bytes_out
+
+    def retire(self):
+        self.retired = True
+        self.partition = self.core = None
 
 
 cdef class Answers:
@@ -53,7 +61,7 @@ cdef bint answer(ask, Answers answers, int64_t most_bytes) except -1:
     cdef int64_t offset = ask.offset, high_watermark, stable, up_to, log_start, size, limit
     cdef int epoch = ask.leader_epoch
     core = target.core
-    if core.role is not LEADER or (epoch != -1 and epoch != <int> core.leader_epoch):
+    if target.retired or core.role is not LEADER or (epoch != -1 and epoch != <int> core.leader_epoch):
         return False
     log = target.partition.log
     high_watermark, log_start = core.high_watermark, log.log_start_offset

@@ -3,9 +3,11 @@ from ottla.broker.handlers.topic_metrics import TopicMeters
 from ottla.broker.replication.replicas import HostedPartition
 
 class Target:
-    """A partition and its topic's meters, as the index holds them."""
+    """A partition and its topic's meters, shared by the indexes of all sessions."""
 
+    key: bytes
     partition: HostedPartition
+    retired: bool
     meters: TopicMeters
 
     def __init__(self, partition: HostedPartition, meters: TopicMeters, all_meters: TopicMeters) -> None: ...
@@ -16,5 +18,7 @@ class Target:
         """
     def count(self, run: Run) -> None:
         """Count a run that was appended; the meters get it with the next `pour`."""
+    def retire(self) -> None:
+        """Append nothing any more, and let the partition go; from now on there is no `partition`."""
     def pour(self) -> None:
         """Bring the meters up to date."""

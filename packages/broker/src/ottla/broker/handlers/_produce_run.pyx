@@ -9,12 +9,16 @@ cdef object LEADER = Role.LEADER
 
 
 cdef class Target:
+    cdef readonly bytes key         # of the partition in a session's index
     cdef readonly object partition
     cdef readonly object meters
+    cdef readonly bint retired
     cdef object core, log, all_meters
     cdef int64_t requests, records, bytes  # not metered yet
 
     def __init__(self, partition, meters, all_meters):
+        topic, number = partition.topic_partition
+        self.key = topic.encode() + number.to_bytes(4)
         self.partition = partition
         self.core, self.log = partition.core, partition.log
         self.meters, self.all_meters = meters, all_meters
@@ -22,7 +26,7 @@ cdef class Target:
     def append_alone(self, run, int64_t now_ms):
         cdef int64_t base_offset
         core, log, partition = self.core, self.log, self.partition
-        if core.role is not LEADER or core.followers:
+        if self.retired or core.role is not LEADER or core.followers:
             return None
         tail = log.tail
         try:
@@ -43,7 +47,12 @@ cdef class Target:
         self.records += <int64_t> run.records
         self.bytes += <int64_t> run.size_in_bytes
 
-    def pour(self):
+    def retire(self):
+        self.pour()
+        self.retired = True
+        self.partition = self.core = self.log = None
+
+    cpdef pour(self):
         if not self.requests:
             return
         for meters in (self.meters, self.all_meters):

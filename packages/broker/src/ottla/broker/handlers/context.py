@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from ottla.broker.security.principal import Principal
     from ottla.protocol.headers import RequestHeader
 
 S = TypeVar("S")
@@ -24,17 +25,53 @@ class Ordering:
     """The last append of the connection that has no offset yet."""
 
 
+class Target(Protocol):
+    """A partition as a fast path uses it; `key` is the topic's bytes and the partition's four bytes."""
+
+    @property
+    def key(self) -> bytes: ...
+
+
+class ClientSession(Protocol):
+    """The session of a connection, as handlers use it (`network.session.Session`)."""
+
+    ordering: Ordering
+
+    @property
+    def principal(self) -> Principal: ...
+
+    @property
+    def listener_name(self) -> str: ...
+
+    @property
+    def client_host(self) -> str: ...
+
+    @property
+    def connection_id(self) -> str:
+        """Both ends of the connection and a number: how logs name it."""
+        ...
+
+    def authenticated(self, principal: Principal, /) -> None:
+        """Take the identity that authentication has proved; from now on every API may be called."""
+        ...
+
+    def admit_produces(self, target: Target, /) -> None:
+        """Let later produces to a partition take the fast path."""
+        ...
+
+    def admit_fetches(self, target: Target, /) -> None:
+        """Let later fetches from a partition take the fast path."""
+        ...
+
+
 @dataclass(slots=True)
 class RequestContext:
     """Where one request came from and when it was read."""
 
     header: RequestHeader
-    client_host: str
-    listener_name: str
-    connection_id: str
+    session: ClientSession
     received_ms: float
     """Monotonic clock, as `environment.clock.monotonic_ms()`."""
-    ordering: Ordering = field(default_factory=Ordering)
     begun_ms: float = 0.0
     """When its handler was called."""
     remote_ms: float = 0.0
@@ -49,6 +86,11 @@ class RequestContext:
     def client_id(self) -> str | None:
         """The client id in the request's header."""
         return self.header.client_id
+
+    @property
+    def principal(self) -> Principal:
+        """The client's identity."""
+        return self.session.principal
 
 
 Handler: TypeAlias = Callable[[S, Any, RequestContext], Any]

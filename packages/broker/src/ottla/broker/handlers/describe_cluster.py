@@ -45,7 +45,7 @@ async def handle(
                 broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
             )
             for broker in services.metadata.brokers
-            if (endpoint := broker.endpoint(context.listener_name))
+            if (endpoint := broker.endpoint(context.session.listener_name))
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NO_OPERATIONS_ASKED,
     )

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.handlers._fetch_plain import Answers, Target, answer_all
-from ottla.broker.replication.partition import Role
+from ottla.broker.handlers.known_partitions import KnownPartitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ottla.broker.handlers.context import ClientSession
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
 
@@ -34,34 +35,32 @@ class Reader(Protocol):
 
 
 class PlainFetches:
-    """Answers plain requests for one broker. The long way adds partitions to `index` as they are fetched."""
+    """Answers plain requests for one broker, from the partitions that the session has in its index."""
 
     def __init__(self, topic_metrics: TopicMetrics, fetch_max_bytes: int) -> None:
-        self.index: dict[bytes, Target] = {}
+        self.known: KnownPartitions[Target] = KnownPartitions()
         self.fetch_max_bytes = fetch_max_bytes
         self._topic_metrics = topic_metrics
         self._all = topic_metrics.all_topics
 
-    def admit(self, partition: HostedPartition) -> None:
-        """Let later fetches from this partition take the fast path; call it after a fetch that went well."""
-        topic, number = partition.topic_partition
-        key = topic.encode() + number.to_bytes(4)
-        known = self.index.get(key)
-        if known is None or known.partition is not partition:
-            self._forget_departed()
-            self.index[key] = Target(partition, self._topic_metrics.of(topic).bytes_out)
+    def admit(self, session: ClientSession, partition: HostedPartition) -> None:
+        """Let later fetches of a session from this partition take the fast path.
 
-    def _forget_departed(self) -> None:
-        gone = [key for key, known in self.index.items() if known.partition.core.role is not Role.LEADER]
-        for key in gone:
-            del self.index[key]
-
-    def answer(self, reader: Reader) -> Answers | None:
-        """Take and answer the plain requests that stand in a row, up to the first for the long way.
-
-        None where already that is the first.
+        The general path calls it after a fetch that went well.
         """
-        answers = answer_all(reader, self.index, self.fetch_max_bytes)
+        topic_partition = partition.topic_partition
+        target = self.known.get(topic_partition)
+        if target is None or target.partition is not partition:
+            target = Target(partition, self._topic_metrics.of(topic_partition.topic).bytes_out)
+            self.known.put(topic_partition, target)
+        session.admit_fetches(target)
+
+    def answer(self, reader: Reader, targets: dict[bytes, Target]) -> Answers | None:
+        """Take and answer the plain requests that stand in a row, up to the first for the general path.
+
+        `targets` is the session's index. None when the first request is already one for the general path.
+        """
+        answers = answer_all(reader, targets, self.fetch_max_bytes)
         if answers is not None:
             self._all.fetch_requests.count += answers.count
             self._all.bytes_out.count += answers.records_size

@@ -88,7 +88,7 @@ def _leader(services: Needs, group_id: str, context: RequestContext) -> tuple[in
         TopicPartition(GROUP_METADATA_TOPIC, partition_for(group_id, partitions))
     )
     broker = services.metadata.broker(leader_id) if leader_id is not None else None
-    endpoint = broker.endpoint(context.listener_name) if broker else None
+    endpoint = broker.endpoint(context.session.listener_name) if broker else None
     if broker is None or endpoint is None:
         raise CoordinatorNotAvailable("The group's partition has no leader that can be reached.")
     return broker.id, endpoint

@@ -36,7 +36,7 @@ def _join(services: Needs, request: JoinGroupRequest, context: RequestContext) -
         member_id=request.member_id,
         instance_id=instance_id,
         client_id=context.client_id or "",
-        client_host=f"/{context.client_host}",
+        client_host=f"/{context.session.client_host}",
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=_rebalance_timeout_ms(request),
         protocol_type=request.protocol_type,

@@ -63,7 +63,7 @@ def _brokers(services: Needs, context: RequestContext) -> list[MetadataResponseB
     return [
         MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
         for broker in services.metadata.brokers
-        if (endpoint := broker.endpoint(context.listener_name))
+        if (endpoint := broker.endpoint(context.session.listener_name))
     ]
 
 
@@ -120,7 +120,7 @@ def _partition(
     error = ErrorCode.NONE
     if leader is None:
         error = ErrorCode.LEADER_NOT_AVAILABLE
-    elif leader.endpoint(context.listener_name) is None:
+    elif leader.endpoint(context.session.listener_name) is None:
         error = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
     if context.api_version == 0:
         # The first clients look every replica up among the brokers and fail on one that is not there.

@@ -107,7 +107,7 @@ def handle(
     """Append at once and in order; awaited are only replicas, the disk, or records that must be opened."""
     if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
         return refused(request, InvalidRequiredAcks())
-    if context.ordering.behind is not None or _must_open(services, request, context.api_version):
+    if context.session.ordering.behind is not None or _must_open(services, request, context.api_version):
         return _in_line(services, _detached(request), context)
     return _appended(services, request, context)
 
@@ -162,7 +162,7 @@ def _in_line(
     services: Needs, request: ProduceRequest, context: RequestContext
 ) -> Awaitable[ProduceResponse | None]:
     """Append behind what this connection has not placed yet, opening records on a thread."""
-    ordering = context.ordering
+    ordering = context.session.ordering
     before = ordering.behind
     placed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ordering.behind = placed
@@ -280,7 +280,7 @@ def _append_one(
     result.placed(
         partition, partition.append(records, required_acks=request.acks, now_ms=now_ms, opened=opened)
     )
-    services.produce_runs.admit(partition)
+    services.produce_runs.admit(context.session, partition)
 
 
 def check_records(records: bytes | memoryview | None, request: ProduceRequest, version: int) -> None:

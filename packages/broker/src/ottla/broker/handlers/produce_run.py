@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.handlers._produce_run import Target
+from ottla.broker.handlers.known_partitions import KnownPartitions
 from ottla.broker.log.log import Appended
 from ottla.broker.log.validation import may_have_to_be_opened
 from ottla.protocol.errors import KafkaError, RequestTimedOut
@@ -19,6 +20,7 @@ from ottla.protocol.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from ottla.broker.environment import Clock
+    from ottla.broker.handlers.context import ClientSession
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
 
@@ -73,47 +75,44 @@ class NotPlain(Exception):
 
 
 class ProduceRuns:
-    """Appends runs for one broker. `index` says which partitions are known; the long way adds to it."""
+    """Appends runs for one broker, to the partitions that the session has in its index."""
 
     def __init__(self, topic_metrics: TopicMetrics, clock: Clock) -> None:
-        self.index: dict[bytes, Target] = {}
+        self.known: KnownPartitions[Target] = KnownPartitions()
         self._topic_metrics = topic_metrics
         self._clock = clock
 
-    def admit(self, partition: HostedPartition) -> None:
-        """Let later produces to this partition take the fast path; call it after an append that went well."""
-        topic, number = partition.topic_partition
-        if topic in INTERNAL_TOPICS:
-            return
-        config = partition.log.config
-        if config.flush_before_acknowledge or may_have_to_be_opened(config):
-            return
-        key = topic.encode() + number.to_bytes(4)
-        self._drop(key)
-        self.index[key] = Target(partition, self._topic_metrics.of(topic), self._topic_metrics.all_topics)
+    def admit(self, session: ClientSession, partition: HostedPartition) -> None:
+        """Let later produces of a session to this partition take the fast path.
 
-    def forget(self, topic: str) -> None:
-        """The topic's settings have changed: the long way says whether its next produces are plain."""
-        start = topic.encode()
-        for known in [one for one in self.index if one[:-4] == start]:
-            self._drop(known)
-
-    def _drop(self, key: bytes) -> None:
-        target = self.index.pop(key, None)
-        if target is not None:
-            target.pour()
+        The general path calls it after an append that went well.
+        """
+        topic_partition = partition.topic_partition
+        target = self.known.get(topic_partition)
+        if target is None or target.partition is not partition:
+            config = partition.log.config
+            if topic_partition.topic in INTERNAL_TOPICS or config.flush_before_acknowledge:
+                return
+            if may_have_to_be_opened(config):
+                return
+            meters = self._topic_metrics
+            target = Target(partition, meters.of(topic_partition.topic), meters.all_topics)
+            self.known.put(topic_partition, target)
+        session.admit_produces(target)
 
     def pour(self) -> None:
-        """Bring the topics' meters up to date with what went the short way."""
-        for target in self.index.values():
+        """Bring the topics' meters up to date with the requests that took the fast path."""
+        for target in self.known:
             target.pour()
 
     def append(self, run: Run) -> bytes | Coroutine[Any, Any, bytes]:
-        """Append a run; gives the answers, or a wait for them where replicas are behind.
+        """Append a run; returns the responses, or a wait for them where replicas are behind.
 
-        Raises `NotPlain`, and then nothing has been appended.
+        Raises `NotPlain`, and then nothing has been appended and the session has to drop the partition.
         """
         target: Target = run.target
+        if target.retired:
+            raise NotPlain
         partition, now_ms = target.partition, self._clock.now_ms()
         try:
             answers = target.append_alone(run, now_ms)
@@ -122,8 +121,7 @@ class ProduceRuns:
             if partition.log.config.flush_before_acknowledge:
                 raise NotPlain
             appended = partition.append(run.batches, required_acks=run.acks, now_ms=now_ms)
-        except (KafkaError, OSError, NotPlain):
-            self._drop(run.key)
+        except (KafkaError, OSError):
             raise NotPlain from None
         if appended.duplicate and run.count > 1:
             raise NotPlain  # one of them is a retry; taken one by one, each gets its own offset

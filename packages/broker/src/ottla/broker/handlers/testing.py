@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.context import Ordering, RequestContext, Target
 from ottla.broker.handlers.fetch_plain import PlainFetches
 from ottla.broker.handlers.fetch_sessions import FetchSessions
 from ottla.broker.handlers.produce_run import ProduceRuns
@@ -21,6 +21,7 @@ from ottla.broker.log.recovery import open_log
 from ottla.broker.metrics import Metrics
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.replicas import HostedPartition, Replicas
+from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
@@ -63,6 +64,28 @@ class OneDirectory:
             one.close()
 
 
+@dataclass
+class FakeSession:
+    """A session without a connection; its indexes have no bound."""
+
+    principal: Principal = ANONYMOUS
+    listener_name: str = "PLAINTEXT"
+    client_host: str = "127.0.0.1"
+    connection_id: str = "test"
+    ordering: Ordering = field(default_factory=Ordering)
+    produce_targets: dict[bytes, Any] = field(default_factory=dict)
+    fetch_targets: dict[bytes, Any] = field(default_factory=dict)
+
+    def authenticated(self, principal: Principal) -> None:
+        self.principal = principal
+
+    def admit_produces(self, target: Target) -> None:
+        self.produce_targets[target.key] = target
+
+    def admit_fetches(self, target: Target) -> None:
+        self.fetch_targets[target.key] = target
+
+
 @dataclass(slots=True, kw_only=True)
 class DataServices:
     """The parts that Produce, Fetch and the APIs about offsets use."""
@@ -94,6 +117,9 @@ class DataPlane:
             metrics=self.metrics,
         )
         self.services = self._compose()
+        self.replicas.subscribe(self.services.produce_runs.known)
+        self.replicas.subscribe(self.services.plain_fetches.known)
+        self.session = FakeSession()
 
     def _compose(self) -> DataServices:
         topic_metrics, clock = TopicMetrics(self.metrics), self.environment.clock
@@ -140,7 +166,7 @@ class DataPlane:
 
     def context(self, api_key: int, version: int, client_id: str = "test") -> RequestContext:
         header = RequestHeader(api_key, version, 1, client_id)
-        return RequestContext(header, "127.0.0.1", "PLAINTEXT", "test", 0.0)
+        return RequestContext(header, self.session, 0.0)
 
 
 def batch_of(

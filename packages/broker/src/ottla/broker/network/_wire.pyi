@@ -1,5 +1,5 @@
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ottla.broker.handlers.context import Ordering
@@ -8,6 +8,7 @@ from ottla.broker.network.connection import Pending
 from ottla.broker.network.frames import FrameReader
 from ottla.broker.network.listener import Server
 from ottla.broker.network.outbox import Outbox
+from ottla.broker.network.session import Session
 
 class Tally:
     count: int
@@ -21,7 +22,7 @@ class Wire:
     last_active_s: float
     _server: Server
     _reader: FrameReader
-    _run_index: Mapping[bytes, Any]
+    session: Session
     _outbox: Outbox
     _transport: Any
     _ordering: Ordering

@@ -22,7 +22,7 @@ cdef class Wire:
     cdef public object _ordering
     cdef public object _pending
     cdef public object _now_s
-    cdef public dict _run_index
+    cdef public object session
     cdef public dict _versions
     cdef public Tally _times
     cdef public Tally _sizes
@@ -72,7 +72,10 @@ cdef class Wire:
         reader, outbox = self._reader, self._outbox
         if not self._is_free(outbox):
             return False
-        run = reader.next_produces(self._run_index)
+        index = self.session.produce_targets
+        if index is None:
+            return False
+        run = reader.next_produces(index)
         if run is None:
             return False
         self._turn.add(self)  # also when something is left: what is answered here has to be written
@@ -92,7 +95,7 @@ cdef class Wire:
             self._note(run.version, took_ms, <int64_t> run.size_in_bytes / <double> count, count)
             if reader.exhausted:
                 break
-            run = reader.next_produces(self._run_index)
+            run = reader.next_produces(index)
             if run is None:
                 return False
         reader.park()

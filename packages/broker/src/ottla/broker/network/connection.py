@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ottla.broker.handlers.context import CloseConnection, Ordering
+from ottla.broker.handlers.context import CloseConnection
 from ottla.broker.handlers.produce_run import NotPlain
 from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun
 from ottla.broker.network.outbox import Outbox
-from ottla.broker.network.routes import BadRequest, Call, Origin
+from ottla.broker.network.routes import BadRequest, Call
+from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.wire import Wire
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ class Connection(Wire, asyncio.BufferedProtocol):
     start, only the next one's answer.
     """
 
-    def __init__(self, server: Server, listener_name: str) -> None:
+    def __init__(self, server: Server, listener_name: str, state: SessionState) -> None:
         self._server = server
         self._listener_name = listener_name
+        self._initial_state = state
         self._dispatcher = server.dispatcher
         self._runs = server.produce_runs
-        self._run_index = server.produce_runs.index
         self._fetches = server.plain_fetches
         self._queue_limit = server.config.queued_max_requests
         self._turn, self._now_s = server.turn, server.now_s
@@ -72,7 +73,6 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._closing = False
         self._pumping = False
         self._exhausted = True
-        self.client_host = ""
         self.last_active_s = 0.0
         self.looked_at_s = 0.0
 
@@ -81,10 +81,13 @@ class Connection(Wire, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        self.client_host = str(peer[0]) if peer else ""
-        connection_id = f"{_address(local)}-{_address(peer)}-{self._server.next_connection_number()}"
-        self._ordering = Ordering()
-        self._origin = Origin(self.client_host, self._listener_name, connection_id, self._ordering)
+        self.session = Session(
+            listener_name=self._listener_name,
+            client_host=str(peer[0]) if peer else "",
+            connection_id=f"{_address(local)}-{_address(peer)}-{self._server.next_connection_number()}",
+            state=self._initial_state,
+        )
+        self._ordering = self.session.ordering
         # With a high mark of 0, "paused" means that the peer has not taken everything.
         self._transport.set_write_buffer_limits(high=0)
         self._outbox = Outbox(self._transport, self._on_unblocked, self._server.request_metrics.bytes_out)
@@ -125,7 +128,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
     @property
     def connection_id(self) -> str:
         """Both ends of the connection and a number: how logs name it."""
-        return self._origin.connection_id
+        return self.session.connection_id
 
     @property
     def idle(self) -> bool:
@@ -158,18 +161,20 @@ class Connection(Wire, asyncio.BufferedProtocol):
     def _begin_requests(self) -> bool:
         """Return whether all whole frames were taken."""
         received_ms = self._server.now_s() * 1000
-        reader = self._reader
+        reader, session = self._reader, self.session
         while self._taking:
             if not self._has_room():
                 return False
-            if not self._unstarted and self._origin.ordering.behind is None:
-                run = reader.next_produces(self._runs.index)
-                if run is not None and self._append(run, received_ms):
-                    continue
-                answers = self._fetches.answer(reader)
-                if answers is not None:
-                    self._answer_fetches(answers, received_ms)
-                    continue
+            if not self._unstarted and session.ordering.behind is None:
+                if session.produce_targets is not None:
+                    run = reader.next_produces(session.produce_targets)
+                    if run is not None and self._append(run, received_ms):
+                        continue
+                if session.fetch_targets is not None:
+                    answers = self._fetches.answer(reader, session.fetch_targets)
+                    if answers is not None:
+                        self._answer_fetches(answers, received_ms)
+                        continue
             frame = reader.next_frame()
             if frame is None:
                 return True
@@ -181,6 +186,8 @@ class Connection(Wire, asyncio.BufferedProtocol):
             return False
         if self._outbox.blocked:
             return False
+        if self._pending and not self.session.is_authenticated:
+            return False  # a login that is under way decides about what comes behind it
         return self._server.unstarted < self._queue_limit or self._server.has_room(self)
 
     def _append(self, run: ProduceRun, received_ms: float) -> bool:
@@ -188,6 +195,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         try:
             answers = self._runs.append(run)
         except NotPlain:
+            self.session.drop_produces(run.key)
             self._reader.give_back(run)
             return False
         if isinstance(answers, bytes):
@@ -231,7 +239,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
     def _begin(self, frame: memoryview, received_ms: float) -> None:
         in_line = self._unstarted > 0  # a task begins a turn later: what comes after it must not overtake it
         read = self._dispatcher.read(
-            memoryview(bytes(frame)) if in_line else frame, self._origin, received_ms
+            memoryview(bytes(frame)) if in_line else frame, self.session, received_ms
         )
         if isinstance(read, list):
             self._answer_now(read)

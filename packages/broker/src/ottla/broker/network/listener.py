@@ -16,6 +16,7 @@ from ottla.broker.network.connection import Connection
 from ottla.broker.network.frames import ProduceRun, ReceiveBuffer
 from ottla.broker.network.request_metrics import RequestMetrics, ShortTally
 from ottla.broker.network.routes import Call, Dispatcher
+from ottla.broker.network.session import SessionState
 from ottla.broker.network.wire import Turn
 from ottla.protocol.api import ApiKey
 
@@ -106,15 +107,16 @@ class Server:
         port: int,
         *,
         ssl_context: ssl.SSLContext | None = None,
+        initial_state: SessionState = SessionState.AUTHENTICATED,
         serve: bool = True,
     ) -> tuple[str, int]:
-        """Accept connections on an address; port 0 takes a free one. Returns where it listens.
+        """Accept connections on an address; port 0 takes a free one. Returns the address in use.
 
-        Without `serve` the address is only taken, and `serve()` begins to accept. Raises OSError when the
-        address cannot be had.
+        Sessions begin in `initial_state`. Without `serve` the address is only taken, and `serve()` begins to
+        accept. Raises OSError when the address cannot be had.
         """
         server = await self._loop.create_server(
-            lambda: Connection(self, name),
+            lambda: Connection(self, name, initial_state),
             sock=self._bind(host, port),
             backlog=self.config.socket_listen_backlog_size,
             ssl=ssl_context,
@@ -225,9 +227,9 @@ class Server:
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection, or refuse it."""
-        refusal = self._limits.take(connection.client_host)
+        refusal = self._limits.take(connection.session.client_host)
         if refusal is not None:
-            self._report(f"refusing a connection from {connection.client_host}: {refusal}")
+            self._report(f"refusing a connection from {connection.session.client_host}: {refusal}")
             return False
         self._connections[connection] = None
         return True
@@ -238,7 +240,7 @@ class Server:
         self._to_flush.pop(connection, None)
         if connection in self._connections:
             del self._connections[connection]
-            self._limits.give_back(connection.client_host)
+            self._limits.give_back(connection.session.client_host)
         self.settled()
 
     def _report(self, text: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from ottla.broker.handlers.context import CloseConnection, RequestContext, S
+from ottla.broker.network.session import BEFORE_LOGIN, SessionState
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.headers import decode_request_header, response_header
@@ -17,8 +18,9 @@ from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.primitives import MalformedMessage
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.context import Handler, Ordering
+    from ottla.broker.handlers.context import Handler
     from ottla.broker.network.outbox import Part
+    from ottla.broker.network.session import Session
 
 log = logging.getLogger("request")
 
@@ -70,16 +72,6 @@ class Routes(Generic[S]):
         return self._by_key.get(api_key)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where the requests of one connection come from."""
-
-    client_host: str
-    listener_name: str
-    connection_id: str
-    ordering: Ordering
-
-
 @dataclass(slots=True)
 class Call:
     """One decoded request with its route."""
@@ -101,13 +93,16 @@ class Dispatcher(Generic[S]):
         self._routes = routes
         self._services = services
 
-    def read(self, frame: memoryview, origin: Origin, received_ms: float) -> Call | list[Part]:
+    def read(self, frame: memoryview, session: Session, received_ms: float) -> Call | list[Part]:
         """Read one request; returns the response itself where only the network can give it.
 
-        Raises `BadRequest`. The request of a route that borrows the buffer keeps views of `frame`; any other
-        request owns its bytes.
+        Raises `BadRequest`, also for an API that may not be called before login: it is the only place that
+        checks the session's state. The request of a route that borrows the buffer keeps views of `frame`; any
+        other request owns its bytes.
         """
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        if session.state is not SessionState.AUTHENTICATED and api_key not in BEFORE_LOGIN:
+            raise BadRequest(f"API key {api_key} before authentication")
         route = self._routes.find(api_key)
         if route is None:
             raise BadRequest(f"API key {api_key} is not served")
@@ -120,15 +115,8 @@ class Dispatcher(Generic[S]):
             request = request_class(ApiKey(api_key)).decode(body[offset:], version, exact=False)
         except MalformedMessage as error:
             raise BadRequest(f"{ApiKey(api_key).name} v{version} cannot be read: {error}") from error
-        context = RequestContext(
-            header,
-            origin.client_host,
-            origin.listener_name,
-            origin.connection_id,
-            received_ms,
-            origin.ordering,
-        )
-        return Call(route, request, context, len(frame))
+        session.client_id = header.client_id
+        return Call(route, request, RequestContext(header, session, received_ms), len(frame))
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> list[Part]:
         if api_key != ApiKey.API_VERSIONS:
@@ -174,7 +162,7 @@ class Dispatcher(Generic[S]):
                 "%s v%d from %s failed",
                 call.route.api_key.name,
                 call.context.api_version,
-                call.context.connection_id,
+                call.context.session.connection_id,
                 exc_info=error,
             )
         response = response_class(call.route.api_key)()

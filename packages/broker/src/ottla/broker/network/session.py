@@ -1,0 +1,126 @@
+"""The session of one connection: its client's identity, its login state and the partitions it knows.
+
+Four rules hold for whoever adds authentication, ACLs or quotas:
+
+- Before login the dispatcher accepts only the APIs in `BEFORE_LOGIN`, one request at a time, and closes the
+  connection on any other. It is the only place that checks the state.
+- The fast paths of Produce and Fetch serve only partitions in the session's own index. A partition gets into
+  the index when the general path has served a request for it, with every check that the general path makes.
+  So the fast paths make no checks of their own, and nothing is in the index before login.
+- A change of what this client may do drops its index (`forget_partitions`): the next request for each
+  partition takes the general path again. A new login does that by itself.
+- A change that concerns a partition for all clients (its leadership, its topic's configuration) retires the
+  target that all sessions share (`handlers.known_partitions`), and no session has to be visited.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.handlers.context import Ordering
+from ottla.broker.security.principal import ANONYMOUS
+from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from ottla.broker.handlers.context import Target
+    from ottla.broker.security.principal import Principal
+
+BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+MAX_KNOWN_PARTITIONS: Final = 4096
+"""Partitions in each index of a session. The one admitted first makes room for the next."""
+
+
+class SessionState(Enum):
+    """Login state of a session."""
+
+    UNAUTHENTICATED = "unauthenticated"
+    AUTHENTICATED = "authenticated"
+
+
+class Session:
+    """One connection's client. An idle session has no index and costs about a hundred bytes."""
+
+    __slots__ = (
+        "client_host",
+        "client_id",
+        "connection_id",
+        "fetch_targets",
+        "listener_name",
+        "ordering",
+        "principal",
+        "produce_targets",
+        "state",
+    )
+
+    def __init__(
+        self,
+        *,
+        listener_name: str,
+        client_host: str,
+        connection_id: str,
+        state: SessionState = SessionState.AUTHENTICATED,
+    ) -> None:
+        self.listener_name = listener_name
+        self.client_host = client_host
+        self.connection_id = connection_id
+        self.client_id: str | None = None
+        """The client id of the last request that took the general path."""
+        self.principal: Principal = ANONYMOUS
+        self.state = state
+        self.ordering = Ordering()
+        # None stands for an empty index, which most connections have for ever.
+        self.produce_targets: dict[bytes, Any] | None = None
+        self.fetch_targets: dict[bytes, Any] | None = None
+
+    # ---- login
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether every API may be called."""
+        return self.state is SessionState.AUTHENTICATED
+
+    def authenticated(self, principal: Principal) -> None:
+        """Take the identity that authentication has proved, and drop what an earlier one was known for."""
+        self.principal = principal
+        self.state = SessionState.AUTHENTICATED
+        self.forget_partitions()
+
+    # ---- known partitions
+
+    def admit_produces(self, target: Target) -> None:
+        """Let later produces to a partition take the fast path."""
+        if self.produce_targets is None:
+            self.produce_targets = {}
+        _admit(self.produce_targets, target)
+
+    def admit_fetches(self, target: Target) -> None:
+        """Let later fetches from a partition take the fast path."""
+        if self.fetch_targets is None:
+            self.fetch_targets = {}
+        _admit(self.fetch_targets, target)
+
+    def drop_produces(self, key: bytes) -> None:
+        """Send the next produce to one partition down the general path."""
+        if self.produce_targets is not None:
+            self.produce_targets.pop(key, None)
+
+    def forget_partitions(self, topic: str | None = None) -> None:
+        """Send the next request for each partition, or for each of one topic, down the general path."""
+        if topic is None:
+            self.produce_targets = self.fetch_targets = None
+            return
+        for targets in (self.produce_targets, self.fetch_targets):
+            if targets is not None:
+                _drop_topic(targets, topic.encode())
+
+
+def _admit(targets: dict[bytes, Any], target: Target) -> None:
+    if len(targets) >= MAX_KNOWN_PARTITIONS and target.key not in targets:
+        del targets[next(iter(targets))]
+    targets[target.key] = target
+
+
+def _drop_topic(targets: dict[bytes, Any], topic: bytes) -> None:
+    for key in [one for one in targets if one[:-4] == topic]:
+        del targets[key]

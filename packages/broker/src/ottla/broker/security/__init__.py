@@ -1,0 +1,1 @@
+"""Identity of clients: the principal that authentication gives and authorization asks for."""

@@ -1,0 +1,357 @@
+"""Sessions: what may be called before login, and which partitions the fast paths serve for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.handlers import produce
+from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.network import session as session_module
+from ottla.broker.network.listener import Server
+from ottla.broker.network.routes import Dispatcher, Route, Routes
+from ottla.broker.network.session import Session, SessionState
+from ottla.broker.network.testing import server_of
+from ottla.broker.security.principal import ANONYMOUS, Principal
+from ottla.protocol.api import ApiKey
+from ottla.protocol.headers import RequestHeader, encode_request
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+BOUND_S = 10
+ALICE = Principal("User", "alice")
+
+
+# ---- a session by itself
+
+
+@dataclass
+class Known:
+    """A partition as a fast path knows it."""
+
+    topic: str
+    number: int = 0
+
+    @property
+    def key(self) -> bytes:
+        return self.topic.encode() + self.number.to_bytes(4)
+
+
+def a_session(state: SessionState = SessionState.AUTHENTICATED) -> Session:
+    return Session(listener_name="PLAINTEXT", client_host="127.0.0.1", connection_id="1", state=state)
+
+
+def test_a_client_of_a_plaintext_listener_is_anonymous() -> None:
+    session = a_session()
+
+    assert session.is_authenticated
+    assert session.principal is ANONYMOUS
+    assert str(session.principal) == "User:ANONYMOUS"
+
+
+def test_a_session_that_used_no_fast_path_has_no_index() -> None:
+    session = a_session()
+
+    assert session.produce_targets is None
+    assert session.fetch_targets is None
+
+
+def test_the_index_is_bounded_and_the_partition_admitted_first_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "MAX_KNOWN_PARTITIONS", 3)
+    session = a_session()
+
+    for number in (0, 1, 2, 0, 3):
+        session.admit_produces(Known("t", number))
+        session.admit_fetches(Known("t", number))
+
+    for targets in (session.produce_targets, session.fetch_targets):
+        assert list(targets or ()) == [Known("t", number).key for number in (1, 2, 3)]
+
+
+def test_a_session_forgets_all_partitions_or_those_of_one_topic() -> None:
+    session = a_session()
+    for topic in ("a", "ab", "b"):
+        session.admit_produces(Known(topic))
+        session.admit_fetches(Known(topic, 1))
+
+    session.forget_partitions("a")
+
+    assert list(session.produce_targets or ()) == [Known("ab").key, Known("b").key]
+    assert list(session.fetch_targets or ()) == [Known("ab", 1).key, Known("b", 1).key]
+    session.forget_partitions()
+    assert session.produce_targets is None
+    assert session.fetch_targets is None
+
+
+def test_a_login_drops_what_the_earlier_principal_was_known_for() -> None:
+    session = a_session()
+    session.admit_produces(Known("a"))
+
+    session.authenticated(ALICE)
+
+    assert session.principal == ALICE
+    assert session.produce_targets is None
+
+
+# ---- over the network
+
+
+class Client:
+    """Requests over one socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, *requests: Any) -> None:
+        for request in requests:
+            frame = encode_request(RequestHeader(request.API_KEY, 0, 1, "me"), request)
+            self.writer.write(struct.pack(">i", len(frame)) + frame)
+
+    def send_produce(self, topic: str = "t", acks: int = 1) -> None:
+        records = PartitionProduceData(index=0, records=batch_of(b"a"))
+        request = ProduceRequest(
+            acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[records])]
+        )
+        frame = encode_request(RequestHeader(ApiKey.PRODUCE, 9, 1, "me"), request)
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+
+    async def answer(self) -> bytes:
+        async with asyncio.timeout(BOUND_S):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return (await self.reader.readexactly(size))[4:]
+
+    async def produce_error(self) -> int:
+        response = ProduceResponse.decode((await self.answer())[1:], 9)
+        return response.responses[0].partition_responses[0].error_code
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(BOUND_S):
+            return await self.reader.read(1) == b""
+
+
+@asynccontextmanager
+async def clients(server: Server, count: int = 1, **how: Any) -> AsyncIterator[list[Client]]:
+    async with asyncio.timeout(60), server:
+        host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0, **how)
+        opened = [Client(*await asyncio.open_connection(host, port)) for _ in range(count)]
+        try:
+            yield opened
+        finally:
+            for one in opened:
+                one.writer.close()
+
+
+class Login:
+    """Handlers of the APIs that may be called before login; the password is "right"."""
+
+    def __init__(self) -> None:
+        self.checked = asyncio.Event()
+        self.seen: list[str] = []
+
+    async def api_versions(
+        self, services: None, request: ApiVersionsRequest, context: RequestContext
+    ) -> ApiVersionsResponse:
+        return ApiVersionsResponse()
+
+    async def handshake(
+        self, services: None, request: SaslHandshakeRequest, context: RequestContext
+    ) -> SaslHandshakeResponse:
+        return SaslHandshakeResponse()
+
+    async def authenticate(
+        self, services: None, request: SaslAuthenticateRequest, context: RequestContext
+    ) -> SaslAuthenticateResponse:
+        await self.checked.wait()
+        if request.auth_bytes != b"right":
+            return SaslAuthenticateResponse(error_code=58)
+        context.session.authenticated(ALICE)
+        return SaslAuthenticateResponse()
+
+    async def heartbeat(
+        self, services: None, request: HeartbeatRequest, context: RequestContext
+    ) -> HeartbeatResponse:
+        self.seen.append(f"{context.principal} {context.session.listener_name}")
+        return HeartbeatResponse()
+
+    @property
+    def routes(self) -> Routes[None]:
+        return Routes(
+            [
+                Route(ApiKey.API_VERSIONS, 0, 3, self.api_versions),
+                Route(ApiKey.SASL_HANDSHAKE, 0, 1, self.handshake),
+                Route(ApiKey.SASL_AUTHENTICATE, 0, 2, self.authenticate),
+                Route(ApiKey.HEARTBEAT, 0, 0, self.heartbeat),
+            ]
+        )
+
+
+BEFORE_LOGIN: dict[str, Any] = {"initial_state": SessionState.UNAUTHENTICATED}
+
+
+async def test_before_login_any_other_api_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    login = Login()
+    async with clients(server_of(login.routes), **BEFORE_LOGIN) as (client,):
+        client.send(HeartbeatRequest(group_id="g", member_id="m"))
+
+        assert await client.is_closed()
+
+    assert login.seen == []
+    assert "API key 12 before authentication" in caplog.text
+
+
+async def test_before_login_a_client_may_negotiate_and_authenticate() -> None:
+    login = Login()
+    login.checked.set()
+    async with clients(server_of(login.routes), **BEFORE_LOGIN) as (client,):
+        client.send(
+            ApiVersionsRequest(),
+            SaslHandshakeRequest(mechanism="PLAIN"),
+            SaslAuthenticateRequest(auth_bytes=b"right"),
+            HeartbeatRequest(group_id="g", member_id="m"),
+        )
+
+        for _ in range(4):
+            await client.answer()
+
+    assert login.seen == ["User:alice PLAINTEXT"]
+
+
+async def test_a_request_behind_a_login_waits_for_its_outcome() -> None:
+    login = Login()
+    server = server_of(login.routes)
+    async with clients(server, **BEFORE_LOGIN) as (client,):
+        client.send(
+            SaslAuthenticateRequest(auth_bytes=b"wrong"), HeartbeatRequest(group_id="g", member_id="m")
+        )
+        while not any(one.busy for one in server.connections):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        login.checked.set()
+
+        assert (await client.answer())[:2] == struct.pack(">h", 58)
+        assert await client.is_closed()
+
+    assert login.seen == []
+
+
+def server_on(plane: DataPlane) -> Server:
+    services = plane.services
+    return Server(
+        Dispatcher(Routes([Route(ApiKey.PRODUCE, 0, 9, produce.handle, borrows_buffer=True)]), services),
+        config=BrokerConfig(),
+        clock=plane.environment.clock,
+        metrics=plane.metrics,
+        produce_runs=services.produce_runs,
+        plain_fetches=services.plain_fetches,
+    )
+
+
+@pytest.fixture
+def plane(tmp_path: Any) -> Any:
+    made = DataPlane(tmp_path)
+    yield made
+    made.logs.close()
+
+
+async def produced(client: Client, times: int = 1) -> None:
+    for _ in range(times):
+        client.send_produce()
+        assert await client.produce_error() == 0
+
+
+async def test_a_produce_before_login_appends_nothing(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    async with clients(server_on(plane), **BEFORE_LOGIN) as (client,):
+        client.send_produce()
+
+        assert await client.is_closed()
+
+    assert partition.log.log_end_offset == 0
+
+
+async def test_each_session_gets_to_know_its_own_partitions(plane: DataPlane) -> None:
+    await plane.lead()
+    server = server_on(plane)
+    async with clients(server, count=2) as (one, two):
+        await produced(one, times=3)
+        sessions = [connection.session for connection in server.connections]
+
+        known = sorted(len(session.produce_targets or ()) for session in sessions)
+        assert known == [0, 1]
+
+        await produced(two, times=3)
+        targets = [(session.produce_targets or {})[b"t\0\0\0\0"] for session in sessions]
+        assert targets[0] is targets[1]
+        assert {session.client_id for session in sessions} == {"me"}
+
+
+async def test_a_session_that_forgot_its_partitions_leaves_the_others_alone(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    server = server_on(plane)
+    async with clients(server, count=2) as (one, two):
+        await produced(one, times=2)
+        await produced(two, times=2)
+        sessions = [connection.session for connection in server.connections]
+
+        sessions[0].forget_partitions()
+
+        assert sessions[0].produce_targets is None
+        assert len(sessions[1].produce_targets or ()) == 1
+        await produced(one, times=2)
+        await produced(two, times=2)
+        assert [len(session.produce_targets or ()) for session in sessions] == [1, 1]
+    assert partition.log.log_end_offset == 8
+
+
+async def test_a_change_of_a_topic_drops_its_partitions_from_every_session(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    server = server_on(plane)
+    async with clients(server, count=2) as (one, two):
+        await produced(one, times=2)
+        await produced(two, times=2)
+        sessions = [connection.session for connection in server.connections]
+        old = (sessions[0].produce_targets or {})[b"t\0\0\0\0"]
+
+        plane.services.produce_runs.known.retire_topic("t")
+
+        await produced(one, times=2)
+        await produced(two, times=2)
+        new = [(session.produce_targets or {})[b"t\0\0\0\0"] for session in sessions]
+        assert old.retired
+        assert new[0] is new[1]
+        assert new[0] is not old
+    assert partition.log.log_end_offset == 8
+    meters = plane.services.topic_metrics.of("t")
+    plane.services.produce_runs.pour()
+    assert meters.messages_in.count == 8
+
+
+async def test_a_deleted_partition_is_dropped_from_every_session(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    server = server_on(plane)
+    async with clients(server) as (client,):
+        await produced(client, times=2)
+        (session,) = [connection.session for connection in server.connections]
+
+        await plane.replicas.stop([(partition.topic_partition, -1, True)])
+        client.send_produce()
+
+        assert await client.produce_error() == 3
+        assert session.produce_targets == {}
