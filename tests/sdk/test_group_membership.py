@@ -14,8 +14,8 @@ from ottla.broker.testing import BrokerThread
 from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster
 from ottla.client.group_metadata import OffsetAndMetadata
+from ottla.consumer.errors import CommitFailed, Fenced, GroupFailed, InconsistentAssignors
 from ottla.consumer.group.commits import Commits
-from ottla.consumer.group.errors import CommitFailed, Fenced, GroupFailed, InconsistentAssignors
 from ottla.consumer.listener import Partitions, RebalanceListener
 from ottla.consumer.subscription import TopicFilter, subscription
 from ottla.protocol.errors import OffsetMetadataTooLarge

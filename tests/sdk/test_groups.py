@@ -22,7 +22,7 @@ from ottla.consumer import (
     WrongMode,
 )
 from ottla.consumer.assignors import Assigned, MemberSubscription, RebalanceProtocol, TopicRacks
-from ottla.consumer.group.errors import CommitFailed
+from ottla.consumer.errors import CommitFailed
 
 PATIENCE_S = 30.0
 

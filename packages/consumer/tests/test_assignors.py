@@ -22,7 +22,7 @@ from ottla.consumer.assignors import (
     shared_protocol,
 )
 from ottla.consumer.assignors.user_data import decode_sticky, encode_sticky
-from ottla.consumer.group.errors import GroupFailed
+from ottla.consumer.errors import GroupFailed
 from ottla.consumer.group.leadership import Leadership
 from ottla.protocol.topics import TopicPartition
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ottla.consumer.group.errors import ListenerFailed
+from ottla.consumer.errors import ListenerFailed
 from ottla.consumer.listener import Partitions, RebalanceListener, tell
 from ottla.protocol.topics import TopicPartition
 

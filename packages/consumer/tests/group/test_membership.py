@@ -11,8 +11,8 @@ from ottla.client.cluster import Cluster
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer import Consumer
+from ottla.consumer.errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group.commits import Commits
-from ottla.consumer.group.errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group.payloads import encode_assignment
 from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.subscription import subscription

@@ -348,7 +348,7 @@ async def test_offsets_kept_in_kafka_are_written_to_both_while_migrating(
         await connector.commit_offsets()
 
     assert first == ([b"c"] if dual else [b"a"])
-    assert world.logs.kept == {TopicPartition("t", 0): 3 if dual else 1}
+    assert world.logs.stored == {TopicPartition("t", 0): 3 if dual else 1}
     assert await world.offset("t", 0) == (3 if dual else 2)
 
 
@@ -365,7 +365,7 @@ async def test_offsets_that_cannot_be_written_are_not_taken_for_written(world: M
         world.logs.refuses = False
         await connector.commit_offsets()
 
-    assert world.logs.kept == {TopicPartition("t", 0): 1}
+    assert world.logs.stored == {TopicPartition("t", 0): 1}
 
 
 async def test_finished_records_are_committed_regularly(world: MemoryGroup) -> None:
@@ -375,7 +375,7 @@ async def test_finished_records_are_committed_regularly(world: MemoryGroup) -> N
     async with world.connector("a", auto_commit_interval_ms=10, offsets_storage="kafka") as connector:
         (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
         await take(stream, 2)
-        await until(lambda: world.logs.kept == {TopicPartition("t", 0): 1})
+        await until(lambda: world.logs.stored == {TopicPartition("t", 0): 1})
 
 
 async def test_many_members_coming_and_going_lose_no_record(world: MemoryGroup) -> None:

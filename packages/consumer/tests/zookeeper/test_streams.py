@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.consumer.zookeeper.places import Places
+from ottla.consumer.zookeeper.stream_positions import StreamPositions
 from ottla.consumer.zookeeper.streams import MessageStream
 from ottla.consumer.zookeeper.testing import MemoryBrokers
 from ottla.protocol.topics import TopicPartition
@@ -16,7 +16,7 @@ async def test_reading_that_ends_before_its_first_turn_is_begun_again_with_the_n
     brokers = MemoryBrokers()
     brokers.append("t", 0, b"a")
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        stream = MessageStream("s", Places(), tasks.create_task, capacity=10)
+        stream = MessageStream("s", StreamPositions(), tasks.create_task, capacity=10)
         stream.own(await brokers.reader(), {PLACE: 0})
         asking = tasks.create_task(anext(stream))
         await asyncio.sleep(0)  # it asks, and what reads for it waits for its first turn

@@ -10,16 +10,20 @@ from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.consumer import Consumer
 from ottla.consumer.errors import (
+    CommitFailed,
     ConsumerClosed,
+    Fenced,
+    GroupFailed,
+    ListenerFailed,
     LogTruncated,
     NoOffset,
+    NoSuchPartitions,
     NotAssigned,
     OffsetOutOfRange,
     RecordDeserializationFailed,
     WrongMode,
 )
 from ottla.consumer.fetch.lookups import OffsetAndTimestamp
-from ottla.consumer.group.errors import CommitFailed, Fenced, GroupFailed, ListenerFailed, NoSuchPartitions
 from ottla.consumer.interceptors import ConsumerInterceptor
 from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.metrics import ConsumerMetrics

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable
 from typing import Any
 
-from ottla.consumer.group.errors import ListenerFailed
+from ottla.consumer.errors import ListenerFailed
 from ottla.protocol.topics import TopicPartition
 
 Partitions = frozenset[TopicPartition]

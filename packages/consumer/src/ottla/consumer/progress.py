@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from ottla.consumer.consumer import Consumer
-from ottla.consumer.group.errors import CommitFailed
+from ottla.consumer.errors import CommitFailed
 from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.topics import TopicPartition

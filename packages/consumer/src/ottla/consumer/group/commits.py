@@ -11,8 +11,8 @@ from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.consumer.errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group.coordinator_connection import CoordinatorConnection
-from ottla.consumer.group.errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group.fifo import Fifo, Ticket
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for

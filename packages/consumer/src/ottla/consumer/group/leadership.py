@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from ottla.consumer.assignors import Assignor, MemberSubscription, TopicRacks
-from ottla.consumer.group.errors import GroupFailed
+from ottla.consumer.errors import GroupFailed
 from ottla.consumer.group.payloads import decode_subscription, encode_assignment
 from ottla.consumer.group.rebalance_events import Joined
 from ottla.protocol.primitives import MalformedMessage

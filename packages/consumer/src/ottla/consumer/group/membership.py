@@ -21,10 +21,10 @@ from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.group_metadata import GroupMetadata
 from ottla.client.retry import Backoff
 from ottla.consumer.assignors import RebalanceProtocol, assignors
+from ottla.consumer.errors import Fenced
 from ottla.consumer.group.commits import AutoCommit
 from ottla.consumer.group.config import GroupConfig
 from ottla.consumer.group.coordinator_connection import CoordinatorConnection
-from ottla.consumer.group.errors import Fenced
 from ottla.consumer.group.member_rules import MemberRules, Phase
 from ottla.consumer.group.rebalance import NO_GENERATION, MemberStateMachine
 from ottla.consumer.group.rebalance_events import (

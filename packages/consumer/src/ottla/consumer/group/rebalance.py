@@ -1,20 +1,23 @@
-"""A member of a group: when it joins, what it gives up and takes on, when it leaves. Pure.
+"""The state machine of a group member: join, sync, revoke, adopt, heartbeat, leave. Pure.
 
 A member goes through these phases:
 
     OUT -> PREPARING -> JOINING (-> LOOKING_UP) -> SYNCING (-> REVOKING) -> ADOPTING -> STABLE
              ^ ^                                                               |          |
              | +------------------------- REBALANCE_IN_PROGRESS --------------------------+
-             +-------------- it had to give up partitions: they are free in the next round
+             +---------- it had to revoke partitions: they are assigned in the next round
 
-The leader looks up the topics of all members between joining and syncing. WAITING follows what is to be
-tried again. With the eager protocol a member gives up everything as it prepares; with the cooperative one
-(KIP-429) it keeps what it has until its assignment shows what goes to others, sheds that, and joins again.
-Whoever finds that the group went on without it has lost what it had: others may read it already.
+The leader looks up the topics of all members between joining and syncing. WAITING is the backoff before a
+retry. With the eager protocol a member revokes all partitions as it prepares; with the cooperative one
+(KIP-429) it keeps them until its assignment shows which of them others get, revokes those, and joins again.
+A member that finds that the group continued without it has lost its partitions: others may read them already.
 
-Two rules for whoever edits this. A partition is taken from the application before anything is sent that lets
-the group give it away. An answer counts only for the request that is out: each has a token, each heartbeat
-the generation it was for.
+Two rules for edits. A partition is taken from the application before any request is sent that lets the group
+assign it to another member. An answer counts only for the outstanding request: each request has a token, each
+heartbeat the generation it was sent for.
+
+The module has more than 500 lines because it is one state machine: each event may change the phase, the
+membership and the owned partitions together, and the order of the effects depends on all three.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from ottla.consumer.assignors import (
     TopicRacks,
     shared_protocol,
 )
-from ottla.consumer.group.errors import Fenced, GroupFailed, refusal
+from ottla.consumer.errors import Fenced, GroupFailed
 from ottla.consumer.group.leadership import Leadership
 from ottla.consumer.group.member_rules import BEATING, REBALANCING, MemberRules, Phase
 from ottla.consumer.group.payloads import (
@@ -63,6 +66,7 @@ from ottla.consumer.group.rebalance_events import (
     TopicsFound,
     TopicsSeen,
 )
+from ottla.consumer.group.refusals import refusal
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import MalformedMessage
 
@@ -70,14 +74,14 @@ NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
 NOBODY: Partitions = frozenset()
 
-_ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
-_LATER = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS, *_ELSEWHERE)
+_COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+_RETRY = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS, *_COORDINATOR_MOVED)
 
 
 class MemberStateMachine:
-    """One member: events go into `step`, and what comes out is to be done in that order.
+    """One member: `step` takes an event and returns effects, to be carried out in that order.
 
-    `wake_at_ms` says when it wants `TimePassed`.
+    `wake_at_ms` is the time of the next `TimePassed`.
     """
 
     def __init__(self, rules: MemberRules, now_ms: float) -> None:
@@ -112,7 +116,7 @@ class MemberStateMachine:
         self._effects: list[Effect] = []
 
     def step(self, event: Event, now_ms: float) -> list[Effect]:
-        """Take an event; return what is to be done."""
+        """Apply an event; return its effects."""
         self._now_ms = now_ms
         self._take(event)
         effects, self._effects = self._effects, []
@@ -120,17 +124,17 @@ class MemberStateMachine:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `Closing` has been done with."""
+        """Whether the member has left after `Closing`."""
         return self._closing and self.phase is Phase.OUT
 
     @property
     def watched(self) -> TopicRacks:
-        """What the leader's assignment was made from; other members watch nothing."""
+        """The topics that the leader's assignment was made from; other members watch none."""
         return {} if self.leadership is None else self.leadership.watched
 
     @property
     def wake_at_ms(self) -> float | None:
-        """When to say `TimePassed`; None when only an answer can change something."""
+        """When to send `TimePassed`; None if only another event can change something."""
         due = []
         if self.phase in BEATING and self.generation != NO_GENERATION and not self._beat_out:
             due.append(self._beat_at_ms)
@@ -148,7 +152,7 @@ class MemberStateMachine:
 
     @property
     def _is_staying(self) -> bool:
-        """Whether this member is to be in the group."""
+        """Whether this member wants to be in the group."""
         is_over = self._closing or self._must_leave or self._idle or self._fenced
         return self.wanted is not None and not is_over
 
@@ -191,7 +195,7 @@ class MemberStateMachine:
     def _subscribed(self, topics: frozenset[str] | None) -> None:
         self.wanted = topics
         if topics is None:
-            # Even if it is subscribed again before it comes to leaving: the application has let go of it all.
+            # Also if a new subscription arrives before the member has left: its partitions are unassigned.
             self._must_leave = self.phase is not Phase.OUT
             self._may_leave()
         elif self.phase is Phase.OUT and not (self._closing or self._fenced):
@@ -220,17 +224,17 @@ class MemberStateMachine:
             self._effects.append(Heartbeat(self.member_id, self.generation))
 
     def _leave_idle(self) -> None:
-        """Let others have the partitions: the application does not seem to get on."""
+        """Leave, so that others get the partitions: the application does not ask for records."""
         self._idle = True
         self._leave("the application did not ask for records within max_poll_interval_ms")
         self._forget_membership()
         self._stop()
 
     def _may_leave(self) -> None:
-        """Begin to leave, unless the application is busy with what it was told before.
+        """Begin to leave, unless the application still carries out an earlier effect.
 
-        Whoever owns something in the middle of a rebalance sees that through: between two generations the
-        coordinator takes no commits, and what is finished would be read again.
+        A member that owns partitions during a rebalance completes it: between two generations the coordinator
+        accepts no commits, and finished records would be read again.
         """
         if self.phase in (Phase.PREPARING, Phase.REVOKING, Phase.ADOPTING, Phase.LEAVING, Phase.OUT):
             return
@@ -240,7 +244,7 @@ class MemberStateMachine:
             self._stop()
 
     def _stop(self) -> None:
-        """Take everything from the application; leave after that, so that it can commit before."""
+        """Revoke all partitions; leave after that, so that finished records are committed before."""
         self._token += 1
         self.phase = Phase.LEAVING
         if self.owned:
@@ -253,11 +257,11 @@ class MemberStateMachine:
         self.phase = Phase.OUT
         self._must_leave = False
         self._forget_membership()
-        if self._is_staying:  # it subscribed again meanwhile
+        if self._is_staying:  # the application subscribed again meanwhile
             self._prepare("the subscription changed")
 
     def _leave(self, reason: str) -> None:
-        # A static member stays one: it is expected back within the session timeout.
+        # A static member does not leave: it is expected back within the session timeout.
         if self.member_id != UNKNOWN_MEMBER and self.rules.instance_id is None:
             self._effects.append(Leave(self.member_id, reason))
 
@@ -267,7 +271,7 @@ class MemberStateMachine:
         self._beat_out = False
         self._joining_since_ms = None
 
-    # --- giving up and joining
+    # --- revoking and joining
 
     def _prepare(self, reason: str) -> None:
         if not self._is_staying:
@@ -297,16 +301,16 @@ class MemberStateMachine:
         self._revoking = NOBODY
         match self.phase:
             case Phase.PREPARING:
-                # Meanwhile it may have turned out that the rest is lost, or not wanted any more.
+                # Meanwhile the other partitions may have been lost, or the subscription may have changed.
                 self._prepare(self._reason)
             case Phase.REVOKING if self._is_staying and self.generation != NO_GENERATION:
                 self._adopt()
             case Phase.REVOKING:
-                self._prepare("the group went on without this member")
+                self._prepare("the group continued without this member")
             case Phase.LEAVING:
                 self._stop()
             case _:
-                raise AssertionError(f"nothing is given up while {self.phase.value}")
+                raise AssertionError(f"no partitions are revoked while {self.phase.value}")
 
     def _join(self) -> None:
         self._token += 1
@@ -350,16 +354,16 @@ class MemberStateMachine:
     def _leadership(self, answer: Joined) -> Leadership | None:
         if answer.leader_id == answer.member_id:
             return Leadership.of(answer, self.rules.group_id)
-        if self._was(answer.leader_id):
+        if self._is_former_self(answer.leader_id):
             alone = {self.member_id: MemberSubscription(tuple(self._joined_topics))}
             return Leadership(alone, assigns=False)
         return None
 
-    def _was(self, leader_id: str) -> bool:
-        """Say whether the leader is this static member's former self, by the ids that brokers make.
+    def _is_former_self(self, leader_id: str) -> bool:
+        """Return whether the leader is this static member before its restart, by the ids that brokers make.
 
-        Before JoinGroup version 9 (KIP-814) a leader that comes back is not told that it leads. The group
-        goes on with the assignment it has; but nobody else would notice new partitions.
+        Before JoinGroup version 9 (KIP-814) a leader that restarts is not told that it leads. The group keeps
+        its assignment, but no other member would notice new partitions.
         """
         instance_id = self.rules.instance_id
         return (
@@ -371,17 +375,19 @@ class MemberStateMachine:
             return
         self.leadership.watched = dict(found.topics)
         try:
-            assignments = self.leadership.assign(self._chosen()) if self.leadership.assigns else {}
-        except Exception as error:  # an assignor of the application's own may raise anything
+            assignments = self.leadership.assign(self._chosen_assignor()) if self.leadership.assigns else {}
+        except Exception as error:  # a custom assignor may raise anything
             self._fail(error)
             return
         self._sync(assignments)
 
-    def _chosen(self) -> Assignor:
+    def _chosen_assignor(self) -> Assignor:
         for assignor in self.rules.assignors:
             if assignor.name == self._protocol_name:
                 return assignor
-        raise GroupFailed(f"the group chose the assignor {self._protocol_name!r}, which we do not have")
+        raise GroupFailed(
+            f"the group chose the assignor {self._protocol_name!r}, which this member does not have"
+        )
 
     def _sync(self, assignments: Mapping[str, bytes]) -> None:
         self.phase = Phase.SYNCING
@@ -389,7 +395,7 @@ class MemberStateMachine:
             Sync(self._token, self.member_id, self.generation, self._protocol_name, assignments)
         )
 
-    # --- taking on
+    # --- adopting an assignment
 
     def _synced(self, answer: Synced) -> None:
         if answer.token != self._token or self.phase is not Phase.SYNCING:
@@ -409,17 +415,17 @@ class MemberStateMachine:
         wanted = self.wanted or frozenset()
         self._assigned = frozenset(each for each in assigned if each.topic in wanted)
         if any(each.topic not in self._joined_topics for each in assigned):
-            self._rejoin = "the assignment has topics that we did not subscribe to"
+            self._rejoin = "the assignment has topics that this member did not subscribe to"
         self._revoke_unassigned()
 
     def _revoke_unassigned(self) -> None:
-        """Give up what others get; they get it when everybody has joined again (KIP-429)."""
+        """Revoke what others get; it is assigned to them when all members joined again (KIP-429)."""
         gone = self.owned - self._assigned
         if not gone:
             self._adopt()
             return
         self.phase = Phase.REVOKING
-        self._rejoin = "partitions were given up for others"
+        self._rejoin = "partitions were revoked for other members"
         self._revoke(gone)
 
     def _adopt(self) -> None:
@@ -429,28 +435,28 @@ class MemberStateMachine:
         self._effects.append(Adopt(self.owned, added))
 
     def _adopted(self) -> None:
-        assert self.phase is Phase.ADOPTING, f"nothing is adopted while {self.phase.value}"
+        assert self.phase is Phase.ADOPTING, f"no assignment is adopted while {self.phase.value}"
         self.phase = Phase.STABLE
-        self._excuse_joining()
+        self._exclude_rebalance_from_idle_time()
         if not self._is_staying:
             self._stop()
         elif self.generation == NO_GENERATION:
-            self._prepare("the group went on without this member")
+            self._prepare("the group continued without this member")
         elif self._rejoin is not None:
             self._prepare(self._rejoin)
         elif self.wanted != self._joined_topics:
             self._prepare("the subscription changed")
 
-    def _excuse_joining(self) -> None:
-        """What the group took to rebalance is no time in which the application did not ask."""
+    def _exclude_rebalance_from_idle_time(self) -> None:
+        """Do not count the duration of the rebalance as time without a poll."""
         if self._joining_since_ms is not None:
             self._polled_ms += self._now_ms - max(self._joining_since_ms, self._polled_ms)
         self._joining_since_ms = None
 
-    # --- watching
+    # --- topics and heartbeats
 
     def _topics_seen(self, topics: TopicRacks) -> None:
-        """Rebalance if the assignment was made from something else; only the leader is told of topics."""
+        """Rebalance if topics changed since the assignment was made; only the leader watches topics."""
         if self.leadership is None or not self.leadership.differs(topics):
             return
         if self.phase is Phase.STABLE:
@@ -469,9 +475,9 @@ class MemberStateMachine:
             case ErrorCode.REBALANCE_IN_PROGRESS:
                 self._must_rejoin("the group is rebalancing")
             case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.ILLEGAL_GENERATION:
-                self._lose(answer.code)
-                self._must_rejoin("the group went on without this member")
-            case code if code in _ELSEWHERE:
+                self._forget_generation(answer.code)
+                self._must_rejoin("the group continued without this member")
+            case code if code in _COORDINATOR_MOVED:
                 self._effects.append(ForgetCoordinator())
                 self._beat_at_ms = self._now_ms + self._backoff_ms()
             case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -485,14 +491,14 @@ class MemberStateMachine:
         elif self.phase in (Phase.REVOKING, Phase.ADOPTING):
             self._rejoin = self._rejoin or reason
 
-    def _lose(self, code: int) -> None:
-        """Stop being the member one was. What is owned is lost then: see `_to_revoke`."""
+    def _forget_generation(self, code: int) -> None:
+        """Forget the generation, and the member id if it is unknown. Owned partitions are lost: `_to_revoke`."""
         self.generation = NO_GENERATION
         self._beat_out = False
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = UNKNOWN_MEMBER
 
-    # --- what goes wrong
+    # --- errors
 
     def _refused(self, answer: Refused) -> None:
         if answer.token != self._token or self.phase not in REBALANCING:
@@ -505,12 +511,12 @@ class MemberStateMachine:
                 self.member_id = answer.member_id
                 self._join()
             case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.ILLEGAL_GENERATION:
-                self._lose(answer.code)
+                self._forget_generation(answer.code)
                 self._wait()
             case ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.SYNCING:
                 self._prepare("the group is rebalancing")
-            case code if code in _LATER:
-                if code in _ELSEWHERE:
+            case code if code in _RETRY:
+                if code in _COORDINATOR_MOVED:
                     self._effects.append(ForgetCoordinator())
                 self._wait()
             case code:
@@ -530,10 +536,10 @@ class MemberStateMachine:
         return self.rules.backoff.delay_ms(self._attempt, 0.5)
 
     def _fail(self, error: Exception) -> None:
-        """Tell the application, and be out of the group until it asks again; a fenced member for good."""
+        """Raise an error to the application and stay out of the group until it polls; if fenced, for good."""
         self._effects.append(Fail(error))
         self._fenced = self._fenced or isinstance(error, Fenced)
         self._idle = not self._fenced
         self.generation = NO_GENERATION
-        # While the application is busy, what it says in the end leads out.
+        # While the application carries out an effect, its completion makes the member leave.
         self._may_leave()

@@ -15,7 +15,7 @@ Partitions = frozenset[TopicPartition]
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The application wants these topics from now on; None wants to be out of the group."""
+    """The application subscribed to these topics; None: it unsubscribed."""
 
     topics: frozenset[str] | None
 
@@ -27,24 +27,24 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """It is `wake_at_ms`, or later."""
+    """`wake_at_ms` is reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The application is done."""
+    """The application closes the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsSeen:
-    """What the metadata say of the watched topics now."""
+    """The current metadata of the watched topics."""
 
     topics: TopicRacks
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsFound:
-    """What the metadata say of the topics that were looked up; an answer to `LookUp`."""
+    """The metadata of the topics of all members; the answer to `LookUp`."""
 
     token: int
     topics: TopicRacks
@@ -52,17 +52,17 @@ class TopicsFound:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The application is through with `Revoke`."""
+    """The application carried out `Revoke`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """The application is through with `Adopt`."""
+    """The application carried out `Adopt`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """Another member, or this one, as the leader is told of it."""
+    """A member of the group, as JoinGroup describes it to the leader."""
 
     member_id: str
     instance_id: str | None
@@ -71,7 +71,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to `Join`; members are told to the leader only."""
+    """The answer to `Join`; only the leader receives `members`."""
 
     token: int
     member_id: str
@@ -92,9 +92,9 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The answer to `Join`, `Sync` or `LookUp` where it is an error; or there is none, with code None.
+    """`Join`, `Sync` or `LookUp` failed with an error code, or without an answer: code None.
 
-    `member_id` comes with MEMBER_ID_REQUIRED. `failure` is an error that trying again does not help.
+    `member_id` is set with MEMBER_ID_REQUIRED. `failure` is an error that a retry does not help.
     """
 
     token: int
@@ -105,7 +105,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
-    """The answer to `Heartbeat`; None where there is none."""
+    """The answer to `Heartbeat`; code None without an answer."""
 
     member_id: str
     generation: int
@@ -132,9 +132,9 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Take partitions from the application, then say `Revoked`.
+    """Take partitions from the application, then send `Revoked`.
 
-    Those that are `lost` may be read by others already: nothing can be committed for them.
+    Partitions that are `lost` may be read by others already: no commit for them is possible.
     """
 
     partitions: Partitions
@@ -143,7 +143,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Let the application have exactly these partitions, of which some are new, then say `Adopted`."""
+    """Assign exactly these partitions to the application, then send `Adopted`."""
 
     partitions: Partitions
     added: Partitions
@@ -151,7 +151,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Send JoinGroup: assignors' names with what their leader shall know."""
+    """Send JoinGroup with the names of assignors and their subscription metadata."""
 
     token: int
     member_id: str
@@ -161,7 +161,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Ask for the metadata of topics, then say `TopicsFound`."""
+    """Request the metadata of topics, then send `TopicsFound`."""
 
     token: int
     topics: frozenset[str]
@@ -169,7 +169,7 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Send SyncGroup: the leader with everybody's assignment."""
+    """Send SyncGroup; the leader sends the assignments of all members."""
 
     token: int
     member_id: str
@@ -188,7 +188,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Send LeaveGroup. Nobody waits for what comes of it but a consumer that closes."""
+    """Send LeaveGroup. Only a consumer that closes waits for the answer."""
 
     member_id: str
     reason: str
@@ -196,12 +196,12 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class ForgetCoordinator:
-    """Look for the coordinator again before the next request."""
+    """Find the coordinator again before the next request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Raise this to the application when it asks next."""
+    """Raise this error to the application with its next poll."""
 
     error: Exception
 

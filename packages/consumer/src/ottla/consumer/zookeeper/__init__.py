@@ -1,7 +1,7 @@
 """The high-level consumer of Kafka 0.8 to 1.1, whose groups share their partitions through ZooKeeper.
 
-Apache Kafka removed it in version 2.0. It is here for groups that still have members of that age, and for
-moving their offsets. New applications use `ottla.consumer.Consumer` with a `group_id`.
+Apache Kafka removed it in version 2.0. It serves groups that still have such members, and the migration of
+their offsets. New applications use `ottla.consumer.Consumer` with a `group_id`.
 """
 
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig

@@ -1,4 +1,4 @@
-"""Who owns which partition: every member computes the same from what the group's registry says. Pure."""
+"""Assign partitions to threads: every member computes the same from the group's registry. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ownership = dict[TopicPartition, "ThreadId"]
 
 
 class ThreadId(NamedTuple):
-    """One stream of one member; as text it is what the znode of an owner holds."""
+    """One stream of one member; its text is the content of an owner's znode."""
 
     consumer_id: str
     number: int
@@ -26,9 +26,9 @@ class ThreadId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What a rebalance is decided on: the members, and the partitions of all topics they want.
+    """The input of a rebalance: the members, and the partitions of all topics they subscribe to.
 
-    `topics` are the names of all topics there are, which only wildcard subscriptions need.
+    `topics` are the names of all topics, which only wildcard subscriptions need.
     """
 
     members: Sequence[ConsumerRegistration]
@@ -37,7 +37,7 @@ class GroupView:
     exclude_internal_topics: bool = True
 
     def threads(self) -> dict[str, list[ThreadId]]:
-        """Return who wants each topic, in the order of their names as texts."""
+        """Return the threads of each topic, sorted by their text."""
         found: dict[str, list[ThreadId]] = {}
         for member in self.members:
             for topic, threads in streams_of(member, self.topics, self.exclude_internal_topics).items():
@@ -48,7 +48,7 @@ class GroupView:
 def streams_of(
     member: ConsumerRegistration, topics: Iterable[str], exclude_internal: bool = True
 ) -> dict[str, list[ThreadId]]:
-    """Return a member's threads for each topic; a wildcard is applied to the `topics` there are."""
+    """Return a member's threads for each topic; a wildcard is matched against `topics`."""
     kind = FILTERS.get(member.pattern)
     counts: Mapping[str, int] = member.subscription
     if kind is not None and counts:
@@ -62,7 +62,7 @@ def streams_of(
 
 
 def range_assignment(view: GroupView) -> Ownership:
-    """Give each thread a range of every topic's partitions; the first ones get one more where it is uneven.
+    """Assign each thread a range of every topic's partitions; the first threads get one more if uneven.
 
     Five partitions over two members with two threads each are 2, 1, 1, 1.
     """
@@ -79,7 +79,7 @@ def range_assignment(view: GroupView) -> Ownership:
 
 
 def round_robin_assignment(view: GroupView) -> Ownership:
-    """Deal all partitions of all topics out to all threads in turn, in the order of Java's hash codes."""
+    """Assign all partitions of all topics to all threads in turn, in the order of Java's hash codes."""
     threads = view.threads()
     partitions = [
         TopicPartition(topic, partition)
@@ -97,7 +97,7 @@ ASSIGNMENTS = {"range": range_assignment, "roundrobin": round_robin_assignment}
 
 
 def java_hash(text: str) -> int:
-    """Return what Java's `String.hashCode` gives, on which all members have to agree."""
+    """Return Java's `String.hashCode`, on which all members must agree."""
     value = 0
     for character in text.encode():  # topic names are ASCII
         value = (31 * value + character) & 0xFFFFFFFF

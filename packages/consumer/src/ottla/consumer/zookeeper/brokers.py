@@ -1,4 +1,4 @@
-"""The brokers as a group in ZooKeeper needs them: readers, bounds of partitions, offsets kept in Kafka."""
+"""The brokers, as a group in ZooKeeper uses them: readers, bounds of partitions, offsets in Kafka."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ RECORDS_AT_ONCE = 500
 
 
 class Brokers(Protocol):
-    """What the connector asks of the brokers of one cluster."""
+    """What the connector needs of the brokers of one cluster."""
 
     async def reader(self) -> Reader:
-        """Return a new reader; it ends with these brokers."""
+        """Return a new reader; it is closed together with the brokers."""
 
     async def bounds(
         self, partitions: Iterable[TopicPartition], *, smallest: bool
     ) -> Mapping[TopicPartition, int]:
-        """Return where partitions begin or end."""
+        """Return the first or the end offsets of partitions."""
 
     async def committed(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return the offsets kept in Kafka; partitions without one are left out."""
+        """Return the offsets stored in Kafka; partitions without one are left out."""
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Keep offsets in Kafka."""
+        """Store offsets in Kafka."""
 
 
 class ConsumerReader:
@@ -54,14 +54,14 @@ class ConsumerReader:
         self._consumer = consumer
 
     def assign(self, partitions: Mapping[TopicPartition, int | None]) -> None:
-        """Read these partitions: from an offset where one is given, on from where it is otherwise."""
+        """Assign partitions; each starts at its offset if one is given, else continues at its position."""
         self._consumer.assign(partitions)
         for partition, offset in partitions.items():
             if offset is not None:
                 self._consumer.seek(partition, offset)
 
     async def next_records(self) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]:
-        """Return records as soon as there are some, or none after a while."""
+        """Return records as soon as there are some; after a timeout, none."""
         return await self._consumer.getmany(timeout_ms=POLL_MS, max_records=RECORDS_AT_ONCE)
 
 
@@ -86,7 +86,7 @@ class ClusterBrokers:
         await self._stack.aclose()
 
     async def reader(self) -> ConsumerReader:
-        """Return a new reader; it ends with these brokers."""
+        """Return a new reader; it is closed together with the brokers."""
         consumer = Consumer(bootstrap_servers=self._addresses, config=self._consumer_config())
         return ConsumerReader(await self._stack.enter_async_context(consumer))
 
@@ -104,11 +104,11 @@ class ClusterBrokers:
     async def bounds(
         self, partitions: Iterable[TopicPartition], *, smallest: bool
     ) -> dict[TopicPartition, int]:
-        """Return where partitions begin or end."""
+        """Return the first or the end offsets of partitions."""
         return await self._offsets.find(dict.fromkeys(partitions, EARLIEST if smallest else LATEST))
 
     async def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets kept in Kafka; partitions without one are left out."""
+        """Return the offsets stored in Kafka; partitions without one are left out."""
         topics = [
             OffsetFetchRequestTopic(name=topic, partition_indexes=[each.partition for each in found])
             for topic, found in by_topic(partitions).items()
@@ -129,5 +129,5 @@ class ClusterBrokers:
         return await self._cluster.retry(f"reading the offsets of group {group!r}", ask)
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Keep offsets in Kafka, as somebody who is no member of the group there."""
+        """Store offsets in Kafka, without being a member of the group there."""
         await self._groups.commit(group, offsets)

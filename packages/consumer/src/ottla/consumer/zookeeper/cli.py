@@ -11,7 +11,7 @@ from ottla.client.commands import json_option, load_config, run, show
 
 if TYPE_CHECKING:
     from ottla.client.config import ClientConfig
-    from ottla.consumer.zookeeper.tools import Progress
+    from ottla.consumer.zookeeper.tools import PartitionLag
     from ottla.zookeeper.session import Session
 
 T = TypeVar("T")
@@ -20,11 +20,11 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @click.group(name="zookeeper-group")
 def zookeeper_group() -> None:
-    """Look into consumer groups of the ZooKeeper age, move their offsets."""
+    """Inspect consumer groups that use ZooKeeper, and move their offsets."""
 
 
 def zookeeper_option(command: F) -> F:
-    """Add where ZooKeeper is."""
+    """Add the --zookeeper option."""
     return click.option(
         "--zookeeper",
         "hosts",
@@ -41,7 +41,7 @@ def zookeeper_option(command: F) -> F:
 @json_option
 @zookeeper_option
 def list_groups(as_json: bool, hosts: str) -> None:
-    """List the groups, with how many members they have."""
+    """List the groups and their number of members."""
     from ottla.consumer.zookeeper import tools
 
     async def use(session: Session) -> list[tuple[str, int]]:
@@ -53,20 +53,20 @@ def list_groups(as_json: bool, hosts: str) -> None:
 
 @zookeeper_group.command()
 @click.argument("name")
-@click.option("--topic", "topics", multiple=True, help="Only this topic; all it has read otherwise.")
-@click.option("--broker-info", is_flag=True, help="Add where the brokers are.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic. Default: all that the group reads.")
+@click.option("--broker-info", is_flag=True, help="Add the addresses of the brokers.")
 @click.option(
     "--command-config",
     "properties",
     type=click.Path(exists=True, dir_okay=False),
-    help="A properties file with security and timeouts towards the brokers.",
+    help="A properties file with security settings and timeouts for the brokers.",
 )
 @json_option
 @zookeeper_option
 def describe(
     name: str, topics: tuple[str, ...], broker_info: bool, properties: str | None, as_json: bool, hosts: str
 ) -> None:
-    """Show how far a group has read, how far behind it is, and who owns each partition.
+    """Show the offset, lag and owner of each partition that a group reads.
 
     \b
     Examples:
@@ -75,12 +75,12 @@ def describe(
     """
     config = load_config(properties)
 
-    async def use(session: Session) -> tuple[list[Progress], list[str]]:
+    async def use(session: Session) -> tuple[list[PartitionLag], list[str]]:
         return await _progress(session, name, topics, config)
 
     found, brokers = with_session(hosts, use)
     if not found:
-        raise click.ClickException(f"ZooKeeper knows nothing that group {name} reads")
+        raise click.ClickException(f"group {name} has no offsets and no members in ZooKeeper")
     rows = [(name, *each.partition, each.offset, each.end_offset, each.lag, each.owner) for each in found]
     show(("group", "topic", "pid", "offset", "log size", "lag", "owner"), rows, as_json=as_json)
     if broker_info and not as_json:
@@ -91,7 +91,7 @@ def describe(
 
 async def _progress(
     session: Session, group: str, topics: tuple[str, ...], config: ClientConfig
-) -> tuple[list[Progress], list[str]]:
+) -> tuple[list[PartitionLag], list[str]]:
     from ottla.client.admin import LATEST, Admin
     from ottla.consumer.zookeeper import tools
     from ottla.protocol.topics import TopicPartition
@@ -111,7 +111,7 @@ async def _progress(
         there = [each for each in chosen if any(t.partitions for t in known[each.topic].topics)]
         ends = await admin.offsets.find(dict.fromkeys(there, LATEST))
         brokers = [f"{node.id} -> {node.address}" for _, node in sorted(admin.cluster.nodes.items())]
-    found = [tools.Progress(p, offsets.get(p), ends.get(p), owners.get(p)) for p in chosen]
+    found = [tools.PartitionLag(p, offsets.get(p), ends.get(p), owners.get(p)) for p in chosen]
     return found, brokers
 
 
@@ -119,7 +119,7 @@ async def _progress(
 @click.argument("name")
 @zookeeper_option
 def verify(name: str, hosts: str) -> None:
-    """Check that every partition a group reads has an owner who is in the group; fail if not."""
+    """Check that every partition a group reads is owned by a member; fail if not."""
     from ottla.consumer.zookeeper import tools
 
     wrong = with_session(hosts, lambda session: tools.verify(session, name))
@@ -131,11 +131,11 @@ def verify(name: str, hosts: str) -> None:
 
 
 @zookeeper_group.command(name="export-offsets")
-@click.option("--group", "names", multiple=True, help="Only this group; all otherwise.")
-@click.option("--output-file", type=click.File("w"), default="-", help="Where to; standard output otherwise.")
+@click.option("--group", "names", multiple=True, help="Only this group. Default: all groups.")
+@click.option("--output-file", type=click.File("w"), default="-", help="Default: standard output.")
 @zookeeper_option
 def export_offsets(names: tuple[str, ...], output_file: IO[str], hosts: str) -> None:
-    """Write the offsets in ZooKeeper, a line each: /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET."""
+    """Write offsets from ZooKeeper, one line each: /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET."""
     from ottla.consumer.zookeeper import tools
 
     async def use(session: Session) -> tools.GroupOffsets:
@@ -149,7 +149,7 @@ def export_offsets(names: tuple[str, ...], output_file: IO[str], hosts: str) -> 
 @click.argument("input_file", type=click.File())
 @zookeeper_option
 def import_offsets(input_file: IO[str], hosts: str) -> None:
-    """Set offsets in ZooKeeper to what `export-offsets` wrote. Stop the groups before."""
+    """Set offsets in ZooKeeper from the output of `export-offsets`. Stop the groups before."""
     from ottla.consumer.zookeeper import tools
 
     try:
@@ -172,7 +172,7 @@ def import_offsets(input_file: IO[str], hosts: str) -> None:
     "--command-config",
     "properties",
     type=click.Path(exists=True, dir_okay=False),
-    help="A properties file with security and timeouts towards the brokers.",
+    help="A properties file with security settings and timeouts for the brokers.",
 )
 @zookeeper_option
 def move_to_kafka(name: str, properties: str | None, hosts: str) -> None:
@@ -203,7 +203,7 @@ def _offsets(count: int) -> str:
 
 
 def with_session(hosts: str, use: Callable[[Session], Awaitable[T]]) -> T:
-    """Connect to ZooKeeper, do something, disconnect; what it refuses becomes one line."""
+    """Run a function with a ZooKeeper session; its errors become one line."""
     from ottla.zookeeper.errors import ZooKeeperError
     from ottla.zookeeper.kazoo_session import KazooSession
 

@@ -1,4 +1,4 @@
-"""The configuration of the consumer that shares its group through ZooKeeper. Names are those of Kafka 0.8."""
+"""The configuration of the consumer whose group uses ZooKeeper. Names are those of Kafka 0.8."""
 
 from __future__ import annotations
 
@@ -54,63 +54,63 @@ ALIASES: Mapping[str, Alias] = {
 @suggest_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZookeeperConsumerConfig:
-    """How a group is shared and read. `from_properties` takes the dotted names of `consumer.properties`."""
+    """Settings of the consumer. `from_properties` takes the dotted names of `consumer.properties`."""
 
     group_id: str
     """The group that shares the partitions."""
     zookeeper_connect: str
-    """Where ZooKeeper is, with the chroot of the brokers: `host:2181,host:2181/kafka`."""
+    """The ZooKeeper servers and the chroot of the brokers: `host:2181,host:2181/kafka`."""
     consumer_id: str | None = None
-    """What follows `group_` in this member's name; host, time and a random part unless given."""
+    """The part after `group_` in the member's id. Default: host, time and a random part."""
     client_id: str | None = None
-    """The name brokers know this client by; the group's name unless given."""
+    """The client id sent to brokers. Default: the group's name."""
     auto_offset_reset: Literal["smallest", "largest", "none"] = setting("largest", synonyms=_RESETS)
-    """Where to begin without an offset: `smallest`, `largest`; `none` raises NoOffset from the stream."""
+    """Where to start without an offset: `smallest` or `largest`; with `none` the stream raises NoOffset."""
     consumer_timeout_ms: int = -1
-    """A stream raises ConsumerTimeout when it has had no record for so long; -1 waits for ever."""
+    """A stream raises ConsumerTimeout after so long without a record; -1: it waits forever."""
     auto_commit_enable: bool = True
-    """Whether finished records are committed now and then, before partitions are given up, and at the end."""
+    """Whether finished records are committed at an interval, before revocations, and at the end."""
     auto_commit_interval_ms: int = setting(60_000, at_least=1)
-    """How often."""
+    """The interval of automatic commits."""
     offsets_storage: Literal["zookeeper", "kafka"] = "zookeeper"
-    """Where offsets are kept."""
+    """Where offsets are stored."""
     dual_commit_enabled: bool | None = None
-    """With offsets in Kafka: whether they are written to ZooKeeper too, and the larger one read. True unless
-    given; turn it off once all members of the group keep them in Kafka."""
+    """With offsets in Kafka: whether to write them to ZooKeeper too, and read the larger one. Default: true.
+    Turn it off once all members of the group store them in Kafka."""
     offsets_channel_socket_timeout_ms: int = 10_000
     """How long reading or writing offsets in Kafka may take, retries included."""
     offsets_channel_backoff_ms: int = 1_000
-    """The longest wait between such retries."""
+    """The longest backoff between these retries."""
     rebalance_max_retries: int = setting(4, at_least=1)
-    """After so many tries the streams raise ConsumerRebalanceFailed."""
+    """The tries of a rebalance before streams raise ConsumerRebalanceFailed."""
     rebalance_backoff_ms: int | None = None
-    """The wait between tries; `zookeeper_sync_time_ms` unless given."""
+    """The backoff between tries. Default: `zookeeper_sync_time_ms`."""
     partition_assignment_strategy: Literal["range", "roundrobin"] = "range"
-    """How partitions are shared out; it must be the same for all members."""
+    """How partitions are assigned; it must be the same for all members."""
     exclude_internal_topics: bool = True
-    """Whether wildcards leave out Kafka's own topics."""
+    """Whether wildcards exclude Kafka's internal topics."""
     fetch_message_max_bytes: int = setting(1024 * 1024, at_least=1)
-    """About how much of one partition an answer may hold."""
+    """The approximate maximum of bytes of one partition in a response."""
     fetch_max_bytes: int = 50 * 1024 * 1024
-    """About how much one answer may hold."""
+    """The approximate maximum of bytes in a response."""
     fetch_min_bytes: int = 1
-    """The broker waits until it has as much."""
+    """The bytes that the broker waits for before it responds."""
     fetch_wait_max_ms: int = 100
-    """How long the broker may wait for that."""
+    """How long the broker waits for `fetch_min_bytes`."""
     queued_max_message_chunks: int = setting(2, at_least=1)
-    """How many records a stream keeps ready, in chunks of 500."""
+    """The records that a stream buffers, in chunks of 500."""
     refresh_leader_backoff_ms: int = 200
-    """The first wait before a partition's leader is looked for again."""
+    """The first backoff before a partition's leader is looked up again."""
     socket_timeout_ms: int = 30_000
-    """How long to wait for an answer, beyond `fetch_wait_max_ms`."""
+    """How long to wait for a response, in addition to `fetch_wait_max_ms`."""
     zookeeper_session_timeout_ms: int = 6_000
-    """How long others wait for a member that is gone."""
+    """How long the other members wait for a member that disappeared."""
     zookeeper_connection_timeout_ms: int | None = None
-    """How long to try to reach ZooKeeper at first; the session timeout unless given."""
+    """The timeout of the first connection to ZooKeeper. Default: the session timeout."""
     zookeeper_sync_time_ms: int = 2_000
-    """How far a ZooKeeper follower may lag."""
+    """How far a ZooKeeper follower may lag behind its leader."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
-    """Encryption and authentication towards the brokers."""
+    """Encryption and authentication for connections to brokers."""
 
     aliases: ClassVar[Mapping[str, Alias]] = ALIASES
     """Names that other clients have for these settings."""
@@ -130,18 +130,18 @@ class ZookeeperConsumerConfig:
     def from_properties(cls, source: str | Path | Mapping[str, Any], **settings: Any) -> Self:
         """Read a `consumer.properties`, or a mapping with its dotted names; `settings` win over it.
 
-        Raises SettingError for a name that is not one, with the nearest that is, OSError for the file.
+        Raises SettingError for an unknown name, with the nearest known one, and OSError for the file.
         """
         return from_properties(cls, source, **settings)
 
     @property
     def smallest(self) -> bool | None:
-        """Whether to begin at the first record without an offset; None says to raise."""
+        """Whether to start at the first record without an offset; None: raise."""
         return None if self.auto_offset_reset == "none" else self.auto_offset_reset == "smallest"
 
     @property
     def backoff_s(self) -> float:
-        """The wait between tries to rebalance."""
+        """The backoff between tries of a rebalance, in seconds."""
         wait_ms = self.rebalance_backoff_ms
         return (self.zookeeper_sync_time_ms if wait_ms is None else wait_ms) / 1_000
 
@@ -156,7 +156,7 @@ class ZookeeperConsumerConfig:
         return self.offsets_storage == "kafka"
 
     def client(self) -> ClientConfig:
-        """Return how brokers are talked to."""
+        """Return the configuration of the connections to brokers."""
         return ClientConfig(
             client_id=self.client_id or self.group_id,
             request_timeout_ms=self.socket_timeout_ms,

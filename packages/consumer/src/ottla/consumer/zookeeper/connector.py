@@ -17,8 +17,8 @@ from ottla.consumer.zookeeper.brokers import ClusterBrokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.errors import MessageStreamsExist
 from ottla.consumer.zookeeper.filters import TopicFilter
-from ottla.consumer.zookeeper.member import Member, OpenBrokers, Streams
-from ottla.consumer.zookeeper.places import Places
+from ottla.consumer.zookeeper.membership import GroupMembership, OpenBrokers, Streams
+from ottla.consumer.zookeeper.stream_positions import StreamPositions
 from ottla.consumer.zookeeper.streams import MessageStream
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.session import Session
@@ -31,7 +31,7 @@ STOP_S = 15.0
 
 
 def new_consumer_id(group: str, name: str | None = None) -> str:
-    """Return what a member calls itself: `group_host-milliseconds-random`, or `group_name`."""
+    """Return a member's id: `group_host-milliseconds-random`, or `group_name`."""
     if name is None:
         name = f"{socket.gethostname()}-{now_ms()}-{unique_suffix()}"
     return f"{group}_{name}"
@@ -39,7 +39,7 @@ def new_consumer_id(group: str, name: str | None = None) -> str:
 
 @asynccontextmanager
 async def kazoo_session(config: ZookeeperConsumerConfig) -> AsyncIterator[Session]:
-    """Connect to ZooKeeper; kazoo is not imported before."""
+    """Connect to ZooKeeper; kazoo is imported here and not earlier."""
     from ottla.zookeeper.kazoo_session import KazooSession
 
     async with KazooSession(
@@ -59,10 +59,10 @@ class ZookeeperConsumerConnector:
             async for record in streams["orders"][0]:
                 print(record.partition, record.offset, record.value)
 
-    Each partition is owned by one stream of one member, and moves as members come and go; members may be
-    written in Java. What is finished is committed before a partition is given up, a record being finished
-    when the next one of its stream is asked for. Around failures records may be given out twice, never not at
-    all. A `listener` hears of partitions as a `RebalanceListener` does: before they are given up, and before
+    Each partition is owned by one stream of one member, and moves as members join and leave; members may be
+    written in Java. Finished records are committed before a partition is given up; a record is finished when
+    the next one of its stream is asked for. After failures records may be delivered twice, but none is lost.
+    The methods of `listener`, a `RebalanceListener`, are called before partitions are given up, and before
     the first record of new ones. Instead of `async with`, `start` and `shutdown` may be called.
     """
 
@@ -80,10 +80,10 @@ class ZookeeperConsumerConnector:
         self._listener = listener
         self._open_session = open_session
         self._open_brokers = open_brokers
-        self._places = Places()
+        self._positions = StreamPositions()
         self._session: Session | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self._member: Member | None = None
+        self._member: GroupMembership | None = None
         self._taking_part: asyncio.Task[None] | None = None
         self._block: AbstractAsyncContextManager[None] | None = None
         self._running: ContextTask | None = None
@@ -106,7 +106,7 @@ class ZookeeperConsumerConnector:
         await self._running.start()
 
     async def shutdown(self) -> None:
-        """End the streams, commit what is finished, and leave the group."""
+        """End the streams, commit finished records, and leave the group."""
         self._ended = True
         await self._leave_group()
         if self._running is not None:
@@ -128,10 +128,10 @@ class ZookeeperConsumerConnector:
     # --- streams
 
     async def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
-        """Join the group with so many streams per topic; return them, once they own their partitions.
+        """Join the group with so many streams per topic; return them once they own their partitions.
 
-        Raises ConsumerRebalanceFailed when the group could not be shared out, MessageStreamsExist the second
-        time: a connector makes its streams once.
+        Raises ConsumerRebalanceFailed when the rebalance failed, MessageStreamsExist on a second call: a
+        connector creates its streams once.
         """
         _check_counts(topics)
         streams: dict[tuple[str | None, int], MessageStream] = {
@@ -145,7 +145,7 @@ class ZookeeperConsumerConnector:
     async def create_message_streams_by_filter(
         self, topics: TopicFilter, streams: int = 1
     ) -> list[MessageStream]:
-        """Join the group for all topics a Whitelist or Blacklist takes, those that are made later too."""
+        """Join the group for all topics that a Whitelist or Blacklist matches, later ones included."""
         counts = {topics.regex: streams}
         _check_counts(counts)
         made: dict[tuple[str | None, int], MessageStream] = {
@@ -155,22 +155,22 @@ class ZookeeperConsumerConnector:
         return list(made.values())
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit `offsets`; without, behind every record that was given out, finished or not.
+        """Commit `offsets`; None commits after the last record delivered, finished or not.
 
-        Raises what ZooKeeper or the brokers refused.
+        Raises the errors of ZooKeeper and the brokers.
         """
         if self._member is not None:
             await self._member.commits.now(offsets)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions this member's streams own now."""
+        """The partitions that this member's streams own now."""
         return frozenset() if self._member is None else self._member.partitions
 
     def _new_stream(self, name: str) -> MessageStream:
         return MessageStream(
             name,
-            self._places,
+            self._positions,
             self._spawn,
             capacity=self.config.queued_max_message_chunks * RECORDS_PER_CHUNK,
             timeout_ms=self.config.consumer_timeout_ms,
@@ -184,15 +184,15 @@ class ZookeeperConsumerConnector:
 
     async def _join(self, counts: Mapping[str, int], pattern: str, streams: Streams) -> None:
         if self._member is not None:
-            raise MessageStreamsExist("a connector makes its streams once")
+            raise MessageStreamsExist("a connector creates its streams once")
         if self._session is None or self._tasks is None or self._ended:
             raise ConsumerClosed("the connector is not open; use it inside `async with`")
         registration = ConsumerRegistration(self.config.group_id, self.consumer_id, dict(counts), pattern, -1)
-        member = self._member = Member(
+        member = self._member = GroupMembership(
             self.config,
             self._session,
             self._open_brokers,
-            self._places,
+            self._positions,
             registration,
             streams,
             self._listener,
@@ -208,7 +208,7 @@ class ZookeeperConsumerConnector:
             self._member = None
             raise
 
-    # --- what lives in the block
+    # --- lifetime
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[None]:
@@ -231,14 +231,14 @@ class ZookeeperConsumerConnector:
         if member is not None and running is not None:
             member.stop()
             await asyncio.wait([running], timeout=STOP_S)
-            running.cancel()  # it may wait for brokers or for ZooKeeper; otherwise it is done
+            running.cancel()  # it may still wait for brokers or for ZooKeeper
             await asyncio.wait([running])
 
-    async def _take_part(self, member: Member) -> None:
-        """Run a member with its regular commits; what breaks it is raised by its streams too."""
+    async def _take_part(self, member: GroupMembership) -> None:
+        """Run a member with its automatic commits; streams raise an error that ends it, too."""
         regularly = member.commits.regularly(
             self.config.auto_commit_interval_ms,
-            # Without ZooKeeper others may own our partitions already, and have committed further.
+            # Without ZooKeeper, other members may own these partitions and have committed higher offsets.
             lambda: self.config.auto_commit_enable and member.is_present,
         )
         try:
@@ -250,7 +250,7 @@ class ZookeeperConsumerConnector:
                     committing.cancel()
         except BaseExceptionGroup as group:
             for stream in member.streams:
-                stream.fail(ConsumerClosed(f"the connector broke: {group.exceptions[0]!r}"))
+                stream.fail(ConsumerClosed(f"the connector failed: {group.exceptions[0]!r}"))
             raise group.exceptions[0] from None
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong in the consumer that shares its group through ZooKeeper."""
+"""Errors of the consumer whose group uses ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.protocol.topics import TopicPartition
 
 
 class ConsumerTimeout(ClientError):
-    """No record came within `consumer_timeout_ms`. The stream can be iterated over again."""
+    """No record arrived within `consumer_timeout_ms`. The stream can be iterated over again."""
 
     retriable: ClassVar[bool] = True
 
@@ -20,9 +20,9 @@ class ConsumerTimeout(ClientError):
 
 
 class ConsumerRebalanceFailed(ClientError):
-    """The partitions could not be shared out in all tries; `__cause__` is what the last one met.
+    """All tries of a rebalance failed; `__cause__` is the error of the last one.
 
-    The connector goes on trying: a stream that is iterated over again gives records once it succeeds.
+    The connector continues trying: a stream that is iterated over again delivers records once it succeeds.
     """
 
     retriable: ClassVar[bool] = True
@@ -35,7 +35,7 @@ class ConsumerRebalanceFailed(ClientError):
 
 
 class PartitionsOwned(ClientError):
-    """Partitions to claim have other owners, who have not given them up yet."""
+    """Partitions to claim are still owned by other members."""
 
     retriable: ClassVar[bool] = True
 
@@ -45,7 +45,7 @@ class PartitionsOwned(ClientError):
 
 
 class ConsumerIdInUse(ClientError):
-    """Another session is registered under this consumer's name; one of our own ends with its timeout."""
+    """Another session is registered with this consumer id; an earlier session of this consumer expires."""
 
     retriable: ClassVar[bool] = True
 
@@ -55,10 +55,10 @@ class ConsumerIdInUse(ClientError):
 
 
 class MessageStreamsExist(ClientError):
-    """Streams were made before: a connector makes them once."""
+    """Streams exist already: a connector creates them once."""
 
 
 class NoBrokers(ClientError):
-    """ZooKeeper knows no broker with a listener this consumer may use."""
+    """No broker in ZooKeeper has a listener for this consumer's security protocol."""
 
     retriable: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Which topics a wildcard subscription takes. Pure."""
+"""Topic filters of wildcard subscriptions. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TopicFilter:
     expression: str
     regex: str = field(init=False)
     pattern: ClassVar[str]
-    """The word that stands for the kind in the group's registry."""
+    """The word for this kind of filter in the group's registry."""
 
     def __post_init__(self) -> None:
         regex = self.expression.strip().replace(",", "|").replace(" ", "").strip("\"'")
@@ -27,30 +27,30 @@ class TopicFilter:
         object.__setattr__(self, "regex", regex)
 
     def allows(self, topic: str, *, exclude_internal: bool = True) -> bool:
-        """Say whether a topic is taken; Kafka's own topics are not, unless they are asked for."""
+        """Return whether a topic matches; Kafka's internal topics do not, unless included."""
         if exclude_internal and topic in INTERNAL_TOPICS:
             return False
-        return self._takes(re.fullmatch(self.regex, topic) is not None)
+        return self._accepts(re.fullmatch(self.regex, topic) is not None)
 
-    def _takes(self, matches: bool) -> bool:
+    def _accepts(self, matches: bool) -> bool:
         raise NotImplementedError
 
 
 class Whitelist(TopicFilter):
-    """Take the topics whose names match."""
+    """Matches the topics whose names match the expression."""
 
     pattern = "white_list"
 
-    def _takes(self, matches: bool) -> bool:
+    def _accepts(self, matches: bool) -> bool:
         return matches
 
 
 class Blacklist(TopicFilter):
-    """Take the topics whose names do not match."""
+    """Matches the topics whose names do not match the expression."""
 
     pattern = "black_list"
 
-    def _takes(self, matches: bool) -> bool:
+    def _accepts(self, matches: bool) -> bool:
         return not matches
 
 

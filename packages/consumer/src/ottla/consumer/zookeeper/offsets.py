@@ -1,4 +1,4 @@
-"""Where a group's offsets are kept: in ZooKeeper, in Kafka, or in both while the group migrates."""
+"""Store a group's offsets in ZooKeeper, in Kafka, or in both during a migration."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ottla.client.errors import ClientError
 from ottla.consumer.zookeeper.brokers import Brokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
-from ottla.consumer.zookeeper.places import Offsets, Places
 from ottla.consumer.zookeeper.registry import Registry
+from ottla.consumer.zookeeper.stream_positions import Offsets, StreamPositions
 from ottla.consumer.zookeeper.streams import MessageStream
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OffsetStorage:
-    """The offsets of a group, read and written where its configuration says."""
+    """The offset storage of a group, as its configuration says."""
 
     config: ZookeeperConsumerConfig
     registry: Registry
     brokers: Brokers
 
     async def read(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Return what is committed: the larger where both places have an offset."""
+        """Return the committed offsets; the larger one where both storages have one."""
         asked = list(partitions)
         found: Offsets = {}
         if asked and self.config.commits_to_kafka:
@@ -40,39 +40,42 @@ class OffsetStorage:
         return found
 
     async def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit."""
+        """Store offsets."""
         if offsets and self.config.commits_to_kafka:
             await self.brokers.commit(self.config.group_id, offsets)
         if offsets and self.config.commits_to_zookeeper:
             await self.registry.commit(offsets)
 
 
-class Commits:
-    """Commits the places of some streams, one commit after the other: an older one overtakes none."""
+class StreamCommits:
+    """Commits the positions of streams, one commit after the other, so that no older one overtakes."""
 
     def __init__(
-        self, places: Places, streams: Collection[MessageStream], storage: Callable[[], OffsetStorage]
+        self,
+        positions: StreamPositions,
+        streams: Collection[MessageStream],
+        storage: Callable[[], OffsetStorage],
     ) -> None:
-        self._places = places
+        self._positions = positions
         self._streams = streams
         self._storage = storage
         self._one_at_a_time = asyncio.Lock()
 
     async def now(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit `offsets`, where None stands for everything that was given out."""
-        await self._write(lambda: self._places.uncommitted(given=True) if offsets is None else offsets)
+        """Commit `offsets`; None commits everything that was delivered."""
+        await self._write(lambda: self._positions.uncommitted(delivered=True) if offsets is None else offsets)
 
     async def finished(self, only: Collection[TopicPartition] | None = None) -> None:
-        """Commit what is finished and was not committed yet, of some partitions or of all."""
+        """Commit finished offsets that are not committed yet, of all partitions or some."""
 
         def due() -> Offsets:
-            found = self._places.uncommitted()
+            found = self._positions.uncommitted()
             return found if only is None else {each: found[each] for each in only if each in found}
 
         await self._write(due)
 
     async def regularly(self, interval_ms: int, may: Callable[[], bool]) -> None:
-        """Commit what is finished, for ever, while one `may`; what fails is tried again the next time."""
+        """Commit finished offsets at an interval, while `may` allows it; a failed commit is repeated."""
         while True:
             await asyncio.sleep(interval_ms / 1_000)
             if not may():
@@ -89,4 +92,4 @@ class Commits:
             offsets = due()
             if offsets:
                 await self._storage().write(offsets)
-                self._places.committed(offsets)
+                self._positions.committed(offsets)

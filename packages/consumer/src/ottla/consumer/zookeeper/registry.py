@@ -1,4 +1,4 @@
-"""A group's znodes: who is in it, who owns what, how far it has read."""
+"""The znodes of a group: members, owners of partitions, and offsets."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Registry:
     # --- members
 
     async def register(self, registration: ConsumerRegistration) -> None:
-        """Enter the group. Raises ConsumerIdInUse while another session has that name."""
+        """Register a member. Raises ConsumerIdInUse while another session has that id."""
         try:
             await self._operations.create(
                 registration.path, registration.encode(), ephemeral=True, make_parents=True
             )
-        except NodeExists:  # perhaps by us, and the answer was lost
+        except NodeExists:  # perhaps created by this session, with a lost answer
             if await self._owner_of(registration.path) != self._session_id:
                 raise ConsumerIdInUse(registration.consumer_id) from None
 
@@ -51,7 +51,7 @@ class Registry:
         await self._delete_own(paths.consumer_id(self.group, consumer_id))
 
     async def members(self, watch: Watch | None = None) -> list[ConsumerRegistration]:
-        """Return who is in the group; `watch` hears when somebody comes or goes."""
+        """Return the members of the group; `watch` is called when one joins or leaves."""
         try:
             names = await self._operations.children(paths.consumer_ids(self.group), watch)
         except NoNode:
@@ -64,7 +64,7 @@ class Registry:
         return None if data is None else ConsumerRegistration.decode(self.group, name, data)
 
     async def view(self, watch: Watch | None = None, *, exclude_internal: bool = True) -> GroupView:
-        """Return what a rebalance is decided on; `watch` hears of every change of it."""
+        """Return the input of a rebalance; `watch` is called when it changes."""
         members = await self.members(watch)
         names: list[str] = []
         if any(member.pattern in FILTERS for member in members):
@@ -74,18 +74,18 @@ class Registry:
         return GroupView(members, dict(zip(wanted, partitions, strict=True)), names, exclude_internal)
 
     async def _partitions(self, topic: str, watch: Watch | None) -> Sequence[int]:
-        # By exists first: it arms the watch also where there is no topic yet.
+        # exists first: it sets the watch also if there is no topic yet.
         if await self._operations.exists(paths.topic(topic), watch) is None:
             return ()
         data = await self._data(paths.topic(topic))
         return () if data is None else sorted(TopicAssignment.decode(topic, data).partitions)
 
     async def brokers(self, security_protocol: str, watch: Watch | None = None) -> list[Address]:
-        """Return where the brokers of the cluster listen for a security protocol."""
+        """Return the addresses of brokers for a security protocol."""
         try:
             names = await self._operations.children(paths.BROKER_IDS, watch)
         except NoNode:
-            # There was never a broker, and nothing is watched either: only exists watches what is not there.
+            # No broker registered yet, and children set no watch: only exists watches a missing znode.
             if await self._operations.exists(paths.BROKER_IDS, watch) is None:
                 return []
             names = await self._operations.children(paths.BROKER_IDS, watch)
@@ -105,9 +105,9 @@ class Registry:
     # --- owners
 
     async def claim(self, owners: Mapping[TopicPartition, str], watch: Watch | None = None) -> None:
-        """Own some partitions, all or none of them.
+        """Claim partitions, all or none of them.
 
-        Raises PartitionsOwned while others have some; `watch` hears when those are given up.
+        Raises PartitionsOwned while others own some; `watch` is called when those are released.
         """
         await self._make_parents(owners)
         claimed: list[TopicPartition] = []
@@ -133,7 +133,7 @@ class Registry:
         return Create(claim.path, claim.encode(), ephemeral=True)
 
     async def _held(self, owners: Mapping[TopicPartition, str], watch: Watch | None) -> set[TopicPartition]:
-        """Return what this session owns already: an answer was lost. Raises PartitionsOwned for the rest."""
+        """Return claims of this session whose answer was lost. Raises PartitionsOwned for those of others."""
         others: list[tuple[TopicPartition, str]] = []
         held: set[TopicPartition] = set()
         for partition, owner in owners.items():
@@ -146,18 +146,18 @@ class Registry:
                 others.append((partition, data.decode(errors="replace")))
             elif data == owner.encode():
                 held.add(partition)
-            else:  # ours, for another thread
+            else:  # of this session, for another thread
                 await self._delete(path)
         if others:
             raise PartitionsOwned(others)
         return held
 
     async def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Own some partitions no more. What others own meanwhile is left alone."""
+        """Delete claims of partitions. Claims of other sessions are left alone."""
         await _all(self._delete_own(self._owner_path(each)) for each in partitions)
 
     async def owners(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Return who owns each of some partitions; those that nobody owns are left out."""
+        """Return the owners of partitions; partitions without an owner are left out."""
         asked = list(partitions)
         found = await _all(self._data(self._owner_path(each)) for each in asked)
         return {
@@ -172,14 +172,14 @@ class Registry:
     # --- offsets
 
     async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return what is committed; partitions without an offset are left out."""
+        """Return the committed offsets; partitions without one are left out."""
         asked = list(partitions)
         found = await _all(self._offset(each) for each in asked)
         return {each: offset for each, offset in zip(asked, found, strict=True) if offset is not None}
 
     async def _offset(self, partition: TopicPartition) -> int | None:
         data = await self._data(paths.consumer_offset(self.group, *partition))
-        # Members of Kafka 0.8 to 1.1 commit -1 for what they own and have not read yet.
+        # Members of Kafka 0.8 to 1.1 commit -1 for partitions that they own and have not read yet.
         offset = -1 if data is None else ConsumerOffset.decode(self.group, *partition, data).offset
         return None if offset < 0 else offset
 
@@ -235,9 +235,9 @@ class Registry:
 
 
 async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Await all at once. Raises the first error, but not before every one has ended.
+    """Await all concurrently. Raises the first error, after every call has ended.
 
-    A deletion that was still on its way when its sibling failed would otherwise meet what is created next.
+    A deletion still outstanding when its sibling failed could otherwise delete what is created next.
     """
     ended = await asyncio.gather(*calls, return_exceptions=True)
     for each in ended:

@@ -1,4 +1,4 @@
-"""For tests: groups in ZooKeeper, over an ensemble and brokers in memory."""
+"""For tests: groups in ZooKeeper, with an ensemble and brokers in memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ottla.zookeeper.znodes import BrokerRegistration, Endpoint, TopicAssignment
 
 
 class MemoryBrokers:
-    """The brokers' side: `logs` of partitions, and `kept` offsets; with `refuses` nothing can be kept."""
+    """Brokers in memory: `logs` of partitions, and `stored` offsets; with `refuses`, commits fail."""
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, list[bytes]] = defaultdict(list)
-        self.kept: dict[TopicPartition, int] = {}
+        self.stored: dict[TopicPartition, int] = {}
         self.grown = asyncio.Event()
         self.refuses = False
         self.opened: list[str] = []
@@ -51,24 +51,24 @@ class MemoryBrokers:
     async def bounds(
         self, partitions: Iterable[TopicPartition], *, smallest: bool
     ) -> Mapping[TopicPartition, int]:
-        """Return where partitions begin or end."""
+        """Return the first or the end offsets of partitions."""
         return {each: 0 if smallest else len(self.logs[each]) for each in partitions}
 
     async def committed(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return the offsets that are kept."""
-        return {each: self.kept[each] for each in partitions if each in self.kept}
+        """Return the stored offsets."""
+        return {each: self.stored[each] for each in partitions if each in self.stored}
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Keep offsets."""
+        """Store offsets."""
         if self.refuses:
             raise LeaderNotAvailable("refused")
-        self.kept.update(offsets)
+        self.stored.update(offsets)
 
 
 class MemoryReader:
-    """Reads three records at a time of one partition after the other."""
+    """Reads three records at a time, one partition after the other."""
 
     def __init__(self, brokers: MemoryBrokers) -> None:
         self._brokers = brokers
@@ -123,7 +123,7 @@ class MemoryGroup:
         await self.admin.create(broker.path, broker.encode(), make_parents=True)
 
     async def make_topic(self, name: str, partitions: int) -> None:
-        """Make a topic, or give it more partitions."""
+        """Create a topic, or add partitions to it."""
         topic = TopicAssignment(name, dict.fromkeys(range(partitions), (1,)))
         if await self.admin.exists(topic.path):
             await self.admin.set(topic.path, topic.encode())
@@ -133,7 +133,7 @@ class MemoryGroup:
     def connector(
         self, name: str, *, listener: object | None = None, **settings: Any
     ) -> ZookeeperConsumerConnector:
-        """Return a member, to be entered; its session is in `sessions` then."""
+        """Return a connector that is not entered yet; its session is in `sessions` afterwards."""
 
         @asynccontextmanager
         async def open_session(config: ZookeeperConsumerConfig) -> AsyncIterator[Session]:
@@ -156,7 +156,7 @@ class MemoryGroup:
         )
 
     async def owners(self, topic: str, partitions: int) -> dict[int, str]:
-        """Return who has claimed the partitions of a topic."""
+        """Return the owners of a topic's partitions."""
         asked = [TopicPartition(topic, number) for number in range(partitions)]
         found = await Registry(self.admin, 0, "g").owners(asked)
         return {each.partition: owner for each, owner in found.items()}

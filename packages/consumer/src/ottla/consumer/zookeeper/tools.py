@@ -1,4 +1,4 @@
-"""Groups in ZooKeeper seen from outside: how far they are, who owns what, their offsets as text."""
+"""Groups in ZooKeeper, for tools: lag, owners, and export and import of offsets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GroupOffsets = dict[str, dict[TopicPartition, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a group has read a partition, and who does; None where nothing is known."""
+class PartitionLag:
+    """The offset, the end offset and the owner of a partition; None where unknown."""
 
     partition: TopicPartition
     offset: int | None
@@ -28,24 +28,24 @@ class Progress:
 
     @property
     def lag(self) -> int | None:
-        """Records still to be read."""
+        """The number of records between the offset and the end."""
         if self.offset is None or self.end_offset is None:
             return None
         return max(0, self.end_offset - self.offset)
 
 
 def registry_of(session: Session, group: str) -> Registry:
-    """Return a group as an onlooker sees it."""
+    """Return the registry of a group, for a session that is no member."""
     return Registry(session.bound(), session.session_id, group)
 
 
 async def groups(session: Session) -> list[str]:
-    """Return the groups ZooKeeper knows."""
+    """Return the names of all groups in ZooKeeper."""
     return await _children(session, paths.CONSUMERS)
 
 
 async def topics_of(session: Session, group: str) -> list[str]:
-    """Return the topics a group has offsets of."""
+    """Return the topics that a group has offsets for."""
     return await _children(session, f"{paths.CONSUMERS}/{paths.segment(group)}/offsets")
 
 
@@ -72,7 +72,7 @@ def offset_lines(offsets: GroupOffsets) -> list[str]:
 
 
 def parse_offset_lines(lines: Iterable[str]) -> GroupOffsets:
-    """Read what `offset_lines` wrote. Raises ValueError with the number of a line that is none."""
+    """Parse the lines of `offset_lines`. Raises ValueError with the number of a malformed line."""
     found: GroupOffsets = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -88,7 +88,7 @@ def parse_offset_lines(lines: Iterable[str]) -> GroupOffsets:
 
 
 def unowned(view: GroupView, owners: Mapping[TopicPartition, str]) -> list[str]:
-    """Say what is wrong with who owns what: partitions without an owner, owners that are not in the group."""
+    """Return what is wrong with ownership: partitions without an owner, owners outside the group."""
     wrong: list[str] = []
     for topic, threads in sorted(view.threads().items()):
         known = {str(thread) for thread in threads}
@@ -105,7 +105,7 @@ def unowned(view: GroupView, owners: Mapping[TopicPartition, str]) -> list[str]:
 
 
 async def verify(session: Session, group: str) -> list[str]:
-    """Say what is wrong with a group's rebalance; nothing when every partition has a live owner."""
+    """Return what is wrong with a group's rebalance; empty if every partition has a live owner."""
     registry = registry_of(session, group)
     view = await registry.view()
     if not view.members:

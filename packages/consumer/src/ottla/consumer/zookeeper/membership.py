@@ -1,4 +1,4 @@
-"""One member of a group: registered, its share of the partitions claimed and read, offsets committed."""
+"""The membership in a group: register, claim a share of the partitions, read them, commit offsets."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ottla.consumer.zookeeper.brokers import Brokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.errors import ConsumerRebalanceFailed, NoBrokers, PartitionsOwned
 from ottla.consumer.zookeeper.filters import FILTERS
-from ottla.consumer.zookeeper.offsets import Commits, OffsetStorage
-from ottla.consumer.zookeeper.places import UNKNOWN, Offsets, Places
+from ottla.consumer.zookeeper.offsets import OffsetStorage, StreamCommits
 from ottla.consumer.zookeeper.registry import Registry
+from ottla.consumer.zookeeper.stream_positions import UNKNOWN, Offsets, StreamPositions
 from ottla.consumer.zookeeper.streams import MessageStream, Reader
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -31,18 +31,18 @@ log = logging.getLogger(__name__)
 
 OpenBrokers = Callable[[Iterable[Address], ZookeeperConsumerConfig], AbstractAsyncContextManager[Brokers]]
 Streams = Mapping[tuple[str | None, int], MessageStream]
-"""By topic and number; a wildcard's streams serve all topics, under None."""
+"""By topic and number; streams of a wildcard subscription serve all topics, under None."""
 
 FAILURES = (ZooKeeperError, ClientError, KafkaError, OSError)
-GOODBYE_S = 10.0
+LEAVE_TIMEOUT_S = 10.0
 
 
-class Member:
-    """Does what the group's registry demands, in the task that awaits `run`.
+class GroupMembership:
+    """Rebalances whenever the group's registry changes, in the task that awaits `run`.
 
-    A rebalance leaves alone what stays with its thread; the rest is given up (no more records, the last one
-    finished, offsets committed, claims deleted) before anything new is claimed. `balanced` is done after the
-    first rebalance.
+    Partitions that stay with their thread are left alone. The others are given up before new ones are
+    claimed: delivery stops, the last record is finished, offsets are committed, claims are deleted.
+    `balanced` is done after the first rebalance.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Member:
         config: ZookeeperConsumerConfig,
         session: Session,
         open_brokers: OpenBrokers,
-        places: Places,
+        positions: StreamPositions,
         registration: ConsumerRegistration,
         streams: Streams,
         listener: object | None = None,
@@ -60,7 +60,7 @@ class Member:
         self.balanced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._session = session
         self._open_brokers = open_brokers
-        self._places = places
+        self._positions = positions
         self._streams = streams
         self._listener = listener
         self._lost_partitions: frozenset[TopicPartition] = frozenset()
@@ -73,10 +73,10 @@ class Member:
         self._doubtful: set[TopicPartition] = set()
         self._wake = asyncio.Event()
         self._stopping = False
-        self.commits = Commits(places, streams.values(), self._storage)
+        self.commits = StreamCommits(positions, streams.values(), self._storage)
 
     async def run(self) -> None:
-        """Take part in the group until `stop`, then leave it in good order."""
+        """Take part in the group until `stop`, then commit and leave."""
         stop_listening = self._session.listen(self._session_changed)
         async with self._stack:
             try:
@@ -90,7 +90,7 @@ class Member:
 
     @property
     def is_present(self) -> bool:
-        """Whether it is registered, as far as can be known: without a connection it may be over any time."""
+        """Whether the member is registered, as far as known: without a connection the session may end."""
         return self._session.connected and self._registered_in == self._session.session_number
 
     @property
@@ -100,11 +100,11 @@ class Member:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that are owned and read."""
+        """The partitions that the streams own."""
         return frozenset(each for stream in self._streams.values() for each in stream.partitions)
 
     def stop(self) -> None:
-        """Let `run` come to its end."""
+        """Make `run` leave the group and return."""
         self._stopping = True
         self._wake.set()
 
@@ -120,16 +120,16 @@ class Member:
             self._wake.set()
 
     def _lost(self) -> None:
-        """Own nothing any more: the ephemeral claims ended with the session, and others may have them."""
+        """Release all partitions: the ephemeral claims ended with the session, and others may own them."""
         self._lost_partitions |= self.partitions
         for stream in self._streams.values():
             stream.release(self._held)
-        self._places.end(self._held)
+        self._positions.end(self._held)
         self._held.clear()
         self._doubtful.clear()
 
     async def _rebalance(self) -> None:
-        """Try until it succeeds. After all tries fail whoever waits or iterates hears of it; it goes on."""
+        """Rebalance, with retries. Each time all tries failed, streams raise the error, and tries go on."""
         tries = 0
         while not self._stopping:
             try:
@@ -139,7 +139,7 @@ class Member:
             except FAILURES as error:
                 last: Exception = error
                 log.info("a rebalance failed: %s", error, extra={"consumer": self.registration.consumer_id})
-            # A wait that a change cut short is no try: what failed may be possible now.
+            # A backoff that a change cut short does not count as a try: the rebalance may succeed now.
             if await self._pause():
                 continue
             tries += 1
@@ -148,7 +148,7 @@ class Member:
                 await self._failed(last)
 
     async def _pause(self) -> bool:
-        """Wait for the backoff; say whether something changed meanwhile."""
+        """Wait for the backoff; return whether the registry changed meanwhile."""
         try:
             async with asyncio.timeout(self.config.backoff_s):
                 await self._wake.wait()
@@ -169,20 +169,20 @@ class Member:
         error.__cause__ = last
         if not self.balanced.done():
             self.balanced.set_exception(error)
-            self.balanced.exception()  # whoever waited may be gone: then nobody has to hear of it
+            self.balanced.exception()  # retrieved, as the waiting task may be gone
             return
-        log.warning("%s", error)  # streams raise it too, but only those that somebody reads
+        log.warning("%s", error)  # streams raise it too, but only those that are iterated over
         for stream in self._streams.values():
             stream.fail(error)
         await self._release_unread()
 
     async def _release_unread(self) -> None:
-        """Let others have what we own and cannot read."""
+        """Release claims of partitions that this member owns and cannot read."""
         self._doubt([each for each in self._held if each not in self.partitions])
         try:
             await self._registry().release(self._doubtful)
         except ZooKeeperError as error:
-            log.info("claims could not be given up: %s", error)
+            log.info("claims were not released: %s", error)
         else:
             self._doubtful.clear()
 
@@ -213,22 +213,22 @@ class Member:
         return Registry(self._session.bound(), self._session.session_id, self.config.group_id)
 
     async def _reach_brokers(self, registry: Registry) -> bool:
-        """Connect to the cluster; say no while there is no broker: that one comes will be heard."""
+        """Connect to the cluster; return false while there is no broker, whose registration is watched."""
         protocol = self.config.security.security_protocol
         addresses = await registry.brokers(protocol, self._changed)
         if self._brokers is not None and addresses and self._addresses.isdisjoint(addresses):
-            # All of them moved at once: those we know cannot tell where to.
+            # All brokers moved at once: the known addresses lead nowhere.
             await self._leave_brokers()
         self._addresses = frozenset(addresses or self._addresses)
         if self._brokers is None and addresses:
             brokers = self._open_brokers(addresses, self.config)
             self._brokers = await self._stack.enter_async_context(brokers)
         if self._brokers is None:
-            log.warning("there is no broker with a %s listener to rebalance for", protocol)
+            log.warning("cannot rebalance: no broker has a %s listener", protocol)
         return self._brokers is not None
 
     async def _leave_brokers(self) -> None:
-        """Stop reading, but keep what is claimed; what is not read is taken up again by `_read`."""
+        """Stop reading, but keep the claims; `_read` starts reading again."""
         for stream in self._streams.values():
             await stream.detach()
         self._readers.clear()
@@ -244,13 +244,13 @@ class Member:
         # offset and deliver everything since then again.
         if self.config.auto_commit_enable:
             await self.commits.finished(going)
-        self._places.end(going)
+        self._positions.end(going)
         self._doubt(going)
         await registry.release(self._doubtful)
         self._doubtful.clear()
 
     async def _until_done_with(self, going: Collection[TopicPartition]) -> None:
-        """Let the application finish its last records; not for long, as others are waiting."""
+        """Wait for the application to finish its last records; briefly, as other members wait."""
         try:
             async with asyncio.timeout(self.config.backoff_s / 2):
                 for stream in self._streams.values():
@@ -259,7 +259,7 @@ class Member:
             log.info("records of partitions that move are still being handled")
 
     def _doubt(self, partitions: Collection[TopicPartition]) -> None:
-        """Count claims as perhaps there: until their deletion was answered, nobody knows."""
+        """Treat claims as possibly present, until their deletion was answered."""
         self._doubtful.update(partitions)
         for each in partitions:
             self._held.pop(each, None)
@@ -272,37 +272,37 @@ class Member:
         except PartitionsOwned:
             self._doubtful.difference_update(claims)
             raise
-        # The session may have ended between the answer and us: its claims are no claims of the next one.
+        # The session may have ended since the answer; its claims do not belong to the next session.
         self._check(number)
         self._doubtful.difference_update(claims)
         self._held.update(claims)
 
     async def _read(self, mine: Ownership, number: int) -> None:
-        """Read what is owned and not read yet, from where the group is."""
+        """Start reading partitions that are claimed and not read yet, at the group's offsets."""
         wanted: dict[MessageStream, list[TopicPartition]] = {}
         for each, thread in mine.items():
             stream = self._stream(each, thread)
             if each not in stream.partitions:
                 wanted.setdefault(stream, []).append(each)
-        # Not before the claims: who owned them before committed before giving them up.
+        # After the claims: the previous owner committed before it gave the partitions up.
         stored, starts = await self._starts([each for some in wanted.values() for each in some])
         readers = {stream: await self._reader(stream) for stream in wanted}
         await self._tell("assigned", [each for some in wanted.values() for each in some])
         self._check(number)
         for stream, partitions in wanted.items():
-            begins = {p: self._places.begin(p, starts.get(p, UNKNOWN), stored.get(p)) for p in partitions}
+            begins = {p: self._positions.begin(p, starts.get(p, UNKNOWN), stored.get(p)) for p in partitions}
             stream.own(readers[stream], {p: None if at == UNKNOWN else at for p, at in begins.items()})
         if wanted:
             owned = ", ".join(sorted(str(each) for each in mine))
             log.info("%s owns %s", self.registration.consumer_id, owned)
 
     def _check(self, number: int) -> None:
-        """Raise SessionExpired unless it is still the session in which a rebalance was begun."""
+        """Raise SessionExpired if the session in which the rebalance began has ended."""
         if self._session.session_number != number:
             raise SessionExpired("", "the session ended during a rebalance")
 
     async def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
-        """Tell the listener. What it raises is logged: others wait for the rebalance to go on."""
+        """Call the listener. Its errors are logged: other members wait for the rebalance."""
         if self._listener is None or not partitions:
             return
         timeout_s = self.config.backoff_s * self.config.rebalance_max_retries
@@ -321,16 +321,16 @@ class Member:
         return self._readers[stream]
 
     async def _starts(self, partitions: Collection[TopicPartition]) -> tuple[Offsets, Offsets]:
-        """Return what is committed, and where to start: what is committed, else as configured."""
+        """Return the committed offsets, and the offsets to start at: committed, else by the reset policy."""
         stored = await self._storage().read(partitions)
         missing = [each for each in partitions if each not in stored]
         if not missing or self.config.smallest is None:
             return stored, stored
         try:
-            # Now, not when the first record is asked for: what is written in between belongs to the group.
+            # Now, not when the first record is asked for: records written in between must be read.
             bounds = await self._known_brokers().bounds(missing, smallest=self.config.smallest)
         except (ClientError, KafkaError) as error:
-            log.warning("where to start is left to the readers: %s", error)
+            log.warning("start offsets were not found and are left to the readers: %s", error)
             return stored, stored
         return stored, {**bounds, **stored}
 
@@ -345,18 +345,18 @@ class Member:
     # --- leaving
 
     async def _leave(self) -> None:
-        """Give out nothing more, commit, and let the others know; bounded, and nothing is raised."""
+        """Stop delivery, commit, and delete claims and registration, within a timeout; errors are logged."""
         for stream in self._streams.values():
             await stream.close()
         if not self.is_present:
             return
         registry = self._registry()
         try:
-            async with asyncio.timeout(GOODBYE_S):
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._tell("revoked", self._held)
                 if self.config.auto_commit_enable and self._held:
                     await self.commits.finished()
                 await registry.release(self._doubtful.union(self._held))
                 await registry.unregister(self.registration.consumer_id)
         except (*FAILURES, TimeoutError) as error:
-            log.warning("leaving the group did not end well: %s", error)
+            log.warning("leaving the group failed: %s", error)
