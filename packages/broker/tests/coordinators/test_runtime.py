@@ -286,6 +286,23 @@ async def test_leadership_that_comes_back_during_a_load_is_loaded_afresh() -> No
 
 
 @in_virtual_time
+async def test_a_load_of_a_leadership_that_has_ended_makes_no_state() -> None:
+    store = a_store()
+    put(store, Transition(KEY, "Ongoing"))
+    store.read_gate.clear()
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL)
+        await moment()
+        ledger.resign(HOME)
+
+        store.read_gate.set()
+        await moment()
+
+        assert ledger.loads == []
+        assert ledger.status(KEY) is ErrorCode.NOT_COORDINATOR
+
+
+@in_virtual_time
 async def test_many_changes_of_leadership_leave_one_state_that_is_what_the_log_holds() -> None:
     store, chance = a_store(), random.Random(11)
     async with a_ledger(store) as ledger:

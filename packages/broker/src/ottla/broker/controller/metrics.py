@@ -1,19 +1,42 @@
-"""What a controller shows under Kafka's names; where it is not elected, everything of the cluster is 0."""
+"""Gauges of the controller, under Kafka's names; 0 on a broker that is not the controller."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.controller.model import ControllerContext, PartitionState
 
 if TYPE_CHECKING:
-    from ottla.broker.controller.controller import Controller
     from ottla.broker.metrics import Metrics
 
 
-def measure_controller(controller: Controller, metrics: Metrics) -> None:
-    """Show what the controller knows and what it is busy with."""
+class MeasuredController(Protocol):
+    """The facts of a controller that its metrics show."""
+
+    @property
+    def context(self) -> ControllerContext | None:
+        """The controller's view of the cluster, None on a broker that is not the controller."""
+        ...
+
+    @property
+    def state(self) -> int:
+        """The number of Kafka's ControllerState."""
+        ...
+
+    @property
+    def waiting_events(self) -> int:
+        """Events in the controller's queue."""
+        ...
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests to brokers that have not been sent."""
+        ...
+
+
+def measure_controller(controller: MeasuredController, metrics: Metrics) -> None:
+    """Register the gauges of a controller."""
 
     def count(what: Callable[[ControllerContext], int]) -> Callable[[], float]:
         return lambda: what(controller.context) if controller.context else 0

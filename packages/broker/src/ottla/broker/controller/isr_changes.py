@@ -1,0 +1,77 @@
+"""AlterPartition: check the ISR that a leader proposes, and write it (KIP-497)."""
+
+from __future__ import annotations
+
+from ottla.broker.controller.batch import Batch
+from ottla.broker.controller.events import (
+    AlterPartition,
+    Answers,
+    ProposedIsr,
+    Steps,
+    WriteLeaderships,
+    WriteResults,
+)
+from ottla.broker.controller.leaderships import Leaderships
+from ottla.broker.controller.model import ControllerContext, Leadership
+from ottla.broker.values import replace
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.topics import TopicPartition
+
+
+class IsrChanges:
+    """Expands and shrinks ISRs as leaders propose."""
+
+    def __init__(self, context: ControllerContext, batch: Batch, leaderships: Leaderships) -> None:
+        self._context = context
+        self._batch = batch
+        self._leaderships = leaderships
+
+    def alter_partition(self, event: AlterPartition, answers: Answers) -> Steps[None]:
+        """Write the valid proposals; `answers` gets an error or the leadership of each partition."""
+        broker = self._context.live.get(event.broker_id)
+        if broker is None or broker.epoch != event.broker_epoch:
+            answers.top = ErrorCode.STALE_BROKER_EPOCH
+            return
+        wanted: dict[TopicPartition, Leadership] = {}
+        for partition, proposal in event.proposals.items():
+            error = self._why_not_alter(partition, proposal, event.broker_id)
+            if error is not None:
+                answers.partitions[partition] = error
+                continue
+            now = self._context.leaderships[partition]
+            answers.leaderships[partition] = now
+            if set(now.isr) != set(proposal.isr):
+                wanted[partition] = replace(now, isr=proposal.isr, controller_epoch=self._context.epoch)
+        if not wanted:
+            return
+        results: WriteResults = yield WriteLeaderships(wanted)
+        self._leaderships.adopt(results)
+        for partition, result in results.items():
+            answers.leaderships.pop(partition, None)
+            if result.ours and result.leadership:
+                answers.leaderships[partition] = result.leadership
+            else:
+                answers.partitions[partition] = ErrorCode.INVALID_UPDATE_VERSION
+        self._batch.metadata(self._context.live, results.keys() & self._context.leaderships.keys())
+
+    def _why_not_alter(
+        self, partition: TopicPartition, proposal: ProposedIsr, leader: int
+    ) -> ErrorCode | None:
+        now = self._context.leaderships.get(partition)
+        if now is None or self._context.is_deleting(partition):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if proposal.leader_epoch > now.leader_epoch or proposal.partition_epoch > now.partition_epoch:
+            return ErrorCode.NOT_CONTROLLER
+        if proposal.leader_epoch < now.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if leader != now.leader or leader not in proposal.isr:
+            return ErrorCode.INVALID_REQUEST
+        if not set(proposal.isr) <= set(self._context.assignment(partition).replicas):
+            return ErrorCode.INVALID_REQUEST
+        if proposal.partition_epoch < now.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        joining = set(proposal.isr) - set(now.isr)
+        able = all(
+            self._context.is_alive(partition, b) and b not in self._context.shutting_down for b in joining
+        )
+        return None if able else ErrorCode.INELIGIBLE_REPLICA
