@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.producer.partitioner import StickyPartitioner, partition_for_key
-from ottla.producer.sequences import Sequences
+from ottla.producer.sender.sequences import Sequences
 from ottla.protocol.topics import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.producer.transaction_state import (
+from ottla.producer.transactions.state import (
     Phase,
     ProducerLost,
     TransactionError,

@@ -18,7 +18,7 @@ from ottla.producer import (
     SyncProducer,
     end_prepared,
 )
-from ottla.producer.transaction_state import TransactionError, TransactionFailed
+from ottla.producer.transactions.state import TransactionError, TransactionFailed
 from ottla.protocol.errors import ErrorCode, InvalidProducerEpoch, ProducerFenced
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

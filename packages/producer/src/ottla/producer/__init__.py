@@ -8,11 +8,11 @@ from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed, R
 from ottla.producer.interceptors import ProducerInterceptor
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import Partitioner
-from ottla.producer.prepared import PreparedTransaction, end_prepared
 from ottla.producer.producer import Producer
 from ottla.producer.record import ProducerRecord, RecordMetadata
 from ottla.producer.sync import SyncProducer
-from ottla.producer.transaction_state import ProducerLost, TransactionError, TransactionFailed
+from ottla.producer.transactions.prepared import PreparedTransaction, end_prepared
+from ottla.producer.transactions.state import ProducerLost, TransactionError, TransactionFailed
 from ottla.protocol.topics import TopicPartition
 
 __all__ = [

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from ottla.producer.accumulator import Accumulator
+from ottla.producer.append.pending_metadata import PendingMetadata
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.pending_metadata import PendingMetadata
 
 # A TimeoutError names at most so many topics.
 TOPICS_NAMED = 5

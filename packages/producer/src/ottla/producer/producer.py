@@ -23,28 +23,28 @@ from ottla.producer.accumulator import (
     BatchBuilder,
     SendMethods,
 )
-from ottla.producer.buffer_space import BufferSpace
-from ottla.producer.bulk import BulkSends, check_lengths
+from ottla.producer.append.buffer_space import BufferSpace
+from ottla.producer.append.bulk import BulkSends, check_lengths
+from ottla.producer.append.gate import Gate
+from ottla.producer.append.general_path import GeneralPath
+from ottla.producer.append.metadata import ProducerMetadata
+from ottla.producer.append.pending_metadata import PendingMetadata
+from ottla.producer.append.preparation import RecordPreparation
+from ottla.producer.append.record_appender import RecordAppender
 from ottla.producer.clock import loop_time_ms
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.errors import ProducerClosed
 from ottla.producer.flushing import Flushing
-from ottla.producer.gate import Gate
-from ottla.producer.general_path import GeneralPath
-from ottla.producer.metadata import ProducerMetadata
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.numbering import Numbering
-from ottla.producer.outcomes import Outcomes
 from ottla.producer.partitioner import partitioner
-from ottla.producer.pending_metadata import PendingMetadata
-from ottla.producer.preparation import RecordPreparation
-from ottla.producer.prepared import PreparedTransaction
 from ottla.producer.record import Headers, RecordMetadata
-from ottla.producer.record_appender import RecordAppender
-from ottla.producer.sender import Sender
-from ottla.producer.sequences import Sequences
-from ottla.producer.transaction_coordinator_client import TransactionCoordinatorClient
-from ottla.producer.transactions import Transactions
+from ottla.producer.sender.numbering import Numbering
+from ottla.producer.sender.outcomes import Outcomes
+from ottla.producer.sender.sender import Sender
+from ottla.producer.sender.sequences import Sequences
+from ottla.producer.transactions.calls import Transactions
+from ottla.producer.transactions.coordinator_client import TransactionCoordinatorClient
+from ottla.producer.transactions.prepared import PreparedTransaction
 from ottla.protocol.topics import TopicPartition
 
 # The limits of the last abort and of the last flush, when an exception leaves the block.

@@ -13,11 +13,11 @@ from ottla.client.settings import chosen
 from ottla.producer.accumulator import Acknowledgements, BatchBuilder
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.prepared import PreparedTransaction, end_prepared
 from ottla.producer.producer import Producer
 from ottla.producer.record import Headers, RecordMetadata
 from ottla.producer.sync_acknowledgement import SyncAcknowledgement
 from ottla.producer.thread_queue import ThreadQueue
+from ottla.producer.transactions.prepared import PreparedTransaction, end_prepared
 from ottla.protocol.topics import TopicPartition
 
 T = TypeVar("T")

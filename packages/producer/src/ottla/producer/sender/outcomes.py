@@ -11,7 +11,7 @@ from ottla.client.retry import is_retriable
 from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.numbering import Numbering, TransactionCoordinator
+from ottla.producer.sender.numbering import Numbering, TransactionCoordinator
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.produce import PartitionProduceResponse
 from ottla.protocol.topics import TopicPartition

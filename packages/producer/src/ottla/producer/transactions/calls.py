@@ -9,12 +9,12 @@ from typing import Protocol
 
 from ottla.client.errors import ClientError
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.producer.append.gate import Gate
+from ottla.producer.append.pending_metadata import PendingMetadata
 from ottla.producer.flushing import Flushing
-from ottla.producer.gate import Gate
-from ottla.producer.pending_metadata import PendingMetadata
-from ottla.producer.prepared import PreparedTransaction
-from ottla.producer.transaction_coordinator_client import TransactionCoordinatorClient
-from ottla.producer.transaction_state import Phase, TransactionError, TransactionFailed
+from ottla.producer.transactions.coordinator_client import TransactionCoordinatorClient
+from ottla.producer.transactions.prepared import PreparedTransaction
+from ottla.producer.transactions.state import Phase, TransactionError, TransactionFailed
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ottla.producer.accumulator import Appender
 from ottla.producer.errors import ProducerClosed
-from ottla.producer.transaction_state import TransactionState
+from ottla.producer.transactions.state import TransactionState
 
 
 class Gate:

@@ -15,7 +15,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import UnsupportedByBroker
 from ottla.producer.accumulator import Batch
 from ottla.producer.config import ProducerConfig
-from ottla.producer.sequences import Sequences
+from ottla.producer.sender.sequences import Sequences
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.topics import TopicPartition

@@ -17,8 +17,8 @@ from ottla.client.errors import ClientError
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.retry import Backoff, retrying
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.prepared import PreparedTransaction, end_prepared, raise_of_coordinator
-from ottla.producer.transaction_state import (
+from ottla.producer.transactions.prepared import PreparedTransaction, end_prepared, raise_of_coordinator
+from ottla.producer.transactions.state import (
     Phase,
     TransactionError,
     TransactionState,

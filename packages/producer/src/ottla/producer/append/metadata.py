@@ -9,9 +9,9 @@ from typing import NoReturn
 from ottla.client.cluster import Cluster, Topic
 from ottla.client.errors import ClientError
 from ottla.producer.accumulator import Acknowledgement, Appender, TopicInfo
+from ottla.producer.append.gate import Gate
+from ottla.producer.append.pending_metadata import PendingMetadata
 from ottla.producer.config import ProducerConfig
-from ottla.producer.gate import Gate
-from ottla.producer.pending_metadata import PendingMetadata
 from ottla.producer.record import ProducerRecord
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.topics import why_illegal_topic_name

@@ -21,10 +21,10 @@ from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.errors import DeliveryTimeout, ProducerClosed
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.numbering import Numbering
-from ottla.producer.outcomes import Outcomes, Responses
-from ottla.producer.packing import Packing
-from ottla.producer.produce_requests import produce_request, responses_by_partition, unanswered
+from ottla.producer.sender.numbering import Numbering
+from ottla.producer.sender.outcomes import Outcomes, Responses
+from ottla.producer.sender.packing import Packing
+from ottla.producer.sender.produce_requests import produce_request, responses_by_partition, unanswered
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.produce import ProduceResponse

@@ -13,13 +13,13 @@ from ottla.producer.accumulator import (
     arrow_rows,
     packed_headers,
 )
-from ottla.producer.buffer_space import BufferSpace
+from ottla.producer.append.buffer_space import BufferSpace
+from ottla.producer.append.gate import Gate
+from ottla.producer.append.metadata import ProducerMetadata
+from ottla.producer.append.preparation import RecordPreparation
+from ottla.producer.append.record_appender import RecordAppender
 from ottla.producer.errors import RecordTooLarge
-from ottla.producer.gate import Gate
-from ottla.producer.metadata import ProducerMetadata
-from ottla.producer.preparation import RecordPreparation
 from ottla.producer.record import Headers
-from ottla.producer.record_appender import RecordAppender
 
 BATCH_HEADER_BYTES = 61
 # Records appended between two turns of the event loop: a millisecond's work or two.

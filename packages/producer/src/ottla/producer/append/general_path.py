@@ -7,15 +7,15 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from ottla.producer.accumulator import Acknowledgement, Acknowledgements, Appender
-from ottla.producer.buffer_space import BufferSpace
+from ottla.producer.append.buffer_space import BufferSpace
+from ottla.producer.append.gate import Gate
+from ottla.producer.append.metadata import ProducerMetadata, check_topic_name
+from ottla.producer.append.pending_metadata import PendingMetadata
+from ottla.producer.append.preparation import RecordPreparation, lasting
+from ottla.producer.append.record_appender import RecordAppender
 from ottla.producer.errors import BufferFull
-from ottla.producer.gate import Gate
-from ottla.producer.metadata import ProducerMetadata, check_topic_name
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.pending_metadata import PendingMetadata
-from ottla.producer.preparation import RecordPreparation, lasting
 from ottla.producer.record import Headers, ProducerRecord
-from ottla.producer.record_appender import RecordAppender
 
 
 class TaskOwner(Protocol):

@@ -1,0 +1,1 @@
+"""From a call of `send` to a batch: checks, serializers, metadata, buffer space, partitioner."""

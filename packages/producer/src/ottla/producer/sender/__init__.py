@@ -1,0 +1,1 @@
+"""From due batches to acknowledgements: numbers, requests, responses, retries."""

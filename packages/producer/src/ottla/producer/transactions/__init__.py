@@ -1,0 +1,1 @@
+"""Transactions: the application's calls, their state, and the requests to the coordinator."""
