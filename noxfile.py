@@ -223,6 +223,8 @@ def build(session: nox.Session) -> None:
     for name in (*PACKAGES, "ottla"):
         # The wheel is built from the sdist, so that an sdist that lacks something is noticed.
         session.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), f"packages/{name}")
+        if name == "protocol":
+            _install_declarations(session, dist)
     for name in (*PACKAGES, "ottla"):
         python = _empty_environment(session, f"build-{name}")
         wheels = [str(_wheel(dist, sibling)) for sibling in (*_siblings(name), name)]
@@ -243,6 +245,8 @@ def lowest(session: nox.Session) -> None:
         for sibling in (*_siblings(name), name):
             source = _source_at(session, sibling, _least(name, sibling), dist)
             session.run("python", "-m", "build", "--no-isolation", "--wheel", "-o", str(dist), str(source))
+            if sibling == "protocol":
+                _install_declarations(session, dist)
         wheels = [str(_wheel(dist, sibling)) for sibling in (*_siblings(name), name)]
         python = _empty_environment(session, f"lowest-{name}")
         _install_into(session, python, "-c", str(CONSTRAINTS), *TESTING, *PEERS, *wheels)
@@ -334,6 +338,12 @@ def _source_at(session: nox.Session, name: str, version: str | None, dist: Path)
 def _full(version: str) -> str:
     numbers = version.split(".")
     return ".".join(numbers + ["0"] * (3 - len(numbers)))
+
+
+def _install_declarations(session: nox.Session, dist: Path) -> None:
+    """Install the protocol's wheel: outside of this tree the compiled packages are built against it."""
+    again = _rebuild(session, ["protocol"]) or ["--force-reinstall"]
+    session.install("-c", str(CONSTRAINTS), *again, str(_wheel(dist, "protocol")))
 
 
 def _wheel(dist: Path, name: str) -> Path:

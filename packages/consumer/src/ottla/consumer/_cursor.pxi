@@ -217,7 +217,7 @@ cdef class Cursor:
         cdef Py_ssize_t available = self._end - self._at, size
         if available <= MAGIC_AT:
             return 0
-        size = <Py_ssize_t>get32(self._at + 8) + ENTRY_OVERHEAD
+        size = entry_size(self._at)
         if self._at[MAGIC_AT] > 2:
             self._fail(f"magic {self._at[MAGIC_AT]} does not exist")
         if size < (HEADER_SIZE if self._at[MAGIC_AT] == 2 else MIN_LEGACY_ENTRY):
@@ -225,11 +225,11 @@ cdef class Cursor:
         return size if size <= available else 0
 
     cdef int _open_batch(self, const unsigned char* p, Py_ssize_t size) except -1:
-        cdef int16_t attributes = get16(p + 21)
+        cdef int16_t attributes = get16(p + ATTRIBUTES_AT)
         cdef int64_t base_offset = get64(p)
-        cdef int64_t producer_id = get64(p + 43)
-        cdef int32_t count = get32(p + 57)
-        cdef int32_t last_delta = get32(p + 23)
+        cdef int64_t producer_id = get64(p + PRODUCER_ID_AT)
+        cdef int32_t count = get32(p + RECORD_COUNT_AT)
+        cdef int32_t last_delta = get32(p + LAST_OFFSET_DELTA_AT)
         cdef int64_t following = base_offset + last_delta + 1
         if attributes & CONTROL:
             # The records of the transaction it ends may all be behind us: it must not stay one to come.
@@ -243,7 +243,7 @@ cdef class Cursor:
         if following <= self.position or count == 0:
             self._following = following
             return 0
-        if self._check_crcs and _checksum(0, p + CRC_FROM, size - CRC_FROM) != <uint32_t>get32(p + CRC_AT):
+        if self._check_crcs and not is_sound(p, size):
             self._fail(f"the batch from offset {base_offset} fails its checksum")
         if count < 0 or <int64_t>count > <int64_t>last_delta + 1:
             self._fail(f"a batch of {count} records cannot have the last offset delta {last_delta}")
@@ -254,8 +254,8 @@ cdef class Cursor:
             self._unfold(attributes & CODEC_MASK, p - <const unsigned char*>self._piece.view.buf, size)
         self._base_offset = base_offset
         self._appended = (attributes & LOG_APPEND_TIME) != 0
-        self._base_timestamp = get64(p + 35) if self._appended else get64(p + 27)
-        self.leader_epoch = get32(p + 12)
+        self._base_timestamp = get64(p + MAX_TIMESTAMP_AT) if self._appended else get64(p + BASE_TIMESTAMP_AT)
+        self.leader_epoch = get32(p + LEADER_EPOCH_AT)
         self._batch = _origin(self.topic_partition, self.leader_epoch, _TIMESTAMP_TYPES[self._appended])
         self._remaining = count
         self._following = following
@@ -317,10 +317,10 @@ cdef class Cursor:
         cdef Py_ssize_t size
         cdef dict sizes = {}
         while self._end - p > HEADER_SIZE:
-            size = <Py_ssize_t>get32(p + 8) + ENTRY_OVERHEAD
+            size = entry_size(p)
             if size < MIN_LEGACY_ENTRY or size > self._end - p:
                 break
-            codec = (get16(p + 21) if p[MAGIC_AT] == 2 else p[MAGIC_AT + 1]) & CODEC_MASK
+            codec = (get16(p + ATTRIBUTES_AT) if p[MAGIC_AT] == 2 else p[MAGIC_AT + 1]) & CODEC_MASK
             if codec:
                 sizes[codec] = sizes.get(codec, 0) + size
             p += size
@@ -336,12 +336,12 @@ cdef class Cursor:
         cdef Py_ssize_t size
         cdef dict opened = {}
         while self._end - p > HEADER_SIZE and p[MAGIC_AT] == 2:
-            size = <Py_ssize_t>get32(p + 8) + ENTRY_OVERHEAD
+            size = entry_size(p)
             if size < HEADER_SIZE or size > self._end - p:
                 break
-            if get16(p + 21) & CODEC_MASK and not get16(p + 21) & CONTROL:
+            if codec_at(p) and not get16(p + ATTRIBUTES_AT) & CONTROL:
                 try:
-                    plain = self._decompressed(get16(p + 21) & CODEC_MASK, p - start, size)
+                    plain = self._decompressed(codec_at(p), p - start, size)
                 except Exception:
                     break
                 opened[p - start] = plain
@@ -412,16 +412,16 @@ def end_of(data, int64_t position):
     cdef int64_t following, count = 0
     cdef int32_t epoch = -1
     while left > MAGIC_AT:
-        size = <Py_ssize_t>get32(p + 8) + ENTRY_OVERHEAD
+        size = entry_size(p)
         if size < MIN_LEGACY_ENTRY or size > left or p[MAGIC_AT] > 2:
             break
         following = get64(p) + 1
         if p[MAGIC_AT] == 2:
             if size < HEADER_SIZE:
                 break
-            following += get32(p + 23)
-            epoch = get32(p + 12)
-            count += get32(p + 57) - 1
+            following += get32(p + LAST_OFFSET_DELTA_AT)
+            epoch = get32(p + LEADER_EPOCH_AT)
+            count += get32(p + RECORD_COUNT_AT) - 1
         count += 1
         if following > position:
             position = following

@@ -84,7 +84,7 @@ cdef class TopicInfo:
         return <Queue>self._queues[index]
 
     cdef inline Queue _by_key(self, const unsigned char* key, Py_ssize_t size):
-        return <Queue>PyList_GET_ITEM(self._queues, (murmur2(key, size) & 0x7fffffff) % self.count)
+        return <Queue>PyList_GET_ITEM(self._queues, (murmur2_of(key, size) & 0x7fffffff) % self.count)
 
     cdef object _switch_sticky(self):
         """Choose the next sticky partition at random, weighted towards short queues (KIP-794)."""
@@ -333,7 +333,7 @@ cdef class Accumulator:
         cdef Batch part
         cdef Py_ssize_t half = (len(records) + 1) // 2
         for some in (records[:half], records[half:]):
-            part = Batch(batch.queue, MAX_BATCH, batch.created_ms, self.loop)
+            part = Batch(batch.queue, MAX_BATCH_SIZE, batch.created_ms, self.loop)
             part._begin(0)
             part.closed = True
             part.attempts = batch.attempts

@@ -21,6 +21,32 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
+from ottla.protocol.records._arrow_c cimport ArrowArray, ArrowArrayStream, ArrowSchema
+from ottla.protocol.records._batch cimport (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    ENTRY_OVERHEAD,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    MAGIC_AT,
+    MAX_BATCH_SIZE,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    TRANSACTIONAL,
+    put16,
+    put32,
+    put64,
+    put_varint,
+    varint_size,
+)
+from ottla.protocol.records._codec cimport seal
+from ottla.protocol.records._murmur2 cimport murmur2_of
+
 import asyncio
 import logging
 import weakref
@@ -29,17 +55,10 @@ from collections import deque
 from ottla.client.environment import chance as _system_chance
 from ottla.producer.errors import BufferFull, ProducerClosed, RecordTooLarge
 from ottla.producer.record import RecordMetadata
-from ottla.protocol.records import Codec, _codec
+from ottla.protocol.records import Codec
 from ottla.protocol.records import compress as _compress
 from ottla.protocol.records import decode_records as _decode_records
 from ottla.protocol.topics import TopicPartition
-
-cdef extern from "wire.h" nogil:
-    void put64(unsigned char*, int64_t)
-    void put32(unsigned char*, int32_t)
-    void put16(unsigned char*, int16_t)
-    int varint_size(int64_t)
-    unsigned char* put_varint(unsigned char*, int64_t)
 
 cdef extern from "wall_clock.h" nogil:
     int64_t ottla_wall_ms()
@@ -47,49 +66,12 @@ cdef extern from "wall_clock.h" nogil:
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject**, Py_ssize_t) except -1
 
-ctypedef uint32_t (*Checksum)(uint32_t, const unsigned char*, Py_ssize_t) noexcept
-
-cdef Checksum checksum = <Checksum> PyCapsule_GetPointer(_codec.crc32c_function, "ottla.crc32c")
-
 cdef enum:
-    HEADER_SIZE = 61
-    TRANSACTIONAL = 16
-    MAX_BATCH = 2147483647
     RECORD_OVERHEAD = 40         # beside key, value and headers, at most: varints, attributes, counts
     LEAST_CAPACITY = 1024
     PAUSE_EVERY = 524288         # bytes that `send` takes without a pause: a millisecond's worth or two
 
 log = logging.getLogger("ottla.producer")
-
-
-cdef inline int32_t murmur2(const unsigned char* data, Py_ssize_t length) noexcept nogil:
-    """Java's hash of keys."""
-    cdef uint32_t m = <uint32_t>0x5bd1e995u
-    cdef uint32_t h = <uint32_t>0x9747b28cu ^ <uint32_t>length
-    cdef uint32_t k
-    cdef Py_ssize_t i, words = length >> 2
-    for i in range(words):
-        k = (
-            <uint32_t>data[4 * i] | <uint32_t>data[4 * i + 1] << 8
-            | <uint32_t>data[4 * i + 2] << 16 | <uint32_t>data[4 * i + 3] << 24
-        )
-        k *= m
-        k ^= k >> 24
-        k *= m
-        h *= m
-        h ^= k
-    data += 4 * words
-    if length & 3 == 3:
-        h ^= <uint32_t>data[2] << 16
-    if length & 3 >= 2:
-        h ^= <uint32_t>data[1] << 8
-    if length & 3 >= 1:
-        h ^= <uint32_t>data[0]
-        h *= m
-    h ^= h >> 13
-    h *= m
-    h ^= h >> 15
-    return <int32_t>h
 
 
 include "_batch.pxi"

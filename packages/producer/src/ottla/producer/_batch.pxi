@@ -112,7 +112,7 @@ cdef class Batch:
         return index
 
     cdef int _grow(self, Py_ssize_t needed) except -1:
-        if needed > MAX_BATCH:
+        if needed > MAX_BATCH_SIZE:
             raise ValueError(f"a batch of {needed} bytes does not fit Kafka's 32-bit length")
         if self._owner is None:
             raise MemoryError("there was no memory for the batch")
@@ -164,18 +164,18 @@ cdef class Batch:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.base_sequence = base_sequence
         put64(p, 0)
-        put32(p + 8, <int32_t>(size - 12))
-        put32(p + 12, -1)
-        p[16] = 2
-        put16(p + 21, <int16_t>(codec | (TRANSACTIONAL if transactional else 0)))
-        put32(p + 23, self.record_count - 1)
-        put64(p + 27, self.base_timestamp)
-        put64(p + 35, self.max_timestamp)
-        put64(p + 43, producer_id)
-        put16(p + 51, producer_epoch)
-        put32(p + 53, base_sequence)
-        put32(p + 57, self.record_count)
-        put32(p + 17, <int32_t>checksum(0, p + 21, size - 21))
+        put32(p + LENGTH_AT, <int32_t>(size - ENTRY_OVERHEAD))
+        put32(p + LEADER_EPOCH_AT, -1)
+        p[MAGIC_AT] = 2
+        put16(p + ATTRIBUTES_AT, <int16_t>(codec | (TRANSACTIONAL if transactional else 0)))
+        put32(p + LAST_OFFSET_DELTA_AT, self.record_count - 1)
+        put64(p + BASE_TIMESTAMP_AT, self.base_timestamp)
+        put64(p + MAX_TIMESTAMP_AT, self.max_timestamp)
+        put64(p + PRODUCER_ID_AT, producer_id)
+        put16(p + PRODUCER_EPOCH_AT, producer_epoch)
+        put32(p + BASE_SEQUENCE_AT, base_sequence)
+        put32(p + RECORD_COUNT_AT, self.record_count)
+        seal(p, size)
 
     # --- the outcome
 

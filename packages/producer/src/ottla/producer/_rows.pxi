@@ -1,28 +1,5 @@
 # Rows of Arrow columns. Columns are imported through the C data interface; nothing links Arrow.
 
-cdef extern from "arrow_c.h":
-    cdef struct ArrowSchema:
-        const char* format
-        const char* name
-        int64_t n_children
-        ArrowSchema** children
-        ArrowSchema* dictionary
-        void (*release)(ArrowSchema*)
-    cdef struct ArrowArray:
-        int64_t length
-        int64_t null_count
-        int64_t offset
-        int64_t n_buffers
-        int64_t n_children
-        const void** buffers
-        ArrowArray** children
-        void (*release)(ArrowArray*)
-    cdef struct ArrowArrayStream:
-        int (*get_schema)(ArrowArrayStream*, ArrowSchema*)
-        int (*get_next)(ArrowArrayStream*, ArrowArray*)
-        const char* (*get_last_error)(ArrowArrayStream*)
-        void (*release)(ArrowArrayStream*)
-
 cdef enum Width:
     NARROW = 4                   # 32-bit ends
     WIDE = 8                     # 64-bit ends

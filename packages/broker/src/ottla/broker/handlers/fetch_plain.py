@@ -13,8 +13,6 @@ from ottla.broker.handlers._fetch_plain import Answers, Target, answer_all
 from ottla.broker.handlers.known_partitions import KnownPartitions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ottla.broker.handlers.context import ClientSession
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
@@ -25,7 +23,7 @@ __all__ = ["Answers", "PlainFetches", "Reader"]
 class Reader(Protocol):
     """Where requests come from (`network.frames.FrameReader`)."""
 
-    def next_fetch(self, index: Mapping[bytes, Any], /) -> Any:
+    def next_fetch(self, index: dict[bytes, Any], /) -> Any:
         """Take the plain request that stands here, or return None."""
         ...
 

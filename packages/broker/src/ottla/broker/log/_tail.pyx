@@ -4,56 +4,35 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from ottla.protocol.records._batch cimport (
+    BASE_SEQUENCE_AT,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    entry_size,
+    get16,
+    get32,
+    get64,
+    is_plain,
+    put32,
+    put64,
+)
+from ottla.protocol.records._codec cimport is_sound
 
 from ottla.broker.log.files import DiskFile
 from ottla.broker.log.producer_state import KeptBatch
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, UNKNOWN
-from ottla.protocol.records import _codec
 
 cdef extern from "unistd.h" nogil:
     Py_ssize_t pwrite(int fd, const void *data, size_t size, int64_t position)
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    static inline int16_t ottla_get16(const unsigned char *p) {
-        uint16_t v; __builtin_memcpy(&v, p, 2); return (int16_t)__builtin_bswap16(v);
-    }
-    static inline int32_t ottla_get32(const unsigned char *p) {
-        uint32_t v; __builtin_memcpy(&v, p, 4); return (int32_t)__builtin_bswap32(v);
-    }
-    static inline int64_t ottla_get64(const unsigned char *p) {
-        uint64_t v; __builtin_memcpy(&v, p, 8); return (int64_t)__builtin_bswap64(v);
-    }
-    static inline void ottla_put32(unsigned char *p, int32_t value) {
-        uint32_t v = __builtin_bswap32((uint32_t)value); __builtin_memcpy(p, &v, 4);
-    }
-    static inline void ottla_put64(unsigned char *p, int64_t value) {
-        uint64_t v = __builtin_bswap64((uint64_t)value); __builtin_memcpy(p, &v, 8);
-    }
-    """
-    int16_t get16 "ottla_get16"(const unsigned char *p) nogil
-    int32_t get32 "ottla_get32"(const unsigned char *p) nogil
-    int64_t get64 "ottla_get64"(const unsigned char *p) nogil
-    void put32 "ottla_put32"(unsigned char *p, int32_t value) nogil
-    void put64 "ottla_put64"(unsigned char *p, int64_t value) nogil
-
-ctypedef uint32_t (*Checksum)(uint32_t value, const unsigned char *data, Py_ssize_t size) noexcept
-cdef Checksum checksum = <Checksum> PyCapsule_GetPointer(_codec.crc32c_function, "ottla.crc32c")
-
 cdef enum:
-    HEADER = 61
-    OVERHEAD = 12
-    CRC_AT = 17
-    CRC_FROM = 21
-    SMALLEST_RECORD = 7
-    UNCOMMON = 0x38             # transactional, control, log append time: looked at by the general way
-    CODEC = 0x07
-    LAST_CODEC = 4
     MOST_HINTS = 128
     RELEASE_ABOVE = 64 << 10    # the interpreter is let go while more than this is written
 
@@ -63,65 +42,36 @@ cdef int64_t REACH = MAX_RELATIVE_OFFSET
 cdef object _new_tuple = tuple.__new__
 
 
-cdef struct Batches:
-    int64_t next_offset
-    int64_t largest
-    int64_t largest_at
-    int64_t producer_id
-    int32_t first_sequence
-    int32_t last_sequence
-    int16_t producer_epoch
-    int count
-
-
-cdef bint common(const unsigned char *p, Py_ssize_t left, Py_ssize_t max_batch_bytes, Py_ssize_t *size) noexcept:
-    """Whether a whole batch begins here that a producer may send and that asks for nothing special."""
-    cdef int32_t length, count
-    cdef int attributes
-    if left < HEADER:
-        return False
-    length = get32(p + 8)
-    size[0] = <Py_ssize_t> length + OVERHEAD
-    if length < HEADER - OVERHEAD or size[0] > left or size[0] > max_batch_bytes or p[16] != 2:
-        return False
-    attributes = get16(p + 21)
-    count = get32(p + 57)
-    if attributes & UNCOMMON or attributes & CODEC > LAST_CODEC:
-        return False
-    if count <= 0 or get32(p + 23) != count - 1:
-        return False
-    if attributes & CODEC == 0 and <int64_t> count * SMALLEST_RECORD > size[0] - HEADER:
-        return False
-    return <uint32_t> get32(p + CRC_AT) == checksum(0, p + CRC_FROM, size[0] - CRC_FROM)
-
-
 cdef bint read(const unsigned char *p, Py_ssize_t size, Py_ssize_t max_batch_bytes, Batches *out) noexcept:
-    """Look at all batches; False unless they are common ones, by one idempotent producer or by none."""
+    """Look at all batches; false unless they are plain and sound, of one idempotent producer or of none."""
     cdef Py_ssize_t one
     cdef int64_t sequence
     out.count = 0
     out.largest = -1
     out.largest_at = out.next_offset
     while size:
-        if not common(p, size, max_batch_bytes, &one):
+        if not is_plain(p, size):
+            return False
+        one = entry_size(p)
+        if one > max_batch_bytes or not is_sound(p, one):
             return False
         if out.count == 0:
-            out.producer_id = get64(p + 43)
-            out.producer_epoch = get16(p + 51)
-            out.first_sequence = get32(p + 53)
-        elif get64(p + 43) != out.producer_id:
+            out.producer_id = get64(p + PRODUCER_ID_AT)
+            out.producer_epoch = get16(p + PRODUCER_EPOCH_AT)
+            out.first_sequence = get32(p + BASE_SEQUENCE_AT)
+        elif get64(p + PRODUCER_ID_AT) != out.producer_id:
             return False
         elif out.producer_id >= 0 and (
-            get16(p + 51) != out.producer_epoch or get32(p + 53) != <int64_t> out.last_sequence + 1
+            get16(p + PRODUCER_EPOCH_AT) != out.producer_epoch or get32(p + BASE_SEQUENCE_AT) != <int64_t> out.last_sequence + 1
         ):
             return False
-        sequence = <int64_t> get32(p + 53) + get32(p + 23)
-        if out.producer_id >= 0 and (get32(p + 53) < 0 or sequence > LARGEST_SEQUENCE):
+        sequence = <int64_t> get32(p + BASE_SEQUENCE_AT) + get32(p + LAST_OFFSET_DELTA_AT)
+        if out.producer_id >= 0 and (get32(p + BASE_SEQUENCE_AT) < 0 or sequence > LARGEST_SEQUENCE):
             return False
         out.last_sequence = <int32_t> sequence
-        out.next_offset += get32(p + 57)
-        if get64(p + 35) > out.largest:
-            out.largest, out.largest_at = get64(p + 35), out.next_offset - 1
+        out.next_offset += get32(p + RECORD_COUNT_AT)
+        if get64(p + MAX_TIMESTAMP_AT) > out.largest:
+            out.largest, out.largest_at = get64(p + MAX_TIMESTAMP_AT), out.next_offset - 1
         out.count += 1
         p += one
         size -= one
@@ -129,27 +79,6 @@ cdef bint read(const unsigned char *p, Py_ssize_t size, Py_ssize_t max_batch_byt
 
 
 cdef class Tail:
-    cdef readonly object segment
-    cdef readonly object offsets
-    cdef readonly object times
-    cdef object _write_with
-    cdef int descriptor         # of a file of the operating system, else -1
-    cdef readonly int64_t position
-    cdef readonly int64_t next_offset
-    cdef readonly int64_t max_timestamp
-    cdef readonly int64_t max_timestamp_offset
-    cdef readonly int64_t bytes_since_index
-    cdef readonly int64_t created_ms
-    cdef public int32_t leader_epoch
-    cdef readonly int64_t max_next_offset
-    cdef readonly bint index_full
-    cdef readonly dict hints
-    cdef readonly int64_t max_bytes
-    cdef readonly int64_t index_interval_bytes
-    cdef readonly int64_t segment_ms
-    cdef readonly int64_t roll_above_timestamp
-    cdef readonly int64_t roll_after_ms
-    cdef public int64_t max_common_bytes
 
     def __init__(self, segment, int64_t next_offset, int64_t now_ms):
         self.segment = segment
@@ -196,7 +125,7 @@ cdef class Tail:
             self.roll_after_ms = after(self.created_ms, self.segment_ms)
         return 0
 
-    def append_common(self, batches, int32_t leader_epoch, int64_t now_ms, producers):
+    cpdef int64_t append_common(self, batches, int32_t leader_epoch, int64_t now_ms, producers) except? -2:
         cdef Py_buffer view
         if leader_epoch != self.leader_epoch or type(batches) is bytes:
             return -1
@@ -246,9 +175,9 @@ cdef class Tail:
         cdef unsigned char *end = p + size
         while p < end:
             put64(p, offset)
-            put32(p + 12, self.leader_epoch)
-            offset += get32(p + 57)
-            p += get32(p + 8) + OVERHEAD
+            put32(p + LEADER_EPOCH_AT, self.leader_epoch)
+            offset += get32(p + RECORD_COUNT_AT)
+            p += entry_size(p)
         return 0
 
     cdef int _write(self, unsigned char *data, Py_ssize_t size) except -1:
@@ -325,9 +254,9 @@ cdef int note(producer, const unsigned char *p, Py_ssize_t size) except -1:
     cdef int32_t first, delta
     kept = producer.batches
     while p < end:
-        first, delta = get32(p + 53), get32(p + 23)
-        timestamp_ms = get64(p + 35)
+        first, delta = get32(p + BASE_SEQUENCE_AT), get32(p + LAST_OFFSET_DELTA_AT)
+        timestamp_ms = get64(p + MAX_TIMESTAMP_AT)
         kept.append(_new_tuple(KeptBatch, (first, first + delta, get64(p) + delta, delta, timestamp_ms)))
-        p += get32(p + 8) + OVERHEAD
+        p += entry_size(p)
     producer.last_timestamp_ms = timestamp_ms
     return 0

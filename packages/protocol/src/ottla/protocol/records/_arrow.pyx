@@ -17,58 +17,38 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from ottla.protocol.records import _codec
+from ottla.protocol.records._arrow_c cimport ARROW_FLAG_NULLABLE, ArrowArray, ArrowSchema
+from ottla.protocol.records._batch cimport (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LOG_APPEND_TIME,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    MIN_LEGACY_ENTRY,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    TRANSACTIONAL,
+    entry_size,
+    get16,
+    get32,
+    get64,
+    get_varint,
+    get_varlong,
+    put_varint,
+    varint_size,
+)
+from ottla.protocol.records._codec cimport is_sound
+
 from ottla.protocol.records import legacy as _legacy
 from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES as _DEFAULT_MAX
 from ottla.protocol.records.compression import decompress as _decompress
 from ottla.protocol.records.errors import CorruptRecords
 
-cdef extern from "wire.h" nogil:
-    int64_t get64(const unsigned char*)
-    int32_t get32(const unsigned char*)
-    int16_t get16(const unsigned char*)
-    int varint_size(int64_t)
-    unsigned char* put_varint(unsigned char*, int64_t)
-    const unsigned char* get_varint(const unsigned char*, const unsigned char*, int32_t*)
-    const unsigned char* get_varlong(const unsigned char*, const unsigned char*, int64_t*)
-
-cdef extern from "arrow_c.h":
-    cdef struct ArrowSchema:
-        const char* format
-        const char* name
-        const char* metadata
-        int64_t flags
-        int64_t n_children
-        ArrowSchema** children
-        ArrowSchema* dictionary
-        void (*release)(ArrowSchema*) noexcept
-        void* private_data
-    cdef struct ArrowArray:
-        int64_t length
-        int64_t null_count
-        int64_t offset
-        int64_t n_buffers
-        int64_t n_children
-        const void** buffers
-        ArrowArray** children
-        ArrowArray* dictionary
-        void (*release)(ArrowArray*) noexcept
-        void* private_data
-    cdef enum:
-        ARROW_FLAG_NULLABLE
-
-ctypedef uint32_t (*Checksum)(uint32_t, const unsigned char*, Py_ssize_t) noexcept
-
-cdef Checksum checksum = <Checksum> PyCapsule_GetPointer(_codec.crc32c_function, "ottla.crc32c")
-
 cdef enum:
-    HEADER_SIZE = 61
-    ENTRY_OVERHEAD = 12
-    MIN_ENTRY = 26
-    CODEC_MASK = 7
-    LOG_APPEND_TIME = 8
-    TRANSACTIONAL = 16
-    CONTROL = 32
     MOST_BYTES = 2147483647      # of a column whose offsets are 32 bits wide
     KEEPS_GOING = 0
     MALFORMED = 1
@@ -135,13 +115,13 @@ cdef class ColumnBuilder:
         cdef Py_ssize_t at = 0, length
         cdef int64_t following = since, end
         cdef bint whole
-        while size - at >= MIN_ENTRY:
-            length = <Py_ssize_t>get32(p + at + 8) + ENTRY_OVERHEAD
-            if length < MIN_ENTRY:
+        while size - at >= MIN_LEGACY_ENTRY:
+            length = entry_size(p + at)
+            if length < MIN_LEGACY_ENTRY:
                 raise CorruptRecords(f"an entry of {length} bytes at offset {get64(p + at)}")
             if length > size - at:
                 break
-            if p[at + 16] == 2:
+            if p[at + MAGIC_AT] == 2:
                 end = self._batch(p + at, length, since, transactions)
             else:
                 end = self._legacy_entry(p + at, length, since)
@@ -163,16 +143,16 @@ cdef class ColumnBuilder:
         cdef bytes plain
         if size < HEADER_SIZE:
             raise CorruptRecords(f"a batch of {size} bytes at offset {base}")
-        if self._check_crcs and checksum(0, p + 21, size - 21) != <uint32_t>get32(p + 17):
+        if self._check_crcs and not is_sound(p, size):
             raise CorruptRecords(f"the batch at offset {base} does not match its checksum")
-        attributes, count = get16(p + 21), get32(p + 57)
-        last = base + get32(p + 23)
+        attributes, count = get16(p + ATTRIBUTES_AT), get32(p + RECORD_COUNT_AT)
+        last = base + get32(p + LAST_OFFSET_DELTA_AT)
         if attributes & CONTROL:
-            transactions.ended(get64(p + 43), base)
+            transactions.ended(get64(p + PRODUCER_ID_AT), base)
             return last + 1
         if last < since or count == 0:
             return last + 1
-        if attributes & TRANSACTIONAL and transactions.covers(get64(p + 43), base):
+        if attributes & TRANSACTIONAL and transactions.covers(get64(p + PRODUCER_ID_AT), base):
             return last + 1
         if count < 0:
             raise CorruptRecords(f"the batch at offset {base} counts {count} records")
@@ -190,8 +170,8 @@ cdef class ColumnBuilder:
         int64_t last, int64_t since,
     ) except? -1:
         cdef Columns columns = self._columns
-        cdef bint appended = (get16(header + 21) & LOG_APPEND_TIME) != 0
-        cdef int64_t base = get64(header), base_time = get64(header + 27), append_time = get64(header + 35)
+        cdef bint appended = (get16(header + ATTRIBUTES_AT) & LOG_APPEND_TIME) != 0
+        cdef int64_t base = get64(header), base_time = get64(header + BASE_TIMESTAMP_AT), append_time = get64(header + MAX_TIMESTAMP_AT)
         cdef int64_t stopped_at = 0
         cdef int outcome
         columns.timestamp_type = 1 if appended else 0
@@ -215,7 +195,7 @@ cdef class ColumnBuilder:
         """Magic 0 and 1, by way of the reader in Python: no broker has written these since 2017."""
         cdef Columns columns = self._columns
         cdef int64_t end = get64(p) + 1
-        columns.timestamp_type = -1 if p[16] == 0 else (p[17] & LOG_APPEND_TIME) >> 3
+        columns.timestamp_type = -1 if p[MAGIC_AT] == 0 else (p[17] & LOG_APPEND_TIME) >> 3
         for record in _legacy.iter_records(
             (<const char*>p)[:size], max_decompressed_bytes=self._most_bytes, check_crc=self._check_crcs
         ):

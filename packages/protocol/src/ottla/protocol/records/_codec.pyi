@@ -4,9 +4,6 @@ from typing import final
 from ottla.protocol.records.compression import Buffer
 from ottla.protocol.records.types import Codec, TimestampType
 
-crc32c_function: object
-"""A capsule named `ottla.crc32c`: the routine in use, for other compiled modules."""
-
 def crc32c(data: Buffer, value: int = 0) -> int:
     """The CRC-32C of `data`, continued from `value`. Above 16 KiB it works without the GIL."""
 

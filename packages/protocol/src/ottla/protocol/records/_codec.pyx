@@ -8,11 +8,50 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
-from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
+
+from ottla.protocol.records._batch cimport (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_AT,
+    CRC_FROM,
+    DELETE_HORIZON,
+    ENTRY_OVERHEAD,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_APPEND_TIME,
+    MAGIC_AT,
+    MAX_BATCH_SIZE,
+    MAX_CODEC,
+    MAX_TIMESTAMP_AT,
+    MIN_LEGACY_ENTRY,
+    MIN_RECORD_SIZE,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    TRANSACTIONAL,
+    codec_at,
+    entry_size,
+    get16,
+    get32,
+    get64,
+    get_varint,
+    get_varlong,
+    put16,
+    put32,
+    put64,
+    put_varint,
+    varint_size,
+)
+from ottla.protocol.records._murmur2 cimport murmur2_of
 
 from ottla.protocol.errors import UnsupportedCompressionType
 from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES as _DEFAULT_MAX
@@ -21,25 +60,13 @@ from ottla.protocol.records.compression import decompress as _decompress
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.types import Codec, TimestampType
 
-cdef extern from "crc32c.h" nogil:
+cdef extern from "ottla/protocol/records/crc32c.h" nogil:
     ctypedef uint32_t (*ottla_crc_function)(uint32_t, const unsigned char*, size_t) noexcept nogil
     void ottla_crc_choose()
     uint32_t ottla_crc32c(uint32_t, const unsigned char*, size_t)
     int ottla_crc_count
     const char** ottla_crc_names
     ottla_crc_function* ottla_crc_functions
-
-cdef extern from "wire.h" nogil:
-    int64_t get64(const unsigned char*)
-    int32_t get32(const unsigned char*)
-    int16_t get16(const unsigned char*)
-    void put64(unsigned char*, int64_t)
-    void put32(unsigned char*, int32_t)
-    void put16(unsigned char*, int16_t)
-    int varint_size(int64_t)
-    unsigned char* put_varint(unsigned char*, int64_t)
-    const unsigned char* get_varint(const unsigned char*, const unsigned char*, int32_t*)
-    const unsigned char* get_varlong(const unsigned char*, const unsigned char*, int64_t*)
 
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject**, Py_ssize_t) except -1
@@ -49,28 +76,14 @@ cdef extern from "Python.h":
 ottla_crc_choose()
 
 cdef enum:
-    ENTRY_OVERHEAD = 12          # base offset and length, in front of every entry of any magic
-    MAGIC_AT = 16
-    CRC_AT = 17
-    CRC_FROM = 21
-    HEADER_SIZE = 61
-    MIN_RECORD_SIZE = 7
-    MIN_LEGACY_ENTRY = 26        # magic 0 with a null key and a null value
-    CODEC_MASK = 7
-    MAX_CODEC = 4
-    LOG_APPEND_TIME = 8
-    TRANSACTIONAL = 16
-    CONTROL = 32
-    DELETE_HORIZON = 64
     RELEASE_ABOVE = 16384        # below this, giving the GIL away costs more than the work
-    MAX_BATCH_SIZE = 2147483647
 
 cdef tuple _CODECS = tuple(Codec)
 cdef tuple _TIMESTAMP_TYPES = tuple(TimestampType)
 cdef tuple _NO_HEADERS = ()
 
 
-cdef inline uint32_t _checksum(uint32_t value, const unsigned char* p, Py_ssize_t size) noexcept:
+cdef uint32_t checksum(uint32_t value, const unsigned char* p, Py_ssize_t size) noexcept:
     if size < RELEASE_ABOVE:
         return ottla_crc32c(value, p, size)
     with nogil:
@@ -78,19 +91,11 @@ cdef inline uint32_t _checksum(uint32_t value, const unsigned char* p, Py_ssize_
     return value
 
 
-cdef uint32_t _exported_checksum(uint32_t value, const unsigned char* p, Py_ssize_t size) noexcept:
-    return _checksum(value, p, size)
-
-
-# For other compiled modules: uint32_t (uint32_t value, const unsigned char *data, Py_ssize_t size).
-crc32c_function = PyCapsule_New(<void*>_exported_checksum, "ottla.crc32c", NULL)
-
-
 def crc32c(data, value=0):
     cdef Py_buffer view
     cdef uint32_t crc = value
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    crc = _checksum(crc, <const unsigned char*>view.buf, view.len)
+    crc = checksum(crc, <const unsigned char*>view.buf, view.len)
     PyBuffer_Release(&view)
     return crc
 
@@ -111,39 +116,11 @@ def crc32c_with(str implementation, data, value=0):
     return crc
 
 
-cdef inline int32_t _murmur2(const unsigned char* data, Py_ssize_t length) noexcept nogil:
-    cdef uint32_t m = <uint32_t>0x5bd1e995u
-    cdef uint32_t h = <uint32_t>0x9747b28cu ^ <uint32_t>length
-    cdef uint32_t k
-    cdef Py_ssize_t i, words = length >> 2
-    for i in range(words):
-        k = (<uint32_t>data[4 * i] | <uint32_t>data[4 * i + 1] << 8
-             | <uint32_t>data[4 * i + 2] << 16 | <uint32_t>data[4 * i + 3] << 24)
-        k *= m
-        k ^= k >> 24
-        k *= m
-        h *= m
-        h ^= k
-    data += 4 * words
-    i = length & 3
-    if i == 3:
-        h ^= <uint32_t>data[2] << 16
-    if i >= 2:
-        h ^= <uint32_t>data[1] << 8
-    if i >= 1:
-        h ^= <uint32_t>data[0]
-        h *= m
-    h ^= h >> 13
-    h *= m
-    h ^= h >> 15
-    return <int32_t>h
-
-
 def murmur2(data):
     cdef Py_buffer view
     cdef int32_t value
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    value = _murmur2(<const unsigned char*>view.buf, view.len)
+    value = murmur2_of(<const unsigned char*>view.buf, view.len)
     PyBuffer_Release(&view)
     return value
 
@@ -162,16 +139,12 @@ def assign_offsets(batches, int64_t base_offset, int32_t leader_epoch):
             p = <unsigned char*>view.buf + position
             size = _batch_at(p, view.len - position, position)
             put64(p, base_offset)
-            put32(p + 12, leader_epoch)
-            base_offset += <int64_t>get32(p + 23) + 1
+            put32(p + LEADER_EPOCH_AT, leader_epoch)
+            base_offset += <int64_t>get32(p + LAST_OFFSET_DELTA_AT) + 1
             position += size
         return base_offset
     finally:
         PyBuffer_Release(&view)
-
-
-cdef inline void _seal(unsigned char* p, Py_ssize_t size) noexcept:
-    put32(p + CRC_AT, <int32_t>_checksum(0, p + CRC_FROM, size - CRC_FROM))
 
 
 def set_log_append_time(batches, int64_t timestamp_ms):
@@ -183,9 +156,9 @@ def set_log_append_time(batches, int64_t timestamp_ms):
         while position < view.len:
             p = <unsigned char*>view.buf + position
             size = _batch_at(p, view.len - position, position)
-            put16(p + 21, get16(p + 21) | LOG_APPEND_TIME)
-            put64(p + 35, timestamp_ms)
-            _seal(p, size)
+            put16(p + ATTRIBUTES_AT, get16(p + ATTRIBUTES_AT) | LOG_APPEND_TIME)
+            put64(p + MAX_TIMESTAMP_AT, timestamp_ms)
+            seal(p, size)
             position += size
     finally:
         PyBuffer_Release(&view)
@@ -199,10 +172,10 @@ def set_producer_state(batch, int64_t producer_id, int16_t producer_epoch, int32
     try:
         p = <unsigned char*>view.buf
         size = _batch_at(p, view.len, 0)
-        put64(p + 43, producer_id)
-        put16(p + 51, producer_epoch)
-        put32(p + 53, base_sequence)
-        _seal(p, size)
+        put64(p + PRODUCER_ID_AT, producer_id)
+        put16(p + PRODUCER_EPOCH_AT, producer_epoch)
+        put32(p + BASE_SEQUENCE_AT, base_sequence)
+        seal(p, size)
     finally:
         PyBuffer_Release(&view)
 

@@ -76,18 +76,18 @@ cdef BatchHeader _header_at(const unsigned char* p, Py_ssize_t position):
     cdef BatchHeader h = BatchHeader.__new__(BatchHeader)
     h.position = position
     h.base_offset = get64(p)
-    h.batch_length = get32(p + 8)
-    h.partition_leader_epoch = get32(p + 12)
+    h.batch_length = get32(p + LENGTH_AT)
+    h.partition_leader_epoch = get32(p + LEADER_EPOCH_AT)
     h.magic = <signed char>p[MAGIC_AT]
     h.crc = <uint32_t>get32(p + CRC_AT)
-    h.attributes = get16(p + 21)
-    h.last_offset_delta = get32(p + 23)
-    h.base_timestamp = get64(p + 27)
-    h.max_timestamp = get64(p + 35)
-    h.producer_id = get64(p + 43)
-    h.producer_epoch = get16(p + 51)
-    h.base_sequence = get32(p + 53)
-    h.record_count = get32(p + 57)
+    h.attributes = get16(p + ATTRIBUTES_AT)
+    h.last_offset_delta = get32(p + LAST_OFFSET_DELTA_AT)
+    h.base_timestamp = get64(p + BASE_TIMESTAMP_AT)
+    h.max_timestamp = get64(p + MAX_TIMESTAMP_AT)
+    h.producer_id = get64(p + PRODUCER_ID_AT)
+    h.producer_epoch = get16(p + PRODUCER_EPOCH_AT)
+    h.base_sequence = get32(p + BASE_SEQUENCE_AT)
+    h.record_count = get32(p + RECORD_COUNT_AT)
     return h
 
 
@@ -104,7 +104,7 @@ cdef inline int _entry_at(const unsigned char* p, Py_ssize_t available, Py_ssize
     size[0] = 0
     if available < ENTRY_OVERHEAD:
         return TORN
-    length = get32(p + 8)
+    length = get32(p + LENGTH_AT)
     size[0] = <Py_ssize_t>length + ENTRY_OVERHEAD
     if length < MIN_LEGACY_ENTRY - ENTRY_OVERHEAD:
         return TOO_SHORT
@@ -156,8 +156,8 @@ def read_header(buffer, Py_ssize_t position=0):
             if p[MAGIC_AT] > 2:
                 _refuse(UNKNOWN_MAGIC, p, 0, 0, position)
             _refuse_legacy(p, position)
-        if get32(p + 8) < HEADER_SIZE - ENTRY_OVERHEAD:
-            _refuse(TOO_SHORT, p, 0, <Py_ssize_t>get32(p + 8) + ENTRY_OVERHEAD, position)
+        if get32(p + LENGTH_AT) < HEADER_SIZE - ENTRY_OVERHEAD:
+            _refuse(TOO_SHORT, p, 0, entry_size(p), position)
         return _header_at(p, position)
     finally:
         PyBuffer_Release(&view)

@@ -236,9 +236,9 @@ cdef bytearray _retained(batch, BatchHeader header, list kept, int64_t newest):
         attributes &= ~CODEC_MASK
         newest = header.max_timestamp
     p = <unsigned char*>PyByteArray_AS_STRING(out)
-    put32(p + 8, <int32_t>(PyByteArray_GET_SIZE(out) - ENTRY_OVERHEAD))
-    put16(p + 21, attributes)
-    put64(p + 35, newest)
-    put32(p + 57, <int32_t>len(kept))
-    _seal(p, PyByteArray_GET_SIZE(out))
+    put32(p + LENGTH_AT, <int32_t>(PyByteArray_GET_SIZE(out) - ENTRY_OVERHEAD))
+    put16(p + ATTRIBUTES_AT, attributes)
+    put64(p + MAX_TIMESTAMP_AT, newest)
+    put32(p + RECORD_COUNT_AT, <int32_t>len(kept))
+    seal(p, PyByteArray_GET_SIZE(out))
     return out

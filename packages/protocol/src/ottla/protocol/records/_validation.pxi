@@ -114,21 +114,21 @@ cdef Walk _walk(const unsigned char* p, const unsigned char* end, int32_t count)
 
 
 cdef int _check_counts(const unsigned char* p, Py_ssize_t size, bint dense) except -1:
-    cdef int32_t count = get32(p + 57)
-    cdef int32_t delta = get32(p + 23)
+    cdef int32_t count = get32(p + RECORD_COUNT_AT)
+    cdef int32_t delta = get32(p + LAST_OFFSET_DELTA_AT)
     if count < 0 or delta < 0 or <int64_t>count > <int64_t>delta + 1:
         raise CorruptRecords(f"a batch of {count} records cannot have the last offset delta {delta}")
     if dense and (count == 0 or <int64_t>count != <int64_t>delta + 1):
         raise CorruptRecords(f"a produced batch of {count} records has the last offset delta {delta}")
-    _codec_of(get16(p + 21))
-    if get16(p + 21) & CODEC_MASK == 0 and <int64_t>count * MIN_RECORD_SIZE > size - HEADER_SIZE:
+    _codec_of(get16(p + ATTRIBUTES_AT))
+    if codec_at(p) == 0 and <int64_t>count * MIN_RECORD_SIZE > size - HEADER_SIZE:
         raise CorruptRecords(f"{size - HEADER_SIZE} bytes cannot hold {count} records")
     return 0
 
 
 cdef int _check_crc(const unsigned char* p, Py_ssize_t size) except -1:
     cdef uint32_t expected = <uint32_t>get32(p + CRC_AT)
-    cdef uint32_t actual = _checksum(0, p + CRC_FROM, size - CRC_FROM)
+    cdef uint32_t actual = checksum(0, p + CRC_FROM, size - CRC_FROM)
     if expected != actual:
         raise CorruptRecords(
             f"the batch at offset {get64(p)} has checksum {actual:08x}, its header says {expected:08x}"
@@ -149,8 +149,8 @@ cdef int _check_walk(Walk walk, int32_t count, int32_t last_delta, bint dense) e
 cdef Walk _walk_body(const unsigned char* p, Py_ssize_t size, Py_ssize_t limit) except *:
     """Walk the records of a checked batch, decompressed when need be."""
     cdef Walk walk
-    cdef int32_t count = get32(p + 57)
-    cdef int attributes = get16(p + 21)
+    cdef int32_t count = get32(p + RECORD_COUNT_AT)
+    cdef int attributes = get16(p + ATTRIBUTES_AT)
     cdef const unsigned char* body = p + HEADER_SIZE
     cdef Py_ssize_t body_size = size - HEADER_SIZE
     cdef bytearray plain
@@ -210,8 +210,8 @@ cdef int _validate(const unsigned char* p, Py_ssize_t size, bint dense, bint che
     _check_crc(p, size)
     _check_counts(p, size, dense)
     # compressed records are left alone here: opening them belongs on a thread, see scan_records
-    if check_records and get16(p + 21) & CODEC_MASK == 0:
-        _check_walk(_walk_body(p, size, 0), get32(p + 57), get32(p + 23), dense)
+    if check_records and codec_at(p) == 0:
+        _check_walk(_walk_body(p, size, 0), get32(p + RECORD_COUNT_AT), get32(p + LAST_OFFSET_DELTA_AT), dense)
     return 0
 
 
@@ -233,12 +233,12 @@ def scan_records(batch, *, max_decompressed_bytes=_DEFAULT_MAX, bint dense=False
         size = _batch_at(p, view.len, 0)
         _check_counts(p, size, dense)
         walk = _walk_body(p, size, max_decompressed_bytes)
-        _check_walk(walk, get32(p + 57), get32(p + 23), dense)
+        _check_walk(walk, get32(p + RECORD_COUNT_AT), get32(p + LAST_OFFSET_DELTA_AT), dense)
         scan = RecordScan.__new__(RecordScan)
         scan.record_count = walk.parsed
         scan.keyless_count = walk.keyless
-        scan.min_timestamp = get64(p + 27) + walk.min_timestamp_delta
-        scan.max_timestamp = get64(p + 27) + walk.max_timestamp_delta
+        scan.min_timestamp = get64(p + BASE_TIMESTAMP_AT) + walk.min_timestamp_delta
+        scan.max_timestamp = get64(p + BASE_TIMESTAMP_AT) + walk.max_timestamp_delta
         return scan
     finally:
         PyBuffer_Release(&view)
