@@ -78,8 +78,8 @@ class Transactions:
         aborted = TransactionFailed("the transaction was aborted before the record was sent")
         self._pending.fail_all(aborted)
         self._batches.drop_unsent(aborted)
-        # A batch in flight must be in the log before the abort marker: behind it, it would be in no
-        # transaction.
+        # A batch in flight must land before the abort marker: behind it, it would begin a transaction that
+        # nothing ends.
         await self._flushing.flush()
         await coordinator.abort()
 
