@@ -204,8 +204,6 @@ class World:
             del self.members[name], self.held[name]
 
     def _do(self, name: int, effect: Effect) -> None:
-        member, driver = self.members.get(name), self.driver
-        token = driver.token()
         match effect:
             case Revoke():
                 # What is held is let go when the application has been told, and not before.
@@ -219,6 +217,14 @@ class World:
             case LookUp():
                 racks = {topic: [frozenset[str]()] * self.topics[topic] for topic in effect.topics}
                 self._later(name, lambda: self.tell(name, TopicsFound(effect.token, racks)))
+            case _:
+                self._send(name, effect)
+        self._pick_up_answers()
+
+    def _send(self, name: int, effect: Effect) -> None:
+        member, driver = self.members.get(name), self.driver
+        token = driver.token()
+        match effect:
             case Join() if member is not None:
                 self._waiting[token] = partial(self._tell_joined, name, effect.token)
                 driver.step(
@@ -257,7 +263,6 @@ class World:
                 )
             case Leave():
                 driver.step(LeaveSent(token=token, members=(MemberIdentity(effect.member_id),)))
-        self._pick_up_answers()
 
     def _pick_up_answers(self) -> None:
         self.driver.wait(0)

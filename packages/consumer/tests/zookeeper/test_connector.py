@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,17 +27,7 @@ from ottla.zookeeper.znodes import ConsumerOwner, TopicAssignment
 BOUND_S = 5.0
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[MemoryGroup]:
-    made = MemoryGroup()
-    yield made
-    made.admin.close()
-
-
-@pytest.fixture(autouse=True)
-async def bound() -> AsyncIterator[None]:
-    async with asyncio.timeout(30):
-        yield
+pytestmark = pytest.mark.usefixtures("bound")
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""`ottla consume`."""
+"""The command `ottla consume`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from ottla.client.commands import cluster_options, load_config, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ottla.consumer.consumer import Consumer
     from ottla.consumer.progress import Progress
@@ -25,22 +25,22 @@ FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "heade
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--from-beginning", is_flag=True, help="Read what is there already, not only what comes.")
-@click.option("--max-messages", "-n", type=click.IntRange(1), help="Stop after so many records.")
-@click.option("--exit-at-end", is_flag=True, help="Stop at the end that the topic had at the start.")
+@click.option("--from-beginning", is_flag=True, help="Read from the first record, not only new ones.")
+@click.option("--max-messages", "-n", type=click.IntRange(1), help="Stop after this number of records.")
+@click.option("--exit-at-end", is_flag=True, help="Stop at the end offsets found at the start.")
 @click.option("--partition", type=click.IntRange(0), help="Read only this partition.")
 @click.option("--offset", type=click.IntRange(0), help="With --partition: read from this offset.")
 @click.option(
     "--group",
     metavar="NAME",
-    help="Share the partitions with others of this group, begin where it stopped, and keep its place.",
+    help="Join this group: share its partitions, start at its committed offsets, and commit.",
 )
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_uncommitted",
     show_default=True,
-    help="Whether records of transactions count before they are committed.",
+    help="Whether to print records of transactions before they are committed.",
 )
 @click.option(
     "--format",
@@ -81,36 +81,51 @@ def consume(
 
     async def call() -> None:
         from ottla.consumer import Consumer, ConsumerConfig
-        from ottla.consumer.progress import Progress
-        from ottla.protocol.topics import TopicPartition
 
         config = ConsumerConfig(
             group_id=group,
             auto_offset_reset="earliest" if from_beginning else "latest",
-            enable_auto_commit=False,  # what was printed is committed, not what was given out
+            enable_auto_commit=False,  # offsets of printed records are committed, not of delivered ones
             isolation_level=isolation_level,  # type: ignore[arg-type]
             client=client,
         )
         consumer = Consumer(bootstrap_servers=bootstrap_server, config=config)
-        progress = Progress(consumer, commits=group is not None)
-        if partition is None:
-            consumer.subscribe(topics, listener=progress)
-        async with consumer:
-            if partition is not None:
-                known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
-                consumer.assign(_only(partition, known))
-            if offset is not None and partition is not None:
-                consumer.seek(TopicPartition(topics[0], partition), offset)
-            try:
-                await _print(consumer, progress, max_messages, exit_at_end, partial(_show, template, as_json))
-            finally:
-                await progress.end()
+        printing = partial(
+            _print, limit=max_messages, exit_at_end=exit_at_end, show=partial(_show, template, as_json)
+        )
+        await _consume(consumer, topics, partition, offset, printing)
 
     run(call)
 
 
+async def _consume(
+    consumer: Consumer,
+    topics: tuple[str, ...],
+    partition: int | None,
+    offset: int | None,
+    printing: Callable[[Consumer, Progress], Awaitable[None]],
+) -> None:
+    """Open a consumer of topics, or of one partition of each; print, and commit what was printed."""
+    from ottla.consumer.progress import Progress
+    from ottla.protocol.topics import TopicPartition
+
+    progress = Progress(consumer, commits=consumer.config.group_id is not None)
+    if partition is None:
+        consumer.subscribe(topics, listener=progress)
+    async with consumer:
+        if partition is not None:
+            known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
+            consumer.assign(_only(partition, known))
+        if offset is not None and partition is not None:
+            consumer.seek(TopicPartition(topics[0], partition), offset)
+        try:
+            await printing(consumer, progress)
+        finally:
+            await progress.end()
+
+
 def _only(partition: int, known: Mapping[str, set[int] | None]) -> list[TopicPartition]:
-    """Name one partition of every topic. Raises ValueError where there is none, for which one would wait."""
+    """Return one partition of every topic. Raises ValueError if a topic does not have it."""
     from ottla.client.cluster import NoSuchTopic
     from ottla.protocol.topics import TopicPartition
 
@@ -144,16 +159,16 @@ async def _print(
 
 
 async def _is_at_end(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    """Say whether all partitions are read up to the ends that they had when they came to us.
+    """Return whether all partitions are read up to the ends that they had when they were assigned.
 
-    In a group they come and go: what goes to others is theirs to read.
+    In a group the assignment may change: partitions of other members are not waited for.
     """
     from ottla.consumer.errors import NotAssigned
 
     if new := consumer.assignment() - ends.keys():
         ends.update(await consumer.end_offsets(new))
     for partition in consumer.assignment() & ends.keys():
-        with suppress(NotAssigned):  # it went while we asked
+        with suppress(NotAssigned):  # revoked meanwhile
             if await consumer.position(partition) < ends[partition]:
                 return False
     return True

@@ -10,6 +10,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.environment import chance
 from ottla.client.errors import ClientError
 from ottla.client.retry import is_retriable
+from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import named_error
 from ottla.consumer.fetch.notifier import Notifier
 from ottla.consumer.fetch.positions import NO_EPOCH, NO_LEADER, PartitionState, Positions
@@ -32,12 +33,12 @@ class PartitionLeaders:
     def __init__(
         self,
         cluster: Cluster,
+        config: ConsumerConfig,
         positions: Positions,
         notifier: Notifier,
         wanted: Callable[[], frozenset[str] | None],
         on_metadata: Callable[[MetadataResponse], None],
         *,
-        may_create: bool,
         on_leaders: Callable[[], None],
     ) -> None:
         self._cluster = cluster
@@ -45,7 +46,7 @@ class PartitionLeaders:
         self._notifier = notifier
         self._wanted = wanted
         self._on_metadata = on_metadata
-        self._may_create = may_create
+        self._may_create = config.allow_auto_create_topics
         self._on_leaders = on_leaders
         self._stale = asyncio.Event()
         self._ids: dict[str, object] = {}

@@ -59,26 +59,15 @@ class FetchPipeline:
         self.notifier = notifier = Notifier()
         self.lookups = Lookups(cluster, read_committed=config.reads_committed)
         self.leaders = PartitionLeaders(
-            cluster,
-            positions,
-            notifier,
-            owner.topics_wanted,
-            owner.topics_seen,
-            may_create=config.allow_auto_create_topics,
-            on_leaders=self.wake,
+            cluster, config, positions, notifier, owner.topics_wanted, owner.topics_seen, on_leaders=self.wake
         )
         look_up_leaders = self.leaders.refresh_soon
-        self.resolver = PositionResolver(
-            cluster,
-            positions,
-            notifier,
-            (
-                CommittedOffsets(config, fetch_committed),
-                OffsetReset(config, self.lookups),
-                EpochValidation(config, self.lookups, look_up_leaders),
-            ),
-            on_resolved=self.wake,
+        steps = (
+            CommittedOffsets(config, fetch_committed),
+            OffsetReset(config, self.lookups),
+            EpochValidation(config, self.lookups, look_up_leaders),
         )
+        self.resolver = PositionResolver(cluster, positions, notifier, steps, on_resolved=self.wake)
         decoder = RecordDecoder(config)
         self.fetcher = _fetcher(
             cluster, positions, config, notifier, metrics, decoder, look_up_leaders, self.resolver.wake

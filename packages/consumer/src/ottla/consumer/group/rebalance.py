@@ -385,9 +385,7 @@ class MemberStateMachine:
         for assignor in self.rules.assignors:
             if assignor.name == self._protocol_name:
                 return assignor
-        raise GroupFailed(
-            f"the group chose the assignor {self._protocol_name!r}, which this member does not have"
-        )
+        raise GroupFailed(f"the group chose the assignor {self._protocol_name!r}, which this member lacks")
 
     def _sync(self, assignments: Mapping[str, bytes]) -> None:
         self.phase = Phase.SYNCING
@@ -492,7 +490,7 @@ class MemberStateMachine:
             self._rejoin = self._rejoin or reason
 
     def _forget_generation(self, code: int) -> None:
-        """Forget the generation, and the member id if it is unknown. Owned partitions are lost: `_to_revoke`."""
+        """Forget the generation, and an unknown member id. Owned partitions are lost: see `_to_revoke`."""
         self.generation = NO_GENERATION
         self._beat_out = False
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
