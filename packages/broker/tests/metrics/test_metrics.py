@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import urllib.request
-
 import pytest
 
 from ottla.broker.metrics import TICK_MS, Metrics
-from ottla.broker.metrics.prometheus import prometheus_endpoint
 
 
 def test_the_same_name_gives_the_same_meter() -> None:
@@ -62,18 +59,3 @@ def test_metrics_of_a_deleted_topic_go_together() -> None:
     metrics.remove_tagged(topic="x")
 
     assert [str(name) for name, _ in metrics] == ["g:type=t,name=a,topic=y"]
-
-
-def test_prometheus_serves_the_names_that_kafka_dashboards_ask_for() -> None:
-    metrics = Metrics()
-    metrics.meter("kafka.server", "BrokerTopicMetrics", "MessagesInPerSec", topic="a.b").mark(7)
-    metrics.gauge("kafka.controller", "KafkaController", "ActiveControllerCount", lambda: 1)
-    metrics.histogram("kafka.network", "RequestMetrics", "TotalTimeMs", request="Produce").update(2.0)
-
-    with prometheus_endpoint(metrics, "127.0.0.1", 0) as port:
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
-
-    assert 'kafka_server_brokertopicmetrics_messagesin_total{topic="a.b"} 7.0' in text
-    assert "kafka_controller_kafkacontroller_activecontrollercount 1.0" in text
-    assert 'kafka_network_requestmetrics_totaltimems{quantile="0.99",request="Produce"} 2.0' in text
-    assert 'kafka_network_requestmetrics_totaltimems_count{request="Produce"} 1.0' in text

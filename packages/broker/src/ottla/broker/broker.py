@@ -159,7 +159,7 @@ class Broker:
         self._join_cluster(session, control)
         await self._until_known()
         self._schedule(scheduler)
-        self._endpoint()
+        await self._metrics_endpoint(scheduler)
         self._stack.push_async_callback(self._controlled_shutdown)
 
     async def _coordination(self) -> Session:
@@ -434,12 +434,15 @@ class Broker:
                 lambda: services.controller.balance_leaders(allowed),
             )
 
-    def _endpoint(self) -> None:
+    async def _metrics_endpoint(self, tasks: BackgroundTasks) -> None:
         if self.config.metrics_port >= 0:
             from ottla.broker.metrics.prometheus import prometheus_endpoint
+            from ottla.broker.metrics.snapshot import Snapshots
 
-            self.metrics_port = self._stack.enter_context(
-                prometheus_endpoint(self.metrics, self.config.metrics_host, self.config.metrics_port)
+            snapshots = Snapshots(self.metrics, asyncio.get_running_loop())
+            tasks.lasting(snapshots.run(), "metrics-snapshots")
+            self.metrics_port = await self._stack.enter_async_context(
+                prometheus_endpoint(snapshots, self.config.metrics_host, self.config.metrics_port)
             )
 
     # ---- stopping

@@ -7,9 +7,10 @@ writes it with its usual Kafka rules.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -17,34 +18,35 @@ from prometheus_client import Metric as Family
 from prometheus_client.registry import Collector
 
 from ottla.broker.metrics.catalogue import meaning_of
-from ottla.broker.metrics.registry import Gauge, Histogram, Meter, Metric, MetricName, Metrics
+from ottla.broker.metrics.registry import HistogramCounts, MetricName
+from ottla.broker.metrics.snapshot import GaugeValue, MeterValue, Snapshot, Snapshots, Value
 
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 _NOT_A_NAME: Final = re.compile(r"[^a-z0-9_]")
 
 
 def prometheus_name(name: MetricName) -> str:
-    """Say a metric's Kafka name in Prometheus' letters, without a suffix."""
+    """Return a metric's Kafka name in the letters that Prometheus allows, without a suffix."""
     short = name.name.removesuffix("PerSec")
     return _NOT_A_NAME.sub("_", f"{name.group}_{name.type}_{short}".lower())
 
 
 class KafkaCollector(Collector):
-    """Gives the registry's present values whenever Prometheus asks."""
+    """Renders a new snapshot whenever Prometheus scrapes; it touches no live metric."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
 
     def collect(self) -> Iterator[Family]:
         families: dict[str, Family] = {}
-        for name, metric in self._metrics:
+        for name, value in self._snapshot():
             title = prometheus_name(name)
-            kind = _kind(metric)
+            kind = _kind(value)
             family = families.get(title)
             if family is None:
                 family = families[title] = Family(title, _about(name), kind)
             if family.type == kind:
-                _add_samples(family, title, dict(name.tags), metric)
+                _add_samples(family, title, dict(name.tags), value)
         return iter(families.values())
 
 
@@ -52,40 +54,42 @@ def _about(name: MetricName) -> str:
     return f"{meaning_of(name)} ({name._replace(tags=())})"
 
 
-def _kind(metric: Metric) -> str:
-    if isinstance(metric, Meter):
+def _kind(value: Value) -> str:
+    if isinstance(value, MeterValue):
         return "counter"
-    return "gauge" if isinstance(metric, Gauge) else "summary"
+    return "gauge" if isinstance(value, GaugeValue) else "summary"
 
 
-def _add_samples(family: Family, title: str, tags: dict[str, str], metric: Metric) -> None:
-    if isinstance(metric, Meter):
-        family.add_sample(f"{title}_total", tags, metric.count)
-    elif isinstance(metric, Gauge):
-        family.add_sample(title, tags, metric.value)
+def _add_samples(family: Family, title: str, tags: dict[str, str], value: Value) -> None:
+    if isinstance(value, MeterValue):
+        family.add_sample(f"{title}_total", tags, value.count)
+    elif isinstance(value, GaugeValue):
+        family.add_sample(title, tags, value.value)
     else:
-        _add_summary(family, title, tags, metric)
+        _add_summary(family, title, tags, value)
 
 
-def _add_summary(family: Family, title: str, tags: dict[str, str], metric: Histogram) -> None:
+def _add_summary(family: Family, title: str, tags: dict[str, str], counts: HistogramCounts) -> None:
     for fraction in QUANTILES:
-        family.add_sample(title, {**tags, "quantile": str(fraction)}, metric.quantile(fraction))
-    family.add_sample(f"{title}_count", tags, metric.count)
-    family.add_sample(f"{title}_sum", tags, metric.total)
+        family.add_sample(title, {**tags, "quantile": str(fraction)}, counts.quantile(fraction))
+    family.add_sample(f"{title}_count", tags, counts.count)
+    family.add_sample(f"{title}_sum", tags, counts.total)
 
 
-@contextmanager
-def prometheus_endpoint(metrics: Metrics, host: str, port: int) -> Iterator[int]:
+@asynccontextmanager
+async def prometheus_endpoint(snapshots: Snapshots, host: str, port: int) -> AsyncIterator[int]:
     """Serve `/metrics` on a thread of its own while the context lasts; gives the bound port.
 
-    Raises OSError when the address cannot be bound. Port 0 takes a free one.
+    `snapshots.run()` must run on the loop. Port 0 takes a free port. Raises OSError when the address cannot
+    be bound.
     """
     registry = CollectorRegistry()
-    registry.register(KafkaCollector(metrics))
+    registry.register(KafkaCollector(snapshots.take))
     server, thread = start_http_server(port, host, registry)
     try:
         yield int(server.server_port)
     finally:
-        server.shutdown()
+        # On a thread: the server looks for its end only every half second.
+        await asyncio.to_thread(server.shutdown)
         server.server_close()
         thread.join(timeout=5)

@@ -1,9 +1,8 @@
 """Counters, meters, gauges and histograms under Kafka's own names.
 
-A metric is known by what Kafka's JMX name says: group (`kafka.server`), type
-(`BrokerTopicMetrics`), name (`MessagesInPerSec`) and tags (`topic=…`). Marking and updating are
-a few instructions without locks: the event loop is the only writer. A reader on another thread
-may see a value one update old.
+A metric is known by its JMX name in Kafka: group (`kafka.server`), type (`BrokerTopicMetrics`), name
+(`MessagesInPerSec`) and tags (`topic=…`). Marking and updating are a few instructions without locks: only the
+event loop reads and writes here. A reader on another thread gets a snapshot (`snapshot.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
+
+from ottla.broker.values import frozen
 
 TICK_MS: Final = 5_000
 _ROTATE_MS: Final = 60_000
@@ -123,12 +124,30 @@ class Histogram:
 
     def quantile(self, fraction: float) -> float:
         """Return a value that `fraction` of the recent values do not exceed; 0 when there are none."""
-        counts = [now + before for now, before in zip(self._buckets, self._earlier, strict=True)]
-        wanted, seen = fraction * sum(counts), 0
-        for bucket, count in enumerate(counts):
+        return self.counts().quantile(fraction)
+
+    def counts(self) -> HistogramCounts:
+        """Return a frozen copy of what has been counted."""
+        recent = tuple(now + before for now, before in zip(self._buckets, self._earlier, strict=True))
+        return HistogramCounts(self.count, self.total, self._largest, recent)
+
+
+@frozen
+class HistogramCounts:
+    """A histogram at one time: all values by count and total, the recent ones by bucket."""
+
+    count: int
+    total: float
+    largest: float
+    recent: tuple[int, ...]
+
+    def quantile(self, fraction: float) -> float:
+        """Return a value that `fraction` of the recent values do not exceed; 0 when there are none."""
+        wanted, seen = fraction * sum(self.recent), 0
+        for bucket, count in enumerate(self.recent):
             seen += count
             if count and seen >= wanted:
-                return min(_BOUNDS[bucket], self._largest) if bucket < len(_BOUNDS) else self._largest
+                return min(_BOUNDS[bucket], self.largest) if bucket < len(_BOUNDS) else self.largest
         return 0.0
 
 
@@ -185,6 +204,9 @@ class Metrics:
     def __iter__(self) -> Iterator[tuple[MetricName, Metric]]:
         """Walk over a copy of all metrics."""
         return iter(list(self._metrics.items()))
+
+    def __contains__(self, name: MetricName) -> bool:
+        return name in self._metrics
 
     def __len__(self) -> int:
         return len(self._metrics)

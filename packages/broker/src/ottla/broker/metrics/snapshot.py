@@ -1,0 +1,148 @@
+"""A frozen copy of all metrics, made on the event loop for a reader on another thread.
+
+Gauges read the broker's live objects, so only the event loop may read them. A snapshot is made in slices of
+at most `SLICE_MS`: between two slices the loop serves other tasks, so that the metrics of thousands of
+partitions do not hold up a request. The samples of one snapshot may therefore be some milliseconds apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from ottla.broker.metrics.registry import (
+    Gauge,
+    Histogram,
+    HistogramCounts,
+    Meter,
+    Metric,
+    MetricName,
+    Metrics,
+)
+from ottla.broker.values import frozen
+
+SLICE_MS: Final = 4.0
+SNAPSHOT_WITHIN_S: Final = 5.0
+"""How long a reader waits for the event loop. Prometheus itself gives a scrape ten seconds."""
+
+
+@frozen
+class MeterValue:
+    """The count of a meter."""
+
+    count: int
+
+
+@frozen
+class GaugeValue:
+    """The value of a gauge."""
+
+    value: float
+
+
+Value: TypeAlias = MeterValue | GaugeValue | HistogramCounts
+
+
+class Sample(NamedTuple):
+    """One metric at the time of the snapshot."""
+
+    name: MetricName
+    value: Value
+
+
+Snapshot: TypeAlias = tuple[Sample, ...]
+
+
+class SnapshotNotTaken(RuntimeError):
+    """The event loop made no snapshot in time, or the broker stops."""
+
+
+async def take_snapshot(metrics: Metrics, now_ms: Callable[[], float]) -> Snapshot:
+    """Copy the value of every metric; yields to the event loop after each slice.
+
+    A metric that is removed meanwhile, with its topic perhaps, is left out: its gauge may read a closed log.
+    """
+    samples: list[Sample] = []
+    slice_ends_ms = now_ms() + SLICE_MS
+    for name, metric in metrics:
+        if name in metrics:
+            samples.append(Sample(name, _value_of(metric)))
+        if now_ms() >= slice_ends_ms:
+            await asyncio.sleep(0)
+            slice_ends_ms = now_ms() + SLICE_MS
+    return tuple(samples)
+
+
+def _value_of(metric: Metric) -> Value:
+    match metric:
+        case Meter():
+            return MeterValue(metric.count)
+        case Gauge():
+            return GaugeValue(metric.value)
+        case Histogram():
+            return metric.counts()
+
+
+class Snapshots:
+    """Takes a snapshot on the event loop whenever another thread asks for one.
+
+    `run` is the loop's part; `take` is called by the other thread. Requests that arrive during a snapshot
+    share the next one, so each sees everything that happened before it asked.
+    """
+
+    def __init__(self, metrics: Metrics, loop: asyncio.AbstractEventLoop) -> None:
+        self._metrics = metrics
+        self._loop = loop
+        self._waiting: list[concurrent.futures.Future[Snapshot]] = []
+        self._asked = asyncio.Event()
+        self._stopped = False
+
+    def take(self, within_s: float = SNAPSHOT_WITHIN_S) -> Snapshot:
+        """Return a new snapshot; blocks the calling thread, which must not be the loop's.
+
+        Raises SnapshotNotTaken when the loop is stuck for `within_s` or does not run any more.
+        """
+        wanted: concurrent.futures.Future[Snapshot] = concurrent.futures.Future()
+        try:
+            self._loop.call_soon_threadsafe(self._ask, wanted)
+        except RuntimeError as error:
+            raise SnapshotNotTaken("the event loop is closed") from error
+        try:
+            return wanted.result(within_s)
+        except TimeoutError as error:
+            raise SnapshotNotTaken(f"the event loop made no snapshot within {within_s:g} s") from error
+
+    def _ask(self, wanted: concurrent.futures.Future[Snapshot]) -> None:
+        if self._stopped:
+            wanted.set_exception(SnapshotNotTaken("the broker stops"))
+            return
+        self._waiting.append(wanted)
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Take the snapshots that are asked for, until cancelled."""
+        waiting: list[concurrent.futures.Future[Snapshot]] = []
+        try:
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                waiting, self._waiting = self._waiting, []
+                await self._serve(waiting)
+        finally:
+            self._stopped = True
+            for wanted in (*waiting, *self._waiting):
+                if not wanted.done():
+                    wanted.set_exception(SnapshotNotTaken("the broker stops"))
+
+    async def _serve(self, waiting: list[concurrent.futures.Future[Snapshot]]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            snapshot = await take_snapshot(self._metrics, lambda: loop.time() * 1000)
+        except Exception as error:  # a gauge that fails fails the scrape, not the snapshots to come
+            for wanted in waiting:
+                wanted.set_exception(error)
+        else:
+            for wanted in waiting:
+                wanted.set_result(snapshot)
