@@ -3,10 +3,6 @@ from __future__ import annotations
 import pytest
 
 from ottla.producer.partitioner import StickyPartitioner, partition_for_key
-from ottla.producer.sender.sequences import Sequences
-from ottla.protocol.topics import TopicPartition
-
-ORDERS = TopicPartition("orders", 0)
 
 
 # Hashes of Java's Utils.murmur2, from Kafka's own unit test of it.
@@ -34,28 +30,3 @@ def test_records_without_a_key_avoid_partitions_without_a_leader() -> None:
     assert partitioner.choose("t", None, 4, [0, 1]) == 0
 
     assert partitioner.choose("t", None, 4, [2]) == 2
-
-
-def test_sequences_count_records_and_wrap() -> None:
-    sequences = Sequences()
-    assert sequences.take(ORDERS, 5) == -1
-
-    sequences.start(7, 0)
-
-    assert [sequences.take(ORDERS, 2**31 - 1), sequences.take(ORDERS, 3), sequences.take(ORDERS, 1)] == [
-        0,
-        2**31 - 1,
-        2,
-    ]
-
-
-def test_a_new_id_counts_from_zero() -> None:
-    sequences = Sequences()
-    sequences.start(7, 0)
-    sequences.take(ORDERS, 5)
-
-    sequences.give_up_id()
-    assert not sequences.has_id
-    sequences.start(8, 0)
-
-    assert sequences.take(ORDERS, 1) == 0

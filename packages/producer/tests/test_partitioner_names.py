@@ -68,12 +68,12 @@ def ask_librdkafka(name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["consistent", "murmur2", "fnv1a"])
-def test_without_a_key_these_choose_one_partition(name: str) -> None:
+def test_a_consistent_partitioner_sends_all_records_without_a_key_to_one_partition(name: str) -> None:
     assert len({named(name).partition("t", None, 7, ()) for _ in range(20)}) == 1
 
 
 @pytest.mark.parametrize("name", ["consistent_random", "murmur2_random", "fnv1a_random", "random"])
-def test_without_a_key_these_choose_any_partition_that_is_available(name: str) -> None:
+def test_a_random_partitioner_sends_records_without_a_key_to_any_available_partition(name: str) -> None:
     one = named(name)
 
     assert {one.partition("t", None, 7, (2, 3)) for _ in range(100)} == {2, 3}
@@ -137,7 +137,7 @@ def test_a_function_chooses_as_in_other_clients() -> None:
     assert one.partition("t", None, 3, (0, 1)) == 0
 
 
-def test_a_choice_that_is_no_partition_is_refused() -> None:
+def test_a_choice_that_is_not_a_partition_raises() -> None:
     with pytest.raises(ValueError, match="the partitioner chose 9 for 't', which has 0 to 2"):
         ByFunction(lambda key, everything, available: 9).partition("t", None, 3, ())
 

@@ -67,7 +67,7 @@ async def test_an_error_that_stays_fails_the_records_and_starts_a_new_producer_i
     assert [read_header(batch).base_sequence for batch in batches(broker)] == [0, 0]
 
 
-async def test_a_broken_connection_is_made_anew_and_the_batch_sent_again() -> None:
+async def test_a_batch_is_sent_again_after_its_connection_broke() -> None:
     async with serving(ScriptedBroker()) as broker:
         hang_up = [True]
         broker.on(ProduceRequest, lambda request: None if hang_up.pop() else acknowledged(request, 0))
@@ -78,7 +78,7 @@ async def test_a_broken_connection_is_made_anew_and_the_batch_sent_again() -> No
     assert len(batches(broker)) == 2
 
 
-async def test_a_record_that_nobody_acknowledges_fails_in_time() -> None:
+async def test_a_record_without_acknowledgement_fails_after_the_delivery_timeout() -> None:
     async with serving(ScriptedBroker(), lambda: ErrorCode.NOT_LEADER_OR_FOLLOWER) as broker:
         config = ProducerConfig(client=FAST, delivery_timeout_ms=100)
         async with Producer(broker.bootstrap_servers, config) as producer:
@@ -86,7 +86,7 @@ async def test_a_record_that_nobody_acknowledges_fails_in_time() -> None:
                 await producer.send_and_wait("t", b"x")
 
 
-async def test_leaving_the_block_sends_what_waits() -> None:
+async def test_leaving_the_block_sends_the_records_that_wait() -> None:
     async with serving(ScriptedBroker()) as broker:
         async with Producer(broker.bootstrap_servers, linger_ms=60_000) as producer:
             waiting = await producer.send("t", b"x")
@@ -94,7 +94,7 @@ async def test_leaving_the_block_sends_what_waits() -> None:
     assert waiting.result().offset == 100
 
 
-async def test_leaving_the_block_sends_what_waits_for_its_topic_too() -> None:
+async def test_leaving_the_block_sends_records_that_wait_for_metadata() -> None:
     async with ScriptedBroker() as broker:
         async with Producer(serving(broker).bootstrap_servers) as producer:
             producer._cluster.forget("t")
@@ -118,7 +118,7 @@ async def test_closing_can_be_cancelled_while_a_broker_does_not_answer() -> None
             await waiting
 
 
-async def test_who_waits_for_a_topic_is_let_go_when_the_producer_closes() -> None:
+async def test_a_send_that_waits_for_metadata_fails_when_the_producer_closes() -> None:
     async with serving(ScriptedBroker()) as broker, asyncio.timeout(10):
         producer = Producer(broker.bootstrap_servers, max_block_ms=-1)
         await producer.start()
@@ -161,7 +161,7 @@ class CancelsAtFirst(ProducerInterceptor):
             task.cancel()
 
 
-async def test_a_request_that_was_cancelled_before_it_began_takes_no_place_after_a_new_start() -> None:
+async def test_a_request_that_was_cancelled_before_its_first_step_is_not_in_flight_after_a_restart() -> None:
     canceller = CancelsAtFirst()
     async with serving(ScriptedBroker()) as broker, asyncio.timeout(10):
         producer = Producer(
@@ -196,7 +196,7 @@ class ForgetsItsBrokers(ProducerInterceptor):
             nodes.clear()
 
 
-async def test_a_leader_that_left_as_a_batch_was_on_its_way_to_it_costs_no_record() -> None:
+async def test_a_batch_is_sent_to_the_next_leader_when_its_leader_left_the_cluster() -> None:
     forgetting = ForgetsItsBrokers()
     async with serving(ScriptedBroker()) as broker:
         async with Producer(broker.bootstrap_servers, interceptors=[forgetting]) as producer:
@@ -216,7 +216,7 @@ async def test_an_old_broker_gets_the_old_format() -> None:
     assert magic_at(batches(broker)[0]) == 1
 
 
-async def test_the_buffer_bounds_what_waits() -> None:
+async def test_buffer_memory_bounds_the_records_that_wait() -> None:
     async with serving(ScriptedBroker()) as broker:
         config = ProducerConfig(buffer_memory=2_000, batch_size=500, linger_ms=0)
         async with Producer(broker.bootstrap_servers, config) as producer:
@@ -227,7 +227,7 @@ async def test_the_buffer_bounds_what_waits() -> None:
     assert sum(read_header(batch).record_count for batch in batches(broker)) == 100
 
 
-async def test_what_cannot_be_sent_is_refused_at_once() -> None:
+async def test_a_record_that_cannot_be_sent_is_rejected_at_once() -> None:
     async with serving(ScriptedBroker()) as broker:
         async with Producer(broker.bootstrap_servers, max_request_size=1_000) as producer:
             with pytest.raises(RecordTooLarge):
@@ -239,12 +239,12 @@ async def test_what_cannot_be_sent_is_refused_at_once() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"acks": 2}, {"compression_type": "rar"}, {"linger_ms": -1}, {"batch_size": 0}]
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Producer("127.0.0.1:9092", **wrong)
 
 
-async def test_lines_for_a_partition_that_is_not_there_are_refused_at_once() -> None:
+async def test_lines_for_an_unknown_partition_are_rejected_at_once() -> None:
     async with (
         ScriptedBroker() as broker,
         Producer(bootstrap_servers=serving(broker, partitions=2).bootstrap_servers) as producer,

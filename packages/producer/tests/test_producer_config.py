@@ -89,7 +89,7 @@ def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside
         ({"request_required_acks": 3}, "request_required_acks cannot be 3: a number of brokers"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(settings: dict[str, Any], words: str) -> None:
+def test_an_invalid_setting_is_rejected_in_one_line(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words) as refused:
         configure(ProducerConfig, settings)
 
@@ -219,7 +219,7 @@ def test_a_password_is_not_shown() -> None:
     assert "secret" not in repr(config)
 
 
-def test_how_long_topics_are_kept_has_javas_name_too() -> None:
+def test_metadata_max_idle_ms_has_the_name_of_java_too() -> None:
     assert ProducerConfig.from_properties({"metadata.max.idle.ms": "7000"}).metadata_max_idle_ms == 7_000
     assert ProducerConfig().metadata_max_idle_ms == 300_000
 
@@ -230,7 +230,7 @@ def test_none_stands_for_the_default_where_other_clients_have_it() -> None:
     assert (config.compression_type, config.client.client_id) == ("none", "ottla")
 
 
-def test_what_is_no_config_of_a_producer_is_refused_with_what_would_be() -> None:
+def test_an_object_that_is_not_a_producer_config_is_rejected_with_advice() -> None:
     mapping: Any = {"bootstrap.servers": "127.0.0.1:9092"}
     other: Any = ClientConfig()
 
@@ -242,7 +242,7 @@ def test_what_is_no_config_of_a_producer_is_refused_with_what_would_be() -> None
         chosen(ProducerConfig, other, {})
 
 
-def test_a_keyword_of_a_config_class_that_is_no_setting_is_told_apart() -> None:
+def test_a_keyword_that_is_not_a_setting_is_rejected() -> None:
     wrong: Any = {"linger": 3, "linger_mss": 3}
     words = ["there is no setting 'linger'", "did you mean 'linger_ms'?"]
 

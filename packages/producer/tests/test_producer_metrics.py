@@ -6,7 +6,7 @@ from ottla.client.metrics.prometheus import PrometheusMetrics
 from ottla.producer.metrics import ProducerMetrics
 
 
-def test_batches_and_answers_are_counted() -> None:
+def test_batches_and_responses_are_counted() -> None:
     metrics = ProducerMetrics(buffer_total_bytes=100, available=lambda: 60, in_flight=lambda: 1)
 
     metrics.batch_sent("t", 10, 1_000, waited_ms=4.0, attempt=0)

@@ -65,7 +65,7 @@ def test_a_transaction_may_be_aborted_until_the_coordinator_may_have_committed_i
         state.to(Phase.ABORTING, "abort")
 
 
-def test_a_transaction_that_was_handed_over_is_not_ended_here() -> None:
+def test_a_prepared_transaction_is_not_ended_by_its_producer() -> None:
     state = opened()
     state.to(Phase.FLUSHING, "prepare")
     state.to(Phase.PREPARED, "prepare")
@@ -101,7 +101,7 @@ def test_an_ended_transaction_forgets_its_partitions() -> None:
 
 
 @given(st.lists(st.sampled_from([*Phase, "lost record", "fenced"]), max_size=30))
-def test_no_way_leads_from_a_failure_to_a_commit(steps: list[object]) -> None:
+def test_no_transition_leads_from_a_failure_to_a_commit(steps: list[object]) -> None:
     state = opened()
     failed = False
     for step in steps:

@@ -60,7 +60,7 @@ def added(request: AddPartitionsToTxnRequest, error: int) -> AddPartitionsToTxnR
     )
 
 
-async def test_nothing_is_announced_to_a_transaction_that_is_aborted() -> None:
+async def test_no_partition_is_registered_with_a_transaction_that_is_aborted() -> None:
     async with coordinating(ScriptedBroker()) as broker:
         async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
             aborting: list[asyncio.Task[None]] = []
@@ -86,7 +86,7 @@ async def test_nothing_is_announced_to_a_transaction_that_is_aborted() -> None:
     assert [request.committed for request in broker.seen(EndTxnRequest)] == [True]
 
 
-async def test_an_epoch_that_a_leader_refuses_is_renewed_with_the_abort() -> None:
+async def test_an_epoch_that_a_leader_rejected_is_renewed_with_the_abort() -> None:
     errors = [0, ErrorCode.INVALID_PRODUCER_EPOCH]
     async with coordinating(ScriptedBroker()) as broker:
         broker.on(ProduceRequest, lambda request: acknowledged(request, errors.pop()))
@@ -110,7 +110,7 @@ async def test_an_epoch_that_a_leader_refuses_is_renewed_with_the_abort() -> Non
     assert [(header.producer_epoch, header.base_sequence) for header in headers] == [(0, 0), (1, 0)]
 
 
-async def test_an_epoch_that_a_coordinator_refuses_is_another_producers() -> None:
+async def test_an_epoch_that_the_coordinator_rejected_means_that_the_producer_was_fenced() -> None:
     async with coordinating(ScriptedBroker()) as broker:
         broker.on(EndTxnRequest, lambda _: EndTxnResponse(error_code=ErrorCode.INVALID_PRODUCER_EPOCH))
         async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
@@ -122,7 +122,7 @@ async def test_an_epoch_that_a_coordinator_refuses_is_another_producers() -> Non
                 await producer.begin_transaction()
 
 
-async def test_a_prepared_transaction_is_written_and_its_end_is_left_to_others() -> None:
+async def test_a_prepared_transaction_is_written_and_ended_by_end_prepared() -> None:
     moved = [ErrorCode.NOT_COORDINATOR]
 
     def ended(_: EndTxnRequest) -> EndTxnResponse:
@@ -194,7 +194,7 @@ async def test_a_transaction_with_a_lost_record_is_not_prepared() -> None:
     assert [request.committed for request in broker.seen(EndTxnRequest)] == [False]
 
 
-async def test_records_wait_for_a_coordinator_as_long_as_they_may_take() -> None:
+async def test_records_wait_for_the_coordinator_until_the_delivery_timeout() -> None:
     began_s = asyncio.get_running_loop().time()
     client = ClientConfig(default_api_timeout_ms=100, retry_backoff_ms=5)
     config = ProducerConfig(client=client, transactional_id="once", delivery_timeout_ms=60_000)
@@ -211,7 +211,7 @@ async def test_records_wait_for_a_coordinator_as_long_as_they_may_take() -> None
             assert sent.exception() is None
 
 
-async def test_records_wait_for_a_coordinator_no_longer_than_they_may_take() -> None:
+async def test_records_fail_after_the_delivery_timeout_while_the_coordinator_loads() -> None:
     config = ProducerConfig(transactional_id="once", delivery_timeout_ms=200)
     async with coordinating(ScriptedBroker()) as broker:
         broker.on(

@@ -64,9 +64,9 @@ class Producer(SendMethods):
     `ProducerConfig`, `ClientConfig` and `SecurityConfig`, as keywords.
     """
 
-    # The only base class is compiled and holds nothing but `send` and `send_nowait`. It calls no method of this
-    # class. A method that passed them on to a part would cost 22 % of `await send`; bound methods of a part on
-    # the instance cost 7 %, and a subclass could not override them.
+    # The only base class is compiled and holds nothing but `send` and `send_nowait`. It calls no method of
+    # this class. A method that passed them on to a part would cost 22 % of `await send`; bound methods of a
+    # part on the instance cost 7 %, and a subclass could not override them.
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ async def test_nothing_follows_the_first_batch_before_it_is_acknowledged() -> No
     assert [read_header(batch).base_sequence for batch in batches(broker)] == [0, 0, 1, 2]
 
 
-async def test_no_more_batches_are_out_than_a_broker_can_recognize() -> None:
+async def test_at_most_five_batches_of_a_partition_are_in_flight() -> None:
     most = 0
     async with serving(ScriptedBroker()) as broker:
         config = ProducerConfig(client=ClientConfig(max_in_flight_requests_per_connection=50), **ONE_EACH)
@@ -55,7 +55,7 @@ async def test_no_more_batches_are_out_than_a_broker_can_recognize() -> None:
     assert most == 5
 
 
-async def test_a_batch_that_is_packed_while_the_id_is_given_up_is_numbered_all_the_same(
+async def test_a_batch_that_is_packed_while_the_producer_id_is_dropped_is_numbered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving(ScriptedBroker(), partitions=2) as broker:
@@ -79,7 +79,7 @@ async def test_a_batch_that_is_packed_while_the_id_is_given_up_is_numbered_all_t
     assert [read_header(batch).producer_id for batch in batches(broker)] == [9, 9]
 
 
-async def test_a_partition_without_a_leader_is_asked_after_with_pauses() -> None:
+async def test_the_metadata_of_a_partition_without_a_leader_is_refreshed_with_pauses() -> None:
     async with serving(ScriptedBroker()) as broker:
 
         def half_led(_: MetadataRequest) -> MetadataResponse:
@@ -132,7 +132,7 @@ async def test_a_broker_that_does_not_answer_does_not_prolong_the_delivery_timeo
 
 
 @pytest.mark.parametrize("address", [("a" * 70, 9092), ("127.0.0.1", 70_000)], ids=["host", "port"])
-async def test_a_broker_at_an_impossible_address_ends_nothing(address: tuple[str, int]) -> None:
+async def test_a_broker_at_an_impossible_address_does_not_end_the_producer(address: tuple[str, int]) -> None:
     async with serving(ScriptedBroker()) as broker:
         lies = [address]
 
@@ -165,7 +165,7 @@ async def test_a_broker_that_stops_reading_does_not_stop_a_producer_with_acks_0(
             assert not connection.is_open
 
 
-async def test_a_batch_that_was_too_large_is_taken_apart_on_a_thread_and_keeps_its_place(
+async def test_a_batch_that_was_too_large_is_split_on_a_thread_and_keeps_its_position(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     errors = [0, 0, 0, ErrorCode.MESSAGE_TOO_LARGE, 0]
@@ -197,7 +197,7 @@ async def test_a_batch_that_was_too_large_is_taken_apart_on_a_thread_and_keeps_i
     assert [read_header(batch).base_sequence for batch in batches(broker)] == [0, 1, 1, 6, 11]
 
 
-async def test_each_look_goes_over_the_partitions_once() -> None:
+async def test_each_pass_of_the_sender_scans_the_partitions_once() -> None:
     looks: list[int] = []
     async with serving(ScriptedBroker()) as broker:
         async with Producer(broker.bootstrap_servers, linger_ms=0) as producer:

@@ -42,7 +42,7 @@ def sent(where: Accumulator, count: int) -> tuple[Batch, list[Acknowledgement]]:
 
 
 @pytest.mark.parametrize("waits", ["before", "after"])
-async def test_records_of_a_batch_that_was_split_twice_are_waited_for(waits: str) -> None:
+async def test_acknowledgements_of_a_batch_that_was_split_twice_wait_for_the_parts(waits: str) -> None:
     where = accumulator()
     whole, records = sent(where, 4)
     early = [asyncio.ensure_future(one) for one in records] if waits == "before" else []
@@ -59,7 +59,7 @@ async def test_records_of_a_batch_that_was_split_twice_are_waited_for(waits: str
     assert [each.offset for each in found] == [0, 10, 20, 21] * (2 if early else 1)
 
 
-async def test_one_that_gives_up_waiting_takes_nothing_from_the_others() -> None:
+async def test_a_waiter_that_is_cancelled_cancels_no_other() -> None:
     where = accumulator()
     whole, [record] = sent(where, 1)
     impatient, patient = asyncio.ensure_future(record), asyncio.ensure_future(record)
@@ -74,7 +74,7 @@ async def test_one_that_gives_up_waiting_takes_nothing_from_the_others() -> None
         await impatient
 
 
-async def test_a_batch_that_was_given_up_is_not_packed_any_more() -> None:
+async def test_a_failed_batch_is_not_packed() -> None:
     where = accumulator()
     whole, [record] = sent(where, 1)
 
