@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.authentication import OAuthBearer, Plain, Scram, distrust, renewal_s
+from ottla.client.authentication import OAuthBearer, Plain, Scram, certificate_problem, renewal_s
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import AuthenticationFailed
@@ -44,7 +44,7 @@ def test_scram_gives_the_messages_of_the_rfc() -> None:
         (b"r=somebodyelse,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "nonce"),
         (b"r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=999999999", "iterations"),
         (b"r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=1", "iterations"),
-        (b"\xff\xff", "makes no sense"),
+        (b"\xff\xff", "is malformed"),
     ],
 )
 def test_a_scram_server_that_does_not_keep_to_the_rules_is_refused(challenge: bytes, reason: str) -> None:
@@ -202,5 +202,5 @@ def test_renewals_are_spread_over_a_tenth_of_the_session() -> None:
 
 
 def test_what_has_nothing_to_do_with_certificates_is_no_distrust() -> None:
-    assert distrust(OSError("no")) is None
-    assert distrust(ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")) is None
+    assert certificate_problem(OSError("no")) is None
+    assert certificate_problem(ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")) is None

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.client.config import ClientConfig
 from ottla.client.security import SecurityConfig
-from ottla.client.settings import SettingError, aliases, chosen, configure, settings_of
+from ottla.client.settings import SettingError, aliases, config_from, configure, settings_of
 from ottla.producer import Producer, ProducerInterceptor
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.partitioner import RoundRobin
@@ -51,10 +51,10 @@ def test_a_part_that_is_given_whole_is_kept_where_no_keyword_changes_it() -> Non
 def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside_it() -> None:
     config = ProducerConfig(linger_ms=3)
 
-    assert chosen(ProducerConfig, config, {"bootstrap_servers": None}) is config
-    assert chosen(ProducerConfig, config, {"bootstrap_servers": "x:1"}).client.bootstrap_servers == "x:1"
+    assert config_from(ProducerConfig, config, {"bootstrap_servers": None}) is config
+    assert config_from(ProducerConfig, config, {"bootstrap_servers": "x:1"}).client.bootstrap_servers == "x:1"
     with pytest.raises(TypeError, match="not both"):
-        chosen(ProducerConfig, config, {"acks": 1})
+        config_from(ProducerConfig, config, {"acks": 1})
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_an_object_that_is_not_a_producer_config_is_rejected_with_advice() -> No
     for refused in ({"bootstrap_servers": mapping}, {"config": mapping}):
         config = refused.pop("config", None)
         with pytest.raises(TypeError, match=r"give config=ProducerConfig.from_properties\({...}\)"):
-            chosen(ProducerConfig, config, refused)
+            config_from(ProducerConfig, config, refused)
     with pytest.raises(TypeError, match="config must be a ProducerConfig, not ClientConfig"):
-        chosen(ProducerConfig, other, {})
+        config_from(ProducerConfig, other, {})
 
 
 def test_a_keyword_that_is_not_a_setting_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""Other names of what all clients take: those of older Kafkas, Java, librdkafka and Python's clients."""
+"""Further names of settings of all clients: from older Kafkas, Java, librdkafka and Python's clients."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NO_KERBEROS = (
 )
 
 
-def gone(source: str, advice: str) -> Alias:
-    """Make the alias of a setting that means nothing any more."""
+def without_effect(source: str, advice: str) -> Alias:
+    """Make the alias of a setting that has no effect here."""
     return Alias(None, source, advice=advice)
 
 
@@ -28,7 +28,7 @@ def renamed(source: str, names: Mapping[str, str]) -> dict[str, Alias]:
 
 
 def _login(jaas: Any) -> dict[str, Any]:
-    """Read user and password of Java's `sasl.jaas.config`."""
+    """Parse user and password of Java's `sasl.jaas.config`."""
     found = {key: quoted or bare for key, quoted, bare in _JAAS.findall(f"{jaas};")}
     if "username" not in found or "password" not in found:
         raise ValueError("a login module with username and password is wanted")
@@ -69,33 +69,37 @@ CLIENT_ALIASES: Mapping[str, Alias] = {
             "receive_message_max_bytes": "max_response_bytes",
         },
     ),
-    "send_buffer_bytes": gone("Kafka", "the system chooses the sizes of socket buffers"),
-    "receive_buffer_bytes": gone("Kafka", "the system chooses the sizes of socket buffers"),
-    "socket_send_buffer_bytes": gone("Kafka 0.8", "the system chooses the sizes of socket buffers"),
-    "socket_receive_buffer_bytes": gone("Kafka 0.8", "the system chooses the sizes of socket buffers"),
-    "connections_max_idle_ms": gone(
-        "Kafka", "brokers close idle connections, and they are opened when needed"
+    "send_buffer_bytes": without_effect("Kafka", "the system chooses the sizes of socket buffers"),
+    "receive_buffer_bytes": without_effect("Kafka", "the system chooses the sizes of socket buffers"),
+    "socket_send_buffer_bytes": without_effect("Kafka 0.8", "the system chooses the sizes of socket buffers"),
+    "socket_receive_buffer_bytes": without_effect(
+        "Kafka 0.8", "the system chooses the sizes of socket buffers"
     ),
-    "reconnect_backoff_ms": gone("Kafka", "retry_backoff_ms is waited before connecting again too"),
-    "reconnect_backoff_max_ms": gone(
-        "Kafka", "retry_backoff_max_ms bounds the wait before connecting again too"
+    "connections_max_idle_ms": without_effect(
+        "Kafka", "brokers close idle connections; clients connect again when needed"
     ),
-    "client_dns_lookup": gone("Kafka", "all addresses of a name are tried, always"),
-    "metric_reporters": gone("Kafka", "see `metrics` and ottla.client.metrics.prometheus or .opentelemetry"),
-    "metrics_num_samples": gone("Kafka", "metrics are counters; rates are made where they are shown"),
-    "metrics_sample_window_ms": gone("Kafka", "metrics are counters; rates are made where they are shown"),
-    "metrics_recording_level": gone("Kafka", "all metrics are always there"),
-    "api_version": gone("aiokafka, kafka-python", "versions are agreed upon with each broker"),
-    "api_version_auto_timeout_ms": gone(
+    "reconnect_backoff_ms": without_effect("Kafka", "retry_backoff_ms also applies to reconnecting"),
+    "reconnect_backoff_max_ms": without_effect("Kafka", "retry_backoff_max_ms also applies to reconnecting"),
+    "client_dns_lookup": without_effect("Kafka", "all addresses of a host name are tried"),
+    "metric_reporters": without_effect(
+        "Kafka", "see `metrics` and ottla.client.metrics.prometheus or .opentelemetry"
+    ),
+    "metrics_num_samples": without_effect("Kafka", "metrics are counters; a monitoring system derives rates"),
+    "metrics_sample_window_ms": without_effect(
+        "Kafka", "metrics are counters; a monitoring system derives rates"
+    ),
+    "metrics_recording_level": without_effect("Kafka", "all metrics are always recorded"),
+    "api_version": without_effect("aiokafka, kafka-python", "versions are negotiated with each broker"),
+    "api_version_auto_timeout_ms": without_effect(
         "kafka-python", "socket_connection_setup_timeout_ms bounds connecting"
     ),
-    "api_version_request": gone("librdkafka", "versions are agreed upon with each broker"),
-    "broker_version_fallback": gone("librdkafka", "versions are agreed upon with each broker"),
-    "loop": gone("aiokafka", "the running event loop is used"),
-    "selector": gone("kafka-python", "asyncio's event loop is used"),
-    "statistics_interval_ms": gone("librdkafka", "see `metrics`"),
-    "log_level": gone("librdkafka", "set the level of the logger `ottla`"),
-    "debug": gone("librdkafka", "set the level of the logger `ottla` to DEBUG"),
+    "api_version_request": without_effect("librdkafka", "versions are negotiated with each broker"),
+    "broker_version_fallback": without_effect("librdkafka", "versions are negotiated with each broker"),
+    "loop": without_effect("aiokafka", "the running event loop is used"),
+    "selector": without_effect("kafka-python", "asyncio's event loop is used"),
+    "statistics_interval_ms": without_effect("librdkafka", "see `metrics`"),
+    "log_level": without_effect("librdkafka", "set the level of the logger `ottla`"),
+    "debug": without_effect("librdkafka", "set the level of the logger `ottla` to DEBUG"),
 }
 
 SECURITY_ALIASES: Mapping[str, Alias] = {

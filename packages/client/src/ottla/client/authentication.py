@@ -41,19 +41,19 @@ class Requester(Protocol):
 
 
 class Mechanism(Protocol):
-    """One authentication: `first()`, then `answer(challenge)` until it returns None."""
+    """One authentication exchange: `first()`, then `answer(challenge)` until it returns None."""
 
     def first(self) -> bytes:
         """Return the token that opens the exchange."""
         ...
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return what to say to a challenge, or None when nothing more is to be said."""
+        """Return the response to a challenge, or None when the exchange is over."""
         ...
 
 
 class Plain:
-    """Name and password in clear (RFC 4616): for encrypted connections."""
+    """PLAIN: name and password in clear text (RFC 4616), for encrypted connections."""
 
     def __init__(self, username: str, password: str) -> None:
         self._token = b"\0" + username.encode() + b"\0" + password.encode()
@@ -63,12 +63,12 @@ class Plain:
         return self._token
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Have nothing more to say."""
+        """End the exchange: PLAIN has one message."""
         return None
 
 
 class OAuthBearer:
-    """A token somebody else issued (RFC 7628)."""
+    """OAUTHBEARER: a token that an authorization server issued (RFC 7628)."""
 
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
         pairs = "".join(f"{key}={value}\x01" for key, value in (extensions or {}).items())
@@ -79,7 +79,7 @@ class OAuthBearer:
         return self._token
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Acknowledge the server's complaint, if it has one, so that it ends the exchange with an error."""
+        """Acknowledge the server's error, if it sent one, so that it ends the exchange with that error."""
         return b"\x01" if challenge else None
 
 
@@ -87,13 +87,13 @@ SCRAM_HASHES: dict[str, Callable[..., hashlib._Hash]] = {
     "SCRAM-SHA-256": hashlib.sha256,
     "SCRAM-SHA-512": hashlib.sha512,
 }
-# Kafka's own least. Fewer would make the proof cheap to guess from, for whoever poses as the broker.
+# Kafka's own minimum. With fewer iterations an impostor could guess the password from the proof.
 MIN_ITERATIONS = 4_096
 MAX_ITERATIONS = 1_000_000
 
 
 class Scram:
-    """Proof of a password that never travels, and of the server's knowledge of it (RFC 5802)."""
+    """SCRAM: both sides prove that they know the password without sending it (RFC 5802)."""
 
     def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
         self._hash = SCRAM_HASHES[mechanism]
@@ -108,7 +108,7 @@ class Scram:
         return f"n,,{self._first_bare}".encode()
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Prove the password, then check that the server knows it too. Raises AuthenticationFailed."""
+        """Send the proof, then check the server's signature. Raises AuthenticationFailed."""
         fields = _scram_fields(challenge)
         if "e" in fields:
             raise AuthenticationFailed(f"the broker refused the login: {fields['e']}")
@@ -117,7 +117,7 @@ class Scram:
                 return self._prove(challenge, fields)
             self._check(fields)
         except (KeyError, ValueError) as error:
-            raise AuthenticationFailed(f"the broker's SCRAM message makes no sense: {error!r}") from error
+            raise AuthenticationFailed(f"the broker's SCRAM message is malformed: {error!r}") from error
         return None
 
     def _prove(self, challenge: bytes, fields: Mapping[str, str]) -> bytes:
@@ -153,7 +153,7 @@ def _scram_fields(message: bytes) -> dict[str, str]:
 
 
 async def mechanism_for(config: SecurityConfig) -> Mechanism:
-    """Make the mechanism a configuration asks for, with a fresh nonce or token."""
+    """Return the mechanism that a config names, with a fresh nonce or token."""
     if config.sasl_mechanism == "OAUTHBEARER":
         assert config.sasl_oauth_token_provider is not None
         token = config.sasl_oauth_token_provider()
@@ -167,9 +167,9 @@ async def mechanism_for(config: SecurityConfig) -> Mechanism:
 
 
 async def authenticate(connection: Requester, config: SecurityConfig) -> int:
-    """Log in, or log in again; return for how many ms the login lasts, 0 for as long as one likes.
+    """Authenticate, for the first time or again; return the login's lifetime in ms, 0 for unlimited.
 
-    Raises AuthenticationFailed with the broker's words.
+    Raises AuthenticationFailed with the broker's message.
     """
     mechanism = await mechanism_for(config)
     handshake = await connection.send_ahead(
@@ -177,7 +177,9 @@ async def authenticate(connection: Requester, config: SecurityConfig) -> int:
     )
     if handshake.error_code != ErrorCode.NONE:
         offered = ", ".join(handshake.mechanisms) or "none"
-        raise AuthenticationFailed(f"the broker does not take {config.sasl_mechanism}; it takes {offered}")
+        raise AuthenticationFailed(
+            f"the broker does not accept {config.sasl_mechanism}; it accepts {offered}"
+        )
     token = mechanism.first()
     for _ in range(MAX_STEPS):
         request = SaslAuthenticateRequest(auth_bytes=token)
@@ -189,27 +191,27 @@ async def authenticate(connection: Requester, config: SecurityConfig) -> int:
         if further is None:
             return reply.session_lifetime_ms
         token = further
-    raise AuthenticationFailed(f"{config.sasl_mechanism} did not come to an end in {MAX_STEPS} steps")
+    raise AuthenticationFailed(f"{config.sasl_mechanism} did not end within {MAX_STEPS} steps")
 
 
 def renewal_s(lifetime_ms: int, chance: float) -> float:
-    """Return after how many seconds to renew a login: at 85 to 95 % of its life, as Java's clients do.
+    """Return the seconds after which to renew a login: 85 to 95 % of its lifetime, as Java's clients do.
 
     `chance` from 0 to 1 keeps the connections of a client from renewing all at once.
     """
     return lifetime_ms * (0.85 + 0.1 * chance) / 1_000
 
 
-def distrust(error: BaseException) -> str | None:
-    """Say which side does not trust the other's certificate, or None where that was not it."""
+def certificate_problem(error: BaseException) -> str | None:
+    """Return which side rejected the other's certificate, or None for any other error."""
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the broker's certificate is not trusted: {error.verify_message}; "
-            "ssl_cafile says whom to trust, ssl_check_hostname whether the name counts"
+            "ssl_cafile names trusted authorities, ssl_check_hostname=False ignores the host name"
         )
     reason = str(getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
     if "ALERT" in reason and any(word in reason for word in _ABOUT_CERTIFICATES):
-        return f"the broker does not take our certificate ({reason}); ssl_certfile and ssl_keyfile give one"
+        return f"the broker rejected our certificate ({reason}); set ssl_certfile and ssl_keyfile"
     return None

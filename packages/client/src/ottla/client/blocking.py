@@ -1,7 +1,7 @@
-"""Asynchronous clients for code that is not: an event loop on a thread of its own.
+"""Blocking calls of asynchronous clients: an event loop on a thread of its own.
 
-Any number of threads may call. Waiting is interruptible: Ctrl-C cancels what was called, and is raised where
-it was called from. A process that was forked has no such thread any more; calls say so, instead of hanging.
+Any number of threads may call. Waiting is interruptible: Ctrl-C cancels the call and is raised in the calling
+thread. A forked process does not have the thread; calls there raise `Forked` instead of hanging.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 EXIT_TIMEOUT_S = 10.0
-"""How long the end of the interpreter waits for a client that was not closed."""
+"""How long the interpreter's exit waits for a client that was not closed."""
 
 
 _forks = 0
@@ -33,7 +33,7 @@ def _count_fork() -> None:
     _forks += 1
 
 
-# Asking the system for the process's number at every call would cost more than the call.
+# os.getpid at every call would cost more than the call.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
@@ -53,9 +53,9 @@ class Forked(ClientError):
 
 
 class LoopThread(Generic[C]):
-    """Keeps an asynchronous client open on the event loop of its own thread.
+    """Keeps an asynchronous client open on the event loop of a thread of its own.
 
-    `make` makes the client, on that thread; it is entered as the thread starts and left as it is closed.
+    `make` makes the client, on that thread; the thread enters it at its start and leaves it in `close`.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[C]], *, name: str) -> None:
@@ -69,13 +69,13 @@ class LoopThread(Generic[C]):
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping: asyncio.Event | None = None
         self._is_closing = False
-        self._whole: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
+        self._main_task: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
         self._open: concurrent.futures.Future[C] = concurrent.futures.Future()
         self._failure: BaseException | None = None
         self._calls: set[Call[Any]] = set()
 
     def start(self) -> C:
-        """Start the thread, and return the client once it is open. Raises what opening it raises."""
+        """Start the thread, and return the client once it is open. Raises the error of opening it."""
         with self._starting:
             if self._thread is None:
                 self._pid, self._forks = os.getpid(), _forks
@@ -95,14 +95,14 @@ class LoopThread(Generic[C]):
 
     @property
     def is_here(self) -> bool:
-        """Whether this is that thread, which must not wait for itself."""
+        """Whether the caller runs on that thread, which must not wait for itself."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
-        """Run a coroutine on the loop, and wait for what it returns.
+        """Run a coroutine on the loop, and return its result.
 
-        Raises TimeoutError after `timeout_s`, and what the coroutine raises. Raises RuntimeError from a
-        callback on the client's own thread, which would wait for itself.
+        Raises TimeoutError after `timeout_s`, and the coroutine's error. Raises RuntimeError in a callback on
+        the client's own thread, which would wait for itself.
         """
         if self.is_here:
             raise RuntimeError(
@@ -111,7 +111,7 @@ class LoopThread(Generic[C]):
         return self.submit(make).result(timeout_s)
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Call[T]:
-        """Run a coroutine on the loop, and wait for nothing."""
+        """Run a coroutine on the loop, without waiting for it."""
         loop = self.loop
         call: Call[T] = Call(loop, self._calls.discard)
         self._calls.add(call)
@@ -119,20 +119,20 @@ class LoopThread(Generic[C]):
         return call
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call something on the loop soon. Raises NotRunning."""
+        """Call a function on the loop soon. Raises NotRunning."""
         try:
             self.loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:  # the loop was closed meanwhile
             raise self._refusal() from None
 
     def check(self) -> None:
-        """Raise what a call would raise now: Forked, NotRunning."""
+        """Raise the error that a call would raise now: Forked or NotRunning."""
         if self._forks != _forks or self._loop is None:
             _ = self.loop
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop. Raises Forked in a process that was forked, NotRunning without one."""
+        """The loop. Raises Forked in a forked process, NotRunning without a loop."""
         if self._forks != _forks:
             raise Forked(self._pid)
         if self._loop is None:
@@ -140,10 +140,10 @@ class LoopThread(Generic[C]):
         return self._loop
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Leave the client, and end the thread. Raises what leaving raises, and TimeoutError."""
+        """Leave the client, and join the thread. Raises the error of leaving it, and TimeoutError."""
         if self._forks != _forks or self.is_here:
             return
-        with self._starting:  # or it may be there and not run yet, and could not be waited for
+        with self._starting:  # without the lock the thread might exist unstarted, and could not be joined
             thread = self._thread
         if thread is None:
             return
@@ -154,17 +154,17 @@ class LoopThread(Generic[C]):
             self._end(cancel=True)
             raise TimeoutError(f"{self._name} did not close within {timeout_s:g} s")
         failure, self._failure = self._failure, None
-        # Nobody cancels it but `_end`, for a close that said so, or that came while it was being opened.
+        # Only `_end` cancels: for a close that timed out, or one during the start.
         is_cancelled = isinstance(failure, asyncio.CancelledError)
         if failure is not None and not is_cancelled and self._open.exception() is None:
             raise failure
 
     def _end(self, *, cancel: bool) -> None:
-        """Let the client be left; with `cancel` whatever it is doing."""
-        if self._whole is None:
+        """Ask the thread to leave the client; `cancel` interrupts it in any state."""
+        if self._main_task is None:
             return
-        loop, task = self._whole
-        with suppress(RuntimeError):  # it ended by itself
+        loop, task = self._main_task
+        with suppress(RuntimeError):  # the loop is closed: the thread ended by itself
             if cancel or self._stopping is None:
                 loop.call_soon_threadsafe(task.cancel)
             else:
@@ -176,10 +176,11 @@ class LoopThread(Generic[C]):
         return NotRunning(f"{self._name} is not running; use it inside `with`, or call start()")
 
     def _begin(self, call: Call[T], make: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        """Begin a call, unless it comes too late: it may have been submitted while the loop was there still.
+        """Begin a call, unless the thread is closing: the call may have been submitted just before that.
 
-        `_main` takes the loop away and cancels what was called, in one turn. What is begun behind that would
-        be cancelled by nobody; and where it waits for ever, as for a record, the client would never be left.
+        `_main` clears `_loop` and cancels all calls in one iteration of the loop. A call that began after it
+        would be cancelled by nobody, and one that waits for ever, for a record say, would keep the client
+        open.
         """
         if self._loop is None:
             call.abandon()
@@ -197,7 +198,7 @@ class LoopThread(Generic[C]):
             self._failure = _single(error)
         finally:
             self._loop = None
-            for call in list(self._calls):  # the loop never came to them
+            for call in list(self._calls):  # submitted, and never begun
                 call.abandon()
             if not self._open.done():
                 self._open.set_exception(self._failure or NotRunning(f"{self._name} did not start"))
@@ -206,15 +207,15 @@ class LoopThread(Generic[C]):
         self._stopping = asyncio.Event()
         task = asyncio.current_task()
         assert task is not None
-        self._whole = (asyncio.get_running_loop(), task)
+        self._main_task = (asyncio.get_running_loop(), task)
         if self._is_closing:
-            return  # closed before there was a loop to tell: nothing would ever end this
+            return  # `close` came before there was a task to stop: nothing else would end this one
         async with self._make() as client, asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._loop = asyncio.get_running_loop()
             self._open.set_result(client)
             await self._stopping.wait()
-            # What was called is over before the client is left; what waits for ever must not.
+            # All calls end before the client is left; those that wait for ever are cancelled.
             self._loop, loop = None, self._loop
             for task in asyncio.all_tasks(loop):
                 if task.get_name() == Call.TASK_NAME:
@@ -253,13 +254,13 @@ class Call(Generic[T]):
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        # One that is cancelled before its first step runs nothing of `_finish`.
+        # A task that is cancelled before its first step runs nothing of `_finish`.
         assert self._coroutine is not None
         self._coroutine.close()
         self.abandon()
 
     def abandon(self) -> None:
-        """Have whoever waits go on, if it is not over: nothing will come of it."""
+        """Fail the call, unless it is done: nothing will complete it."""
         with suppress(concurrent.futures.InvalidStateError):
             self._result.set_exception(NotRunning("the client was closed, or the call cancelled"))
 
@@ -277,11 +278,11 @@ class Call(Generic[T]):
             self._result.set_result(result)
 
     def done(self) -> bool:
-        """Whether it is over."""
+        """Return whether the call is done."""
         return self._result.done()
 
     def result(self, timeout_s: float | None = None, *, cancels: bool = True) -> T:
-        """Wait for it; a wait that ends early, by time or by Ctrl-C, cancels it unless told otherwise."""
+        """Wait for the result; a wait that ends by timeout or Ctrl-C cancels the call if `cancels`."""
         try:
             return self._result.result(timeout_s)
         except BaseException:
@@ -290,9 +291,9 @@ class Call(Generic[T]):
             raise
 
     def cancel(self) -> None:
-        """End it."""
+        """Cancel the coroutine."""
         self._is_cancelled = True
-        with suppress(RuntimeError):  # the loop is closed, and everything over
+        with suppress(RuntimeError):  # the loop is closed, and every call done
             self._loop.call_soon_threadsafe(self._cancel_task)
 
     def _cancel_task(self) -> None:
@@ -309,14 +310,14 @@ def _close_at_exit(thread: LoopThread[Any]) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """Close what is open still: what waits in a producer is sent before the interpreter ends."""
+    """Close clients that are still open: a producer sends its waiting records before the interpreter ends."""
     for thread in list(_unclosed):
         with suppress(Exception):
             thread.close(EXIT_TIMEOUT_S)
 
 
 def _single(error: BaseException) -> BaseException:
-    """Take the only error out of a group."""
+    """Unwrap an exception group of one error."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,8 +1,8 @@
-"""The `ottla` command: one group whose subcommands come from the installed packages.
+"""The `ottla` command: a group of the commands that installed packages provide.
 
-A package adds a command through the entry-point group `ottla.commands`. A command's module is imported when
-the command is run; to list commands, their one line of help is read from the source, so that `ottla --help`
-stays quick whatever is installed.
+A package adds a command through the entry-point group `ottla.commands`. The module of a command is imported
+when the command runs. `ottla --help` reads the first line of each command's help from its source instead, so
+it stays quick with any number of packages.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Examples:
 
 
 class InstalledCommands(click.Group):
-    """A group that knows its commands by their entry points."""
+    """A click group whose commands are entry points."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name what is installed."""
+        """Return the names of the installed commands."""
         return sorted(_installed())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -63,7 +63,7 @@ class InstalledCommands(click.Group):
                 formatter.write_dl(rows)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run; a reader that closes the pipe (`| head`) is no failure."""
+        """Run a command; a reader that closes the pipe (`| head`) is not an error."""
         try:
             return super().main(*args, **kwargs)
         except BrokenPipeError:
@@ -85,7 +85,7 @@ def summary(entry: EntryPoint) -> str:
 
 
 _DOCSTRING = r'^def {name}\((?:(?!\n\s*\n).)*?:\n\s+"""(.*?)(?:"""|\n)'
-"""A function up to the end of its docstring's first line; nobody leaves a line empty in a signature."""
+"""Matches a function up to the end of its docstring's first line; signatures have no empty lines."""
 
 
 def _source_of(module: str) -> str | None:

@@ -1,6 +1,6 @@
-"""The cluster as its brokers describe it: who they are, what topics there are, who leads each partition.
+"""Cluster metadata: brokers, topics, leaders, coordinators, and a connection to each of them.
 
-Nothing else in the clients knows leaders. Whoever finds one wrong says so with `forget`, and asks again.
+No other module of the clients keeps leaders. A caller that meets a wrong one calls `forget` and asks again.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Topic:
 
 
 class Cluster:
-    """What a client knows of its cluster, and the way to every broker in it.
+    """Metadata of a cluster, and requests to its brokers.
 
         async with Cluster("127.0.0.1:9092") as cluster:
             topic = await cluster.topic("orders")
 
-    Calls that need the network retry what can be retried until `default_api_timeout_ms` is over, then raise
-    `DeadlineExceeded` from the last failure.
+    Calls retry retriable errors until `default_api_timeout_ms` is over, then raise `DeadlineExceeded` from
+    the last error.
     """
 
     def __init__(self, bootstrap_servers: str | Iterable[str], config: ClientConfig | None = None) -> None:
@@ -97,7 +97,7 @@ class Cluster:
         self._coordinators: dict[tuple[int, str], int] = {}
 
     async def __aenter__(self) -> Self:
-        self.pool.open()  # it is closed where this was entered before, or failed to be
+        self.pool.open()  # closed if this object was entered before
         try:
             timeout_s = self.config.bootstrap_timeout_ms / 1_000
             await self.retry("reaching the cluster", lambda: self.refresh([]), timeout_s=timeout_s)
@@ -118,14 +118,14 @@ class Cluster:
     async def retry(
         self, what: str, call: Callable[[], Awaitable[T]], *, timeout_s: float | None = None
     ) -> T:
-        """Await `call()` again and again while it fails in a way that may pass."""
+        """Await `call()` again while it fails with a retriable error."""
         bound_s = self.config.default_api_timeout_ms / 1_000 if timeout_s is None else timeout_s
         return await retrying(what, call, timeout_s=bound_s, backoff=self.backoff)
 
     # --- sending
 
     async def connection(self, node_id: int) -> Connection:
-        """Return a connection to one broker. Raises BrokerNotAvailable for an id that nobody has."""
+        """Return a connection to one broker. Raises BrokerNotAvailable for an unknown id."""
         node = self.nodes.get(node_id)
         if node is None:
             known = ", ".join(map(str, sorted(self.nodes))) or "none"
@@ -133,10 +133,10 @@ class Cluster:
         return await self.pool.get(node.address)
 
     async def connection_to_leader(self, node_id: int) -> Connection:
-        """Return a connection to the broker that was found to lead something.
+        """Return a connection to a broker that metadata named as a leader.
 
-        Raises LeaderNotAvailable where it is not in the cluster any more: others may have asked for metadata
-        since it was found, and unlike an id that nobody has, that passes.
+        Raises LeaderNotAvailable when it is not in the cluster any more: another task may have refreshed
+        metadata since. Unlike an unknown id, that error is retriable.
         """
         try:
             return await self.connection(node_id)
@@ -157,11 +157,11 @@ class Cluster:
         return await connection.send(request, response, timeout_s=timeout_s, max_version=max_version)
 
     async def send_to_any(self, request: Message, response: type[R]) -> R:
-        """Send a request to whichever broker can be reached."""
+        """Send a request to any broker that can be reached."""
         return await (await self.any_connection()).send(request, response)
 
     async def send_to_controller(self, request: Message, response: type[R]) -> R:
-        """Send a request to the controller, or where none is known (Kafka before 0.10) to any broker."""
+        """Send a request to the controller, or to any broker when none is known (Kafka before 0.10)."""
         if self.controller_id not in self.nodes:
             await self.refresh([])
         if self.controller_id not in self.nodes:
@@ -169,14 +169,14 @@ class Cluster:
         try:
             return await self.send(self.controller_id, request, response)
         except ClientError:
-            self.controller_id = NO_NODE  # it may be gone: whoever tries again asks who it is now
+            self.controller_id = NO_NODE  # it may be gone: the next attempt looks it up
             raise
 
     async def any_connection(self) -> Connection:
-        """Return a connection to some broker: one that is known, or one of those given at first."""
+        """Return a connection to a known broker or to one of the bootstrap servers."""
         known = [node.address for node in self.nodes.values()]
         addresses = list(dict.fromkeys([*known, *self.bootstrap]))
-        # Who is connected first: one broker that is down must not delay every question by a timeout.
+        # Connected brokers first: one broker that is down must not delay every request by a timeout.
         addresses.sort(key=lambda address: not self.pool.is_connected(address))
         reasons: list[str] = []
         for address in addresses:
@@ -191,9 +191,9 @@ class Cluster:
     # --- metadata
 
     async def refresh(self, topics: Iterable[str] | None, *, may_create: bool = False) -> MetadataResponse:
-        """Ask once for the brokers and some topics; None means all topics. Returns the whole answer.
+        """Request metadata of the brokers and some topics once; None means all topics. Returns the response.
 
-        What is wrong with a topic is in the answer, not raised.
+        Errors of topics are in the response; they are not raised.
         """
         connection = await self.any_connection()
         answer = await connection.send(self._request(connection, topics, may_create), MetadataResponse)
@@ -211,10 +211,10 @@ class Cluster:
         self, connection: Connection, topics: Iterable[str] | None, may_create: bool
     ) -> MetadataRequest:
         has_null = connection.versions.get(MetadataRequest.API_KEY, (0, 0))[1] >= 1
-        if topics is None:  # version 0 says "all" with an empty list
+        if topics is None:  # in version 0 an empty list means all topics
             return MetadataRequest(topics=None if has_null else [], allow_auto_topic_creation=may_create)
         wanted = [MetadataRequestTopic(name=name) for name in topics]
-        # Before version 4 (0.11) asking for a topic always creates it, where brokers do that.
+        # Before version 4 (0.11) a request for a topic always creates it, if the broker auto-creates topics.
         has_choice = connection.versions.get(MetadataRequest.API_KEY, (0, 0))[1] >= 4
         return MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create or not has_choice)
 
@@ -228,9 +228,9 @@ class Cluster:
         self._topics[name] = (known, now_s)
 
     async def topic(self, name: str, *, may_create: bool = False, timeout_s: float | None = None) -> Topic:
-        """Return a topic, from memory while that is fresh.
+        """Return a topic, from memory while its metadata is fresh.
 
-        With `may_create` the broker may make it, if it does such things. Raises the broker's error otherwise:
+        With `may_create` the broker may create it, if it auto-creates topics. Raises the broker's error:
         UnknownTopicOrPartition, InvalidTopicException, TopicAuthorizationFailed.
         """
         if (known := self.known_topic(name)) is not None:
@@ -257,14 +257,14 @@ class Cluster:
         return topic if age_ms < self.config.metadata_max_age_ms else None
 
     def forget(self, *topics: str) -> None:
-        """Drop what is known of some topics: something showed that it is wrong."""
+        """Drop the metadata of topics, after an error showed that it is stale."""
         for name in topics:
             self._topics.pop(name, None)
 
     async def leader(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return broker id and leader epoch of a partition's leader, asking once if it is not known.
+        """Return broker id and leader epoch of a partition's leader, requesting metadata once if unknown.
 
-        Raises LeaderNotAvailable while there is none, UnknownTopicOrPartition for no such partition.
+        Raises LeaderNotAvailable while there is no leader, UnknownTopicOrPartition for an unknown partition.
         """
         known = self.known_topic(partition.topic)
         if known is None or known.partitions.get(partition.partition, _LEADERLESS).leader not in self.nodes:
@@ -279,7 +279,7 @@ class Cluster:
         return found.leader, found.leader_epoch
 
     def known_leader(self, partition: TopicPartition) -> int | None:
-        """Return the leader of a partition as far as it is known, without asking anybody."""
+        """Return the leader of a partition from memory, or None."""
         topic = self.known_topic(partition.topic)
         known = topic.partitions.get(partition.partition) if topic is not None else None
         return known.leader if known is not None and known.leader in self.nodes else None
@@ -287,7 +287,7 @@ class Cluster:
     # --- coordinators
 
     async def coordinator(self, key: str, kind: int = GROUP) -> int:
-        """Return the broker that coordinates a group (or transactional id), from memory when it is known."""
+        """Return the coordinator of a group or transactional id, from memory if known."""
         node_id = self._coordinators.get((kind, key))
         if node_id is not None and node_id in self.nodes:
             return node_id
@@ -306,15 +306,15 @@ class Cluster:
         try:
             return await self.send(await self.coordinator(group), request, response)
         except ClientError:
-            self.forget_coordinator(group)  # it may be gone, and another took over
+            self.forget_coordinator(group)  # it may be gone, and another broker may have taken over
             raise
 
     def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
-        """Drop what is known of a coordinator: it said that it is none."""
+        """Forget a coordinator, after it answered that it is not the coordinator."""
         self._coordinators.pop((kind, key), None)
 
     def raise_coordinator_error(self, group: str, code: int) -> None:
-        """Raise the error of a group's answer, if it is one; a coordinator that moved is forgotten."""
+        """Raise the error of a group's response, unless it is NONE; forget a coordinator that moved."""
         if code == ErrorCode.NONE:
             return
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
@@ -323,7 +323,7 @@ class Cluster:
 
 
 class NoSuchTopic(UnknownTopicOrPartition):
-    """The topic does not exist, and will not by waiting."""
+    """The topic does not exist; unlike UnknownTopicOrPartition, not retriable."""
 
     retriable = False
 
@@ -347,11 +347,11 @@ def _partition(given: MetadataResponsePartition) -> Partition:
 
 
 def raise_for(code: int, message: str | None = None) -> None:
-    """Raise the error a code stands for, unless it is NONE."""
+    """Raise the error of a code, unless it is NONE."""
     if code != ErrorCode.NONE:
         raise error_for(code, message)
 
 
 def is_stale(error: BaseException) -> bool:
-    """Say whether an error means that metadata must be asked for anew."""
+    """Return whether an error means that metadata must be refreshed."""
     return isinstance(error, ClientError) or (isinstance(error, KafkaError) and error.refresh_metadata)

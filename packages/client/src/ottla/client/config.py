@@ -1,4 +1,4 @@
-"""What all clients take: where the cluster is, and how patient to be with it."""
+"""Settings of all clients: bootstrap servers, connections, timeouts and retries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_PORT = 9092
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """A broker's host and port."""
 
     host: str
     port: int
@@ -29,30 +29,30 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How connections are made and requests sent. Names are Kafka's, in snake case."""
+    """Settings of connections and requests. Names are Kafka's, in snake case."""
 
     bootstrap_servers: str | Iterable[str] = "127.0.0.1:9092"
-    """Brokers to ask for all others: `host:port,host:port`, or a list of such."""
+    """Brokers to request the cluster's metadata from: `host:port,host:port`, or a list."""
     client_id: str = setting("ottla", synonyms={None: "ottla"})
-    """The name the broker's logs and quotas know this client by."""
+    """The name of this client in the broker's logs and quotas."""
     request_timeout_ms: int = setting(30_000, at_least=1)
-    """How long to wait for one answer; the connection is closed after it."""
+    """How long to wait for a response; the connection is closed after it."""
     socket_connection_setup_timeout_ms: int = setting(10_000, at_least=1)
     """How long connecting, TLS and authentication may take together."""
     max_in_flight_requests_per_connection: int = setting(5, at_least=1)
-    """Requests on their way at once; a further one waits."""
+    """Requests in flight per connection; further requests wait."""
     max_response_bytes: int = setting(128 * 1024 * 1024, at_least=1)
-    """A larger answer closes the connection before memory is taken for it."""
+    """A larger response closes the connection before memory is allocated for it."""
     retry_backoff_ms: int = setting(100, at_least=0)
     """The first wait before a retry; it doubles each time, with jitter."""
     retry_backoff_max_ms: int = setting(1_000, at_least=0)
     """The longest wait before a retry."""
     bootstrap_timeout_ms: int = setting(15_000, at_least=1)
-    """How long to try to reach any broker at first."""
+    """How long to try to reach any broker at the start."""
     default_api_timeout_ms: int = setting(60_000, at_least=1)
-    """How long a call may go on retrying in all."""
+    """How long a call may take, retries included."""
     metadata_max_age_ms: int = setting(300_000, at_least=1)
-    """After this time metadata is asked for anew, whether or not something failed."""
+    """The age at which metadata is refreshed without an error."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     """Encryption and authentication."""
 
@@ -67,7 +67,7 @@ class ClientConfig:
 
 
 class ClientSettings(TypedDict, total=False):
-    """The fields of ClientConfig and SecurityConfig as keywords; `ClientConfig` says what they mean."""
+    """The fields of ClientConfig and SecurityConfig as keywords; `ClientConfig` documents them."""
 
     client: ClientConfig
     client_id: str | None
@@ -95,9 +95,9 @@ class ClientSettings(TypedDict, total=False):
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
-    """Read `host:port,host:port`, or a list of such; the port may be left out, IPv6 hosts stand in brackets.
+    """Parse `host:port,host:port`, or a list; the port is optional, IPv6 hosts stand in brackets.
 
-    Raises ValueError naming the part that cannot be an address.
+    Raises ValueError naming the part that is not an address.
     """
     parts = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = [_parse_address(part.strip()) for part in parts if part.strip()]

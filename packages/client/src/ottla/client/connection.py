@@ -1,6 +1,6 @@
-"""One connection to one broker: requests go out in order, answers come back in order.
+"""One connection to one broker: pipelined requests, responses in the order of the requests.
 
-There is no task in here. Received bytes are parsed where the event loop delivers them, and whoever sent a
+No task runs in here. Received bytes are parsed where the event loop delivers them, and the sender of a
 request awaits a future in a queue.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
-from ottla.client.authentication import authenticate, distrust, renewal_s
+from ottla.client.authentication import authenticate, certificate_problem, renewal_s
 from ottla.client.config import Address, ClientConfig
 from ottla.client.environment import chance
 from ottla.client.errors import (
@@ -42,20 +42,20 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class Connection:
-    """A connection to a broker, with both sides' versions agreed.
+    """A connection to a broker, with API versions negotiated.
 
         async with Connection(Address("127.0.0.1", 9092)) as connection:
             answer = await connection.send(MetadataRequest(topics=None), MetadataResponse)
 
-    Requests may be sent from several tasks. Whatever ends the connection fails all that wait, with one of
-    `ottla.client.errors`; a connection that ended stays so.
+    Several tasks may send requests. The end of the connection fails all waiting requests with one of
+    `ottla.client.errors`; a closed connection is never opened again.
     """
 
     def __init__(self, address: Address, config: ClientConfig | None = None) -> None:
         self.address = address
         self.config = config or ClientConfig()
         self.versions: Mapping[int, VersionRange] = {}
-        self._wire: _Wire | None = None
+        self._wire: _WireProtocol | None = None
         self._slots = asyncio.Semaphore(self.config.max_in_flight_requests_per_connection)
         self._correlation_id = 0
         self._login = asyncio.Lock()
@@ -67,9 +67,9 @@ class Connection:
         return self._wire is not None and self._wire.failure is None
 
     async def connect(self) -> None:
-        """Connect, log in, and learn the broker's versions, all within the setup timeout.
+        """Connect, negotiate API versions and authenticate, all within the setup timeout.
 
-        Raises ConnectFailed, AuthenticationFailed, or what the exchange of versions met.
+        Raises ConnectFailed, AuthenticationFailed, and the errors of an ApiVersions request.
         """
         timeout_s = self.config.socket_connection_setup_timeout_ms / 1_000
         try:
@@ -94,10 +94,10 @@ class Connection:
         min_version: int | None = None,
         max_version: int | None = None,
     ) -> R:
-        """Send a request in the highest version both sides speak and return the answer.
+        """Send a request in the highest version both sides speak and return the response.
 
         Raises UnsupportedByBroker before anything is sent; ConnectionClosed, RequestTimeout and BadResponse
-        afterwards. An error code inside the answer is the caller's to read.
+        afterwards. The caller reads error codes inside the response.
         """
         kind = type(request)
         version = choose_version(kind, self.versions, min_version=min_version, max_version=max_version)
@@ -105,7 +105,7 @@ class Connection:
         return self._decode(frame, kind.API_KEY, response_type, version)
 
     async def send_unanswered(self, request: Message, *, max_version: int | None = None) -> None:
-        """Send a request that gets no answer: Produce with acks=0."""
+        """Send a request that has no response: Produce with acks=0."""
         version = choose_version(type(request), self.versions, max_version=max_version)
         await self._stay_logged_in()
         wire = self._open_wire()
@@ -121,13 +121,13 @@ class Connection:
     async def send_ahead(
         self, request: Message, response_type: type[R], *, min_version: int | None = None
     ) -> R:
-        """Send a request of a login, past all that wait for the login or for their turn."""
+        """Send a request of a login, ahead of all requests that wait for the login or for a slot."""
         version = choose_version(type(request), self.versions, min_version=min_version)
         frame = await self._ask(request, version, None)
         return self._decode(frame, request.API_KEY, response_type, version)
 
     async def close(self) -> None:
-        """Close the connection; what still waits fails with ConnectionClosed."""
+        """Close the connection; waiting requests fail with ConnectionClosed."""
         wire, self._wire = self._wire, None
         if wire is not None:
             await wire.close()
@@ -147,16 +147,16 @@ class Connection:
         try:
             tls = self.config.security.tls_context()
             _, self._wire = await loop.create_connection(
-                lambda: _Wire(self.address, self.config.max_response_bytes),
+                lambda: _WireProtocol(self.address, self.config.max_response_bytes),
                 *self.address,
                 ssl=tls,
             )
-        except (UnicodeError, OverflowError) as error:  # a broker may tell anything for an address
-            raise ConnectFailed(*self.address, f"that is no address: {error}") from error
+        except (UnicodeError, OverflowError) as error:  # metadata may hold any text as a host
+            raise ConnectFailed(*self.address, f"not an address: {error}") from error
         except OSError as error:
-            if (distrusted := distrust(error)) is not None:
-                raise AuthenticationFailed(f"{self.address}: {distrusted}") from error
-            # asyncio gives no reason at all when the other side hangs up on a TLS greeting.
+            if (problem := certificate_problem(error)) is not None:
+                raise AuthenticationFailed(f"{self.address}: {problem}") from error
+            # asyncio gives no reason when the other side closes the connection during the TLS handshake.
             hung_up = "it hung up" + (" on our TLS greeting; does that port speak TLS?" if tls else "")
             raise ConnectFailed(*self.address, _reason(error) or hung_up) from error
 
@@ -166,9 +166,9 @@ class Connection:
         self._renew_at_s = now_s + renewal_s(lifetime_ms, chance()) if lifetime_ms > 0 else None
 
     async def _stay_logged_in(self) -> None:
-        """Log in again where the session is about to end (KIP-368); nothing else may be sent meanwhile.
+        """Authenticate again before the login ends (KIP-368); no other request may be sent meanwhile.
 
-        Nothing is awaited between the return of this and the write of a request.
+        Callers await nothing between the return of this method and the write of a request.
         """
         if self._renew_at_s is None:
             return
@@ -178,7 +178,7 @@ class Connection:
             try:
                 await self._log_in()
             except BaseException as error:
-                if self._wire is not None:  # half a login: the broker would understand nothing else
+                if self._wire is not None:  # half a login: the broker accepts no other request
                     self._wire.fail(
                         error if isinstance(error, AuthenticationFailed) else ConnectionClosed(*self.address)
                     )
@@ -197,10 +197,11 @@ class Connection:
         self.versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
 
     async def _first_versions(self) -> ApiVersionsResponse | None:
-        """Ask for the versions; return None for a broker older than 0.10, which closes at that.
+        """Send ApiVersions; return None for a broker older than 0.10, which closes the connection at it.
 
-        Others close too, as they start or stop or where the network is bad, and to be taken for that old
-        costs headers, timestamps and idempotence: it has to close where it has just answered something else.
+        Newer brokers close connections too, as they start or stop or on a bad network. Taking one for that
+        old would cost headers, timestamps and idempotence. So the broker counts as old only if it closes the
+        connection at ApiVersions right after it answered a Metadata request.
         """
         for version in (API_VERSIONS_OPENING, 0):
             try:
@@ -224,7 +225,7 @@ class Connection:
 
         request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
         frame = await self._exchange(request, version, None)
-        # A broker that lacks our version answers in version 0; every version begins with the error (KIP-511).
+        # A broker without our version responds in version 0; every version begins with the error (KIP-511).
         unsupported = frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
         return self._decode(frame, ApiKey.API_VERSIONS, ApiVersionsResponse, 0 if unsupported else version)
 
@@ -246,12 +247,12 @@ class Connection:
         except TimeoutError:
             raise self._too_late(wire, request, bound_s) from None
 
-    def _too_late(self, wire: _Wire, request: Message, bound_s: float) -> RequestTimeout:
+    def _too_late(self, wire: _WireProtocol, request: Message, bound_s: float) -> RequestTimeout:
         late = RequestTimeout(*self.address, ApiKey(type(request).API_KEY).name, bound_s)
         wire.fail(late)
         return late
 
-    def _open_wire(self) -> _Wire:
+    def _open_wire(self) -> _WireProtocol:
         if self._wire is None:
             raise ConnectionClosed(*self.address, "the connection is not open")
         if self._wire.failure is not None:
@@ -259,7 +260,7 @@ class Connection:
         return self._wire
 
     def _frame(self, request: Message, version: int) -> list[bytes | memoryview]:
-        # In parts: the records of a produce request are not copied together with what is around them.
+        # In parts: the records of a Produce request are not copied into the bytes around them.
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = encode_request_header(
             RequestHeader(request.API_KEY, version, self._correlation_id, self.config.client_id)
@@ -277,13 +278,13 @@ class Connection:
 
 
 def _reason(error: OSError) -> str:
-    """Say why a connection failed; asyncio tells of refused ones by addresses, several in one text."""
+    """Return why a connection failed; asyncio joins the refusals of several addresses into one text."""
     numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))}
     return os.strerror(numbers.pop()) if len(numbers) == 1 else error.strerror or str(error)
 
 
-class _Wire(asyncio.BufferedProtocol):
-    """The connection as the event loop sees it: frames in, bytes out, and who waits for which answer."""
+class _WireProtocol(asyncio.BufferedProtocol):
+    """The asyncio protocol of a connection: frames in, bytes out, and a queue of waiting requests."""
 
     def __init__(self, address: Address, max_frame_bytes: int) -> None:
         self.address = address
@@ -295,10 +296,10 @@ class _Wire(asyncio.BufferedProtocol):
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._may_write: asyncio.Future[None] | None = None
 
-    # --- what the event loop calls
+    # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.space()
@@ -314,8 +315,8 @@ class _Wire(asyncio.BufferedProtocol):
         self.fail(ConnectionClosed(*self.address))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and (distrusted := distrust(exc)) is not None:
-            self.fail(AuthenticationFailed(f"{self.address}: {distrusted}"))
+        if exc is not None and (problem := certificate_problem(exc)) is not None:
+            self.fail(AuthenticationFailed(f"{self.address}: {problem}"))
         reason = f"the connection broke: {exc}" if exc else "the broker closed the connection"
         self.fail(ConnectionClosed(*self.address, reason))
         if not self._closed.done():
@@ -329,26 +330,26 @@ class _Wire(asyncio.BufferedProtocol):
         if may_write is not None and not may_write.done():
             may_write.set_result(None)
 
-    # --- what the connection calls
+    # --- called by the connection
 
     def expect(self, correlation_id: int) -> asyncio.Future[memoryview]:
-        """Queue up for the answer to a request that is written next, with nothing awaited in between."""
+        """Enqueue a future for the response of the next request; the caller writes it without an await."""
         answer: asyncio.Future[memoryview] = self._loop.create_future()
         self._waiting.append((correlation_id, answer))
         return answer
 
     def write(self, parts: list[bytes | memoryview]) -> None:
-        """Hand bytes to the system. asyncio's transports join them up to Python 3.11, others need not."""
+        """Hand bytes to the transport. asyncio joins the parts up to Python 3.11, uvloop does not."""
         assert self._transport is not None
         self._transport.writelines(parts)
 
     async def writable(self) -> None:
-        """Wait while the system takes no more bytes."""
+        """Wait while the transport's write buffer is full."""
         while self._may_write is not None:
             await asyncio.shield(self._may_write)
 
     def fail(self, error: BaseException) -> None:
-        """End the connection; everybody who waits gets the reason. Only the first reason counts."""
+        """End the connection and fail all waiting requests. Only the first error counts."""
         if self.failure is not None:
             return
         self.failure = error
@@ -361,24 +362,24 @@ class _Wire(asyncio.BufferedProtocol):
             self._transport.abort()
 
     async def close(self) -> None:
-        """End the connection and wait until it has ended."""
+        """End the connection and wait until the transport is closed."""
         if self.failure is None:
             self.fail(ConnectionClosed(*self.address, "the connection was closed"))
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await asyncio.shield(self._closed)
         except TimeoutError:
-            return  # the transport is aborted: there is nothing left to do for it
+            return  # the transport is aborted: nothing is left to wait for
 
     def _answered(self, frame: memoryview) -> None:
         if len(frame) < 4 or not self._waiting:
-            raise BadResponse(f"{self.address} sent an answer that nobody asked for")
+            raise BadResponse(f"{self.address} sent a response without a request")
         correlation_id, answer = self._waiting.popleft()
         got = int.from_bytes(frame[:4], "big")
         if got != correlation_id:
-            failure = BadResponse(f"{self.address} answered request {got}, where {correlation_id} was next")
+            failure = BadResponse(f"{self.address} answered request {got} instead of {correlation_id}")
             if not answer.done():
                 answer.set_exception(failure)
             raise failure
-        if not answer.done():  # whoever asked may have been cancelled; the answer had to be read all the same
+        if not answer.done():  # the sender may have been cancelled; its response had to be read all the same
             answer.set_result(frame)

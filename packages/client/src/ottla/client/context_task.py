@@ -1,4 +1,4 @@
-"""`start` and `stop` for objects that live in an `async with` block: the block is kept open on a task."""
+"""`start` and `stop` for an async context manager: a task of its own keeps its `async with` block open."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class ContextTask:
-    """Holds one block open from `start` to `stop`.
+    """Keeps one async context manager entered from `start` to `stop`.
 
-    A task group must be left by the task that entered it, so that task is this object's own. When the block
-    dies by itself, `stop` raises what it died of.
+    A task group must be left by the task that entered it, so a task of this object does both. When the block
+    fails before `stop`, `stop` raises its error.
     """
 
     def __init__(self, block: AbstractAsyncContextManager[Any]) -> None:
@@ -21,14 +21,14 @@ class ContextTask:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Enter the block. Raises what entering it raises."""
+        """Enter the context manager. Raises the error of entering it."""
         loop = asyncio.get_running_loop()
         self._entered = loop.create_future()
         self._task = loop.create_task(self._hold(), name=f"{type(self._block).__name__}.start")
         try:
             await asyncio.shield(self._entered)
         except asyncio.CancelledError:
-            self._entered.cancel()  # nobody asks any more how entering the block went
+            self._entered.cancel()  # nobody awaits it any more
             self._task.cancel()
             await asyncio.wait([self._task])
             raise
@@ -37,7 +37,7 @@ class ContextTask:
             raise
 
     async def stop(self) -> None:
-        """Leave the block, once; wait until it is left."""
+        """Leave the context manager, once, and wait until it is left."""
         task, self._task = self._task, None
         if task is not None:
             self._ending.set()

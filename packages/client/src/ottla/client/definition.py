@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 Update = Literal["read-only", "per-broker", "cluster-wide"]
 Check = Callable[[Any], str | None]
-"""Returns what a value must be, to stand behind the setting's name, or None when it is fine."""
+"""Returns what a value must be, worded to follow the setting's name, or None for a valid value."""
 
 _NO_SYNONYMS: Mapping[Any, Any] = MappingProxyType({})
 
 
 class SettingError(ValueError):
-    """A setting that does not exist, or that cannot have the value it was given."""
+    """A setting does not exist, or cannot have the value it was given."""
 
 
 class ConfigError(SettingError):
-    """A value that its setting cannot have; the message names the setting and says what it must be."""
+    """A setting cannot have a value; the message names the setting and says what the value must be."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name} {problem}")
@@ -46,12 +46,12 @@ class ValueType(NamedTuple):
     name: str
     """Kafka's name of the type, as DescribeConfigs has it."""
     parse: Callable[[str], Any]
-    """Returns the value that a text stands for; raises ValueError or KeyError when it stands for none."""
+    """Converts text; raises ValueError or KeyError for invalid text."""
     accepts: Callable[[Any], bool]
     words: str
-    """What messages call a Python value of the type."""
+    """The type's name in messages about Python values."""
     text_words: str
-    """What messages call its text."""
+    """The type's name in messages about text."""
 
 
 def setting(
@@ -68,8 +68,8 @@ def setting(
 ) -> T:
     """Declare a field of a config class as a setting.
 
-    `synonyms` are values, text or None, that stand for others. `long` makes a Kafka int a Kafka long.
-    A secret is never shown. `update` says how a running broker takes a change. Without `doc` the docstring
+    `synonyms` maps text or None to the values they stand for. `long` makes a Kafka int a Kafka long. A
+    secret is never shown. `update` says how a running broker applies a change. Without `doc` the docstring
     behind the field is the documentation.
     """
     metadata = {
@@ -111,16 +111,13 @@ class Setting(NamedTuple):
         return "password" if self.is_secret else self.types[0].name
 
     def parse(self, text: str | None) -> Any:
-        """Return the value that the text of a properties file stands for. Raises ConfigError."""
+        """Convert the text of a properties file and check the value. Raises ConfigError."""
         value = self.convert(text or "")
         self.check_limits(value, shown=repr(text))
         return value
 
     def convert(self, text: str, name: str | None = None) -> Any:
-        """Return the value that a text stands for, its limits unchecked.
-
-        Raises ConfigError under the given name, which is the dotted one by default.
-        """
+        """Convert text without checking limits. Raises ConfigError under `name`, else the dotted name."""
         stripped = self.meant(text.strip())
         if stripped is None or (self.nullable and stripped in self.null_texts):
             return None
@@ -133,14 +130,14 @@ class Setting(NamedTuple):
         raise ConfigError(name or self.name, f"must be {wanted}, not {self.shown(text)}")
 
     def check(self, value: Any, name: str | None = None) -> None:
-        """Check the type of a Python value and its limits. Raises ConfigError as `convert` does."""
+        """Check the type and limits of a Python value. Raises ConfigError as `convert` does."""
         if not (value is None and self.nullable) and not any(each.accepts(value) for each in self.types):
             words = [each.words for each in self.types] + ["None"] * self.nullable
             raise ConfigError(name or self.name, f"must be {' or '.join(words)}, not {self.shown(value)}")
         self.check_limits(value, name)
 
     def check_limits(self, value: Any, name: str | None = None, *, shown: str | None = None) -> None:
-        """Raise ConfigError for a value that one of the checks refuses; None passes them all."""
+        """Raise ConfigError for a value that fails a check; None passes all checks."""
         if value is None:
             return
         for check in self.checks:
@@ -148,7 +145,7 @@ class Setting(NamedTuple):
                 raise ConfigError(name or self.name, f"{problem}, not {shown or _grouped(value)}")
 
     def meant(self, value: Any) -> Any:
-        """Return the value that a synonym stands for, or the value itself."""
+        """Return the value of a synonym, or the value itself."""
         if self.synonyms and isinstance(value, str | None):
             return self.synonyms.get(value, value)
         return value
@@ -164,7 +161,7 @@ class Setting(NamedTuple):
         return str(value)
 
     def shown(self, value: Any) -> str:
-        """Write a value for a message; secrets are not shown."""
+        """Write a value for a message; hide secrets."""
         return "the value given" if self.is_secret else repr(value)
 
 
@@ -259,8 +256,8 @@ def define(
 ) -> dict[str, Setting]:
     """Return the settings of a config class by field, in order.
 
-    `fields` are the `dataclasses.Field` of each, or a plain default. `integer` is the type of an int that
-    is not declared `long`; `null_texts` are the texts that stand for None where None is allowed.
+    `fields` maps each field to its `dataclasses.Field` or its plain default. `integer` is the type of an int
+    that is not declared `long`; `null_texts` are the texts that mean None for optional settings.
     """
     return {name: _define(cls, name, field, integer, null_texts) for name, field in fields.items()}
 
@@ -295,7 +292,7 @@ def options(annotation: Any) -> tuple[Any, ...]:
 
 
 def _resolve(cls: type[Any], annotation: Any) -> Any:
-    """Return what an annotation means; `object` where it needs a module that only type checkers load."""
+    """Return the type that an annotation names; `object` when it needs a module only type checkers import."""
     if not isinstance(annotation, str):
         return annotation
     try:
@@ -324,12 +321,12 @@ def documentation(cls: type[Any]) -> dict[str, str]:
 
 
 def at_least(least: float) -> Check:
-    """Accept numbers from `least` up; other values are no matter of limits."""
+    """Accept numbers from `least` up, and all values that are not numbers."""
     return lambda value: f"must be at least {least}" if _is_number(value) and value < least else None
 
 
 def at_most(most: float) -> Check:
-    """Accept numbers up to `most`; other values are no matter of limits."""
+    """Accept numbers up to `most`, and all values that are not numbers."""
     return lambda value: f"must be at most {most}" if _is_number(value) and value > most else None
 
 

@@ -1,9 +1,9 @@
 """The only module of the clients that reads the machine's clocks and draws random numbers.
 
-Everything that decides takes `now_ms` and chance as arguments. Tasks measure time by the event loop's clock,
-`asyncio.get_running_loop().time()`, which a test replaces with the loop. What needs the time of day, a clock
-on a thread without a loop, or chance takes it from here; ruff refuses `time`, `random` and `secrets`
-elsewhere in the clients.
+Functions that decide take `now_ms` and chance as arguments. Tasks measure time by the event loop's clock,
+`asyncio.get_running_loop().time()`, which a test replaces together with the loop. The time of day, a clock
+for threads without a loop, and chance are taken from here; ruff rejects `time`, `random` and `secrets` in all
+other modules of the clients.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What can go wrong between a client and its brokers, apart from what brokers answer.
+"""Errors of a client itself: connections, timeouts, authentication, retries.
 
-What a broker answers is a `ottla.protocol.errors.KafkaError`. Both kinds say `retriable`: whether the same
+Error codes of a broker are `ottla.protocol.errors.KafkaError`. Both have `retriable`: whether the same
 request may succeed later.
 """
 
@@ -12,7 +12,7 @@ from ottla.protocol.api import ApiKey
 
 
 class ClientError(Exception):
-    """Something a client could not do; the message says what to look at."""
+    """The base of all errors of a client; the message says what to check."""
 
     retriable: ClassVar[bool] = False
 
@@ -30,7 +30,7 @@ class ConnectFailed(ClientError):
 
 
 class ConnectionClosed(ClientError):
-    """The connection ended before the answer came. The request may or may not have been done."""
+    """The connection ended before the response. The broker may or may not have executed the request."""
 
     retriable = True
 
@@ -42,11 +42,11 @@ class ConnectionClosed(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The client was closed, and reaches nobody any more."""
+    """The client was closed."""
 
 
 class RequestTimeout(ClientError):
-    """The broker did not answer in time. Its connection is closed: later answers wait behind this one."""
+    """The broker did not respond in time. The connection is closed: later responses wait behind this one."""
 
     retriable = True
 
@@ -69,15 +69,15 @@ class UnsupportedByBroker(ClientError):
 
 
 class BadResponse(ClientError):
-    """What came back is not Kafka's protocol, or not the answer to what was asked."""
+    """The received bytes are not Kafka's protocol, or not the response to the request."""
 
 
 class AuthenticationFailed(ClientError):
-    """The broker refused who we say we are, or how we say it."""
+    """The broker or the client rejected the other's credentials or certificate."""
 
 
 class NoBrokerAvailable(ClientError):
-    """None of the brokers that are known could be reached."""
+    """No known broker could be reached."""
 
     retriable = True
 
@@ -87,7 +87,7 @@ class NoBrokerAvailable(ClientError):
 
 
 class DeadlineExceeded(ClientError):
-    """Retrying did not help within the time there was; `__cause__` is the last failure."""
+    """A call did not succeed before its deadline; `__cause__` is the last error."""
 
     def __init__(self, what: str, timeout_s: float, last: BaseException | None) -> None:
         because = f": {last}" if last is not None else ""

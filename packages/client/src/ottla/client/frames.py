@@ -1,4 +1,4 @@
-"""Frames out of a stream of bytes: four bytes of length, then so many bytes."""
+"""Split a stream of bytes into frames: four bytes of length, then that many bytes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _ROUND_TO_BYTES = 256 * 1024
 
 
 class FrameTooLarge(ValueError):
-    """A length that is negative or above the bound; nothing was allocated for it."""
+    """A frame's length is negative or above the maximum; no memory was allocated for it."""
 
 
 class FrameReader:
-    """Gathers received bytes; gives whole frames, each in memory that nobody writes to while it is looked at.
+    """Collects received bytes and returns whole frames, each in memory that stays unchanged while it is used.
 
-    A frame larger than the usual buffer is received straight into the memory it is handed out in.
+    A frame larger than the usual buffer is received directly into the memory that is returned.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -28,11 +28,11 @@ class FrameReader:
         self._filled = 0
 
     def space(self) -> memoryview:
-        """Return where to receive into; never empty."""
+        """Return the memory to receive into; never empty."""
         return memoryview(self._buffer)[self._filled : self._end]
 
     def received(self, count: int) -> list[memoryview]:
-        """Take note of `count` bytes in `space()`; return the frames that are whole now.
+        """Account for `count` bytes received into `space()`; return the frames that are complete now.
 
         Raises FrameTooLarge.
         """
@@ -55,7 +55,7 @@ class FrameReader:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer, start)
         if not 0 <= length <= self._max:
-            raise FrameTooLarge(f"a frame of {length} bytes was announced, at most {self._max} are taken")
+            raise FrameTooLarge(f"a frame has {length} bytes, at most {self._max} are allowed")
         return int(length) + _LENGTH.size
 
     def _take_large(self) -> memoryview:
@@ -64,7 +64,7 @@ class FrameReader:
         return frame
 
     def _begin_large(self, start: int, size: int) -> None:
-        """Go on in a buffer that takes the whole frame that begins at `start`."""
+        """Continue in a buffer that holds the whole frame that begins at `start`."""
         large = self._receive_buffers.take(size)
         rest = self._filled - start
         large[:rest] = memoryview(self._buffer)[start : self._filled]
@@ -78,9 +78,9 @@ class FrameReader:
 
 
 class ReceiveBuffers:
-    """Large buffers, used again once nobody looks at what is in them: fresh memory costs as much as copying.
+    """Large buffers, reused once no view of them is left: fresh memory costs as much as copying.
 
-    A few are kept for frames of usual sizes, and let go when no large frame came for a while.
+    A few are kept for frames up to `LARGEST_BYTES`, and freed after `PATIENCE` reads without a large frame.
     """
 
     MOST = 4
@@ -92,7 +92,7 @@ class ReceiveBuffers:
         self._rested = 0
 
     def take(self, size: int) -> bytearray:
-        """Return a buffer of at least `size` bytes; what is in it is of no interest."""
+        """Return a buffer of at least `size` bytes, with arbitrary content."""
         self._rested = 0
         for buffer in self._buffers:
             if size <= len(buffer) <= 4 * size and _is_free(buffer):
@@ -105,7 +105,7 @@ class ReceiveBuffers:
         return buffer
 
     def rest(self) -> None:
-        """Take note that a small frame came."""
+        """Count a read without a large frame."""
         self._rested += 1
         if self._rested > self.PATIENCE:
             self._buffers.clear()
@@ -117,7 +117,7 @@ class ReceiveBuffers:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Say whether nobody looks into a buffer: one with views cannot be resized."""
+    """Return whether no view of a buffer is left: a buffer with views cannot be resized."""
     try:
         buffer.append(0)
     except BufferError:

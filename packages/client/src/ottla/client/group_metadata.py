@@ -1,4 +1,4 @@
-"""What producers and consumers tell each other of a group: how far it has read, and who speaks for it."""
+"""Offsets and metadata of a consumer group, as a consumer gives them to a transactional producer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ NO_GENERATION = -1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """How far a group has read a partition: the offset of the next record, with a note of the application.
+    """A committed offset: the offset of the next record to read, with a note of the application.
 
-    `leader_epoch` is that of the last record that was read, -1 if it is not known; with it a log that was
-    truncated since is noticed (KIP-320).
+    `leader_epoch` is that of the last record that was read, -1 if unknown. It shows whether the log was
+    truncated since (KIP-320).
     """
 
     offset: int
@@ -21,9 +21,9 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A consumer group, and the member that speaks for it (KIP-447).
+    """A consumer group and the member that commits for it (KIP-447).
 
-    Without a generation it speaks from outside, which the broker permits while the group has no members.
+    Without a generation the commit has no member; the broker accepts it while the group is empty.
     """
 
     group_id: str

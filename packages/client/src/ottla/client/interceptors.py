@@ -1,4 +1,4 @@
-"""Objects that are told what a client does. What they raise is logged, and breaks nothing."""
+"""Interceptors of producers and consumers. Their errors are logged and do not reach the client."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def load(specs: object) -> tuple[object, ...]:
-    """Return interceptors, importing those that are text of the form `package.module:name`.
+    """Return interceptors, importing those given as text of the form `package.module:name`.
 
-    Raises ValueError for what has none of the methods that are called, all of which begin with `on_`.
+    Raises ValueError for an object without any method that begins with `on_`.
     """
     if isinstance(specs, str):
         specs = [part.strip() for part in specs.split(",") if part.strip()]
@@ -35,7 +35,7 @@ def _loaded(spec: object) -> object:
 
 
 class Interceptors:
-    """Several interceptors as one; each may have any of the methods that are called, or none."""
+    """Calls the methods of several interceptors, in order; each may lack any of the methods."""
 
     def __init__(self, interceptors: Sequence[object] = ()) -> None:
         self._interceptors = tuple(interceptors)
@@ -45,12 +45,12 @@ class Interceptors:
         return bool(self._interceptors)
 
     def methods(self, name: str) -> tuple[Callable[..., Any], ...]:
-        """Return the methods of a name that there are: ask once, and do nothing where it is empty."""
+        """Return the existing methods of a name; callers ask once and skip the call when there are none."""
         found = (getattr(each, name, None) for each in self._interceptors)
         return tuple(each for each in found if each is not None)
 
     def tell(self, methods: Sequence[Callable[..., Any]], *what: object) -> None:
-        """Call all; errors are logged."""
+        """Call all methods; log their errors."""
         for method in methods:
             try:
                 method(*what)
@@ -60,9 +60,9 @@ class Interceptors:
     def transform(
         self, methods: Sequence[Callable[[T], T | None]], value: T, kind: type[T] | None = None
     ) -> T:
-        """Pass a value through all: each gets what the last returned; None, or an error, changes nothing.
+        """Pass a value through all methods: each gets the result of the one before.
 
-        With a `kind` it is an error to return anything else.
+        None or an error leaves the value as it is. With a `kind`, a result of another type is an error.
         """
         for method in methods:
             try:
@@ -76,7 +76,7 @@ class Interceptors:
         return value
 
     def _complain(self, method: Callable[..., Any], error: Exception) -> None:
-        # One that always fails would fill the log: its traceback is there once.
+        # A method that always fails would fill the log: its traceback is logged once.
         if method not in self._complained:
             self._complained.add(method)
             log.error("%r failed; it will not be logged again", method, exc_info=error)

@@ -1,4 +1,4 @@
-"""Connections by address: made when they are first needed, made anew after a pause when they broke."""
+"""A pool of connections by broker address: connect on first use, reconnect after a backoff."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ottla.client.retry import Backoff
 
 @dataclass(slots=True)
 class _PooledConnection:
-    """What is known of one address."""
+    """The connection to one address, and how attempts to make it went."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     connection: Connection | None = None
     attempts: int = 0
     failure: ClientError | None = None
-    """What the last attempt failed with."""
+    """The error of the last attempt."""
     failures: int = 0
-    """How many attempts failed one after the other."""
+    """Attempts that failed in a row."""
     not_before_s: float = 0.0
 
 
 class Pool:
-    """One connection per broker, shared by all that talk to it.
+    """One connection per broker, shared by all tasks.
 
-    After a failure to connect, the next attempt to that address waits for a time that grows (KIP-144).
+    After a failure to connect, the next attempt to that address waits for a growing backoff (KIP-144).
     """
 
     def __init__(self, config: ClientConfig) -> None:
@@ -41,15 +41,15 @@ class Pool:
         self._closed = False
 
     async def get(self, address: Address) -> Connection:
-        """Return an open connection. Raises ConnectFailed and its kin after one attempt; ClientClosed."""
+        """Return an open connection. Raises the ClientError of one attempt, or ClientClosed."""
         pooled = self._pooled.setdefault(address, _PooledConnection())
         if pooled.connection is not None and pooled.connection.is_open:
             return pooled.connection
         attempts = pooled.attempts
         async with pooled.lock:
-            # While we waited for the lock another task may have connected, or tried to. Either counts for all
-            # who waited: if each tried by itself, a broker that does not answer would cost the last one as
-            # many timeouts as there are tasks.
+            # Another task may have connected, or failed to, while this one waited for the lock. Its attempt
+            # counts for all tasks that waited: if each made its own, a broker that does not respond would
+            # cost the last of them as many timeouts as there are tasks.
             if pooled.connection is None or not pooled.connection.is_open:
                 if pooled.attempts != attempts and pooled.failure is not None:
                     raise pooled.failure.with_traceback(None)
@@ -57,23 +57,23 @@ class Pool:
             return pooled.connection
 
     def is_connected(self, address: Address) -> bool:
-        """Say whether `get` has a connection at hand."""
+        """Return whether `get` would return an open connection at once."""
         pooled = self._pooled.get(address)
         return pooled is not None and pooled.connection is not None and pooled.connection.is_open
 
     async def discard(self, address: Address) -> None:
-        """Close the connection to an address, if there is one; the next `get` makes a new one."""
+        """Close the connection to an address, if there is one; the next `get` connects again."""
         pooled = self._pooled.get(address)
         if pooled is not None and pooled.connection is not None:
             connection, pooled.connection = pooled.connection, None
             await connection.close()
 
     def open(self) -> None:
-        """Let connections be had again after `close`."""
+        """Allow `get` again after `close`."""
         self._closed = False
 
     async def close(self) -> None:
-        """Close all connections; none can be had afterwards, unless it is opened again."""
+        """Close all connections; `get` raises ClientClosed until `open`."""
         self._closed = True
         pooled_connections, self._pooled = self._pooled, {}
         for pooled in pooled_connections.values():
@@ -107,12 +107,12 @@ class Pool:
         pooled.failure, pooled.failures = None, 0
         try:
             self._refuse_when_closed()
-        except ClientClosed:  # closed while we connected: nobody else would close this one
+        except ClientClosed:  # the pool was closed meanwhile and does not know this connection
             await connection.close()
             raise
         return connection
 
     def _refuse_when_closed(self) -> None:
-        # Not as if a connection had failed: whoever tries that again would do so for as long as it has time.
+        # Not a ConnectFailed: that is retriable, and callers would retry it until their deadline.
         if self._closed:
             raise ClientClosed("the client was closed")

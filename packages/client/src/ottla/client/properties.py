@@ -1,4 +1,4 @@
-"""Properties files, as Kafka's tools read them."""
+"""Parse properties files as Kafka's tools do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHORT = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
 def parse(text: str) -> dict[str, str]:
-    """Split a properties file; comments start with # or !, a backslash at the end joins lines."""
+    """Return the pairs of a properties file; comments start with # or !, a final backslash joins lines."""
     pairs = (_PAIR.fullmatch(line) for line in _logical_lines(text))
     return {_unescape(pair["key"]): _unescape(pair["value"]).rstrip() for pair in pairs if pair is not None}
 

@@ -1,4 +1,4 @@
-"""When to try again: exponential backoff with jitter, bounded by a deadline."""
+"""Retries: exponential backoff with jitter, bounded by a deadline."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before each further attempt (KIP-144, KIP-601)."""
+    """The wait before each further attempt (KIP-144, KIP-580)."""
 
     initial_ms: float = 100
     max_ms: float = 1_000
     jitter: float = 0.2
 
     def delay_ms(self, attempt: int, chance: float) -> float:
-        """Give the wait after failed attempt number `attempt`, counted from 0; `chance` is within [0, 1)."""
-        # 2.0 ** 1024 is no float any more, and the bound is reached long before.
+        """Return the wait after failed attempt `attempt`, counted from 0; `chance` is within [0, 1)."""
+        # 2.0 ** 1024 overflows a float, and the maximum is reached long before.
         grown = min(self.initial_ms * 2.0 ** min(attempt, 60), self.max_ms)
         return float(grown * (1 - self.jitter + 2 * self.jitter * chance))
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Say whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     return isinstance(error, (ClientError, KafkaError)) and error.retriable
 
 
@@ -42,10 +42,10 @@ async def retrying(
     backoff: Backoff,
     before_retry: Callable[[BaseException], Awaitable[None]] | None = None,
 ) -> T:
-    """Await `call()` until it succeeds, fails for good, or `timeout_s` have passed.
+    """Await `call()` until it succeeds, raises an error that is not retriable, or `timeout_s` have passed.
 
-    `before_retry` hears of each retriable failure, for instance to refresh metadata. Raises what `call`
-    raised when that is not retriable, and `DeadlineExceeded` from the last failure otherwise.
+    `before_retry` is called with each retriable error, for instance to refresh metadata. Raises the error of
+    `call` when it is not retriable, and `DeadlineExceeded` from the last error otherwise.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

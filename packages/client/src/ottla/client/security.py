@@ -26,23 +26,23 @@ class SecurityConfig:
     security_protocol: SecurityProtocol = "PLAINTEXT"
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
     ssl_context: ssl.SSLContext | None = None
-    """A context of one's own; without it the system's authorities are trusted, or `ssl_cafile`."""
+    """An SSLContext to use as it is; without one the system's authorities are trusted, or `ssl_cafile`."""
     ssl_cafile: str | None = None
-    """A PEM file with the authorities to trust."""
+    """A PEM file with the certificate authorities to trust."""
     ssl_certfile: str | None = None
     """A PEM file with this client's certificate."""
     ssl_keyfile: str | None = None
-    """A PEM file with the key of that certificate."""
+    """A PEM file with the private key of that certificate."""
     ssl_check_hostname: bool = True
-    """Whether the certificate must carry the host's name."""
+    """Whether the broker's certificate must match its host name."""
     sasl_mechanism: str = "PLAIN"
     """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
     sasl_username: str | None = None
-    """Who to be, for PLAIN and SCRAM."""
+    """The user name, for PLAIN and SCRAM."""
     sasl_password: str | None = setting(None, is_secret=True)
     """The password, for PLAIN and SCRAM."""
     sasl_oauth_token_provider: TokenProvider | None = None
-    """Gives a token for OAUTHBEARER when a connection is made: a callable, or what has a method `token`."""
+    """Returns a token for OAUTHBEARER at each login: a callable, or an object with a method `token`."""
     sasl_oauth_extensions: Mapping[str, str] = field(default_factory=dict)
     """Further keys and values for OAUTHBEARER (KIP-342)."""
 
@@ -69,7 +69,7 @@ class SecurityConfig:
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return what TLS connections are made with, or None for plain ones. Raises OSError for bad files."""
+        """Return the context of TLS connections, or None for plain ones. Raises OSError for bad files."""
         if not self.uses_tls or self.ssl_context is not None:
             return self.ssl_context if self.uses_tls else None
         import ssl
@@ -89,7 +89,7 @@ def _check_files(config: SecurityConfig) -> None:
 
 
 def _check_protocol(config: SecurityConfig) -> None:
-    """Refuse what would have no effect: somebody believes that connections are secured."""
+    """Reject security settings without effect: their author believes that connections are secured."""
     for name in ("ssl_context", "ssl_cafile", "ssl_certfile", "ssl_keyfile"):
         if getattr(config, name) is not None and not config.uses_tls:
             raise SettingError(_without_effect(name, config, "SSL"))

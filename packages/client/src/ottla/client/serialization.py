@@ -1,8 +1,8 @@
-"""How keys and values become bytes, and bytes become keys and values.
+"""Serializers and deserializers of keys and values.
 
-A serializer is named ("bytes", "str", "json", "msgpack", "int32", "int64", "float64"), or is any callable of
-one argument, or text of the form `package.module:name` that says where to import one. None is never given to
-one: a record without a value is a tombstone whatever the serializer, and one without a key has no key.
+A serializer is a name ("bytes", "str", "json", "msgpack", "int32", "int64", "float64"), a callable of one
+argument, or text of the form `package.module:name` to import one from. None is never passed to it: a record
+without a value is a tombstone with any serializer, and a record without a key has no key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DeserializerSpec = SerializerName | str | Deserialize | None
 
 
 class SerializationFailed(ClientError):
-    """A key or a value could not be made bytes; `__cause__` says why. Nothing of the record was queued."""
+    """A key or value could not be serialized; `__cause__` says why. The record was not queued."""
 
     def __init__(self, what: Literal["key", "value"], topic: str, cause: BaseException) -> None:
         super().__init__(f"the {what} of a record for {topic!r} cannot be serialized: {cause}")
@@ -35,11 +35,11 @@ class SerializationFailed(ClientError):
 
 
 def serializer(spec: SerializerSpec = None, *, is_key: bool = False) -> Serialize:
-    """Return the callable that a setting names.
+    """Return the serializer that a setting names.
 
-    Without one, bytes, bytearray, memoryview and str (as UTF-8) pass; any other *value* becomes msgpack. Keys
-    must be bytes or str, so that every client finds the same partition for them. Raises ValueError for a name
-    that is not known.
+    Without a setting bytes, bytearray, memoryview and str (as UTF-8) pass; any other *value* becomes msgpack.
+    Keys must be bytes or str then, so that every client chooses the same partition for them. Raises
+    ValueError for an unknown name.
     """
     if spec is None:
         return plain_key if is_key else plain_or_msgpack
@@ -53,9 +53,9 @@ def serializer(spec: SerializerSpec = None, *, is_key: bool = False) -> Serializ
 
 
 def deserializer(spec: DeserializerSpec = None) -> Deserialize | None:
-    """Return the callable that a setting names, or None where bytes stay as they are.
+    """Return the deserializer that a setting names, or None when bytes stay as they are.
 
-    Raises ValueError for a name that is not known.
+    Raises ValueError for an unknown name.
     """
     if spec is None or callable(spec):
         return spec
@@ -74,7 +74,7 @@ def _refuse_no_text(what: str, spec: object) -> None:
 def imported(spec: str, known: Iterable[str] = (), *, must_be_callable: bool = True) -> Any:
     """Import `package.module:name`; a class is called without arguments.
 
-    Raises ValueError where there is none, or where the text is not of that form, naming what is `known`.
+    Raises ValueError when the import fails or the text has another form; the message lists the `known` names.
     """
     module, colon, name = spec.partition(":")
     if not colon:
@@ -91,12 +91,12 @@ def imported(spec: str, known: Iterable[str] = (), *, must_be_callable: bool = T
 
 
 def plain_key(key: Any) -> bytes:
-    """Pass bytes, encode str; refuse the rest."""
+    """Pass bytes, encode str, reject other types."""
     return _plain(key, "a key must be bytes or str; give a key_serializer for others")
 
 
 def plain_or_msgpack(value: Any) -> bytes:
-    """Pass bytes, encode str; make anything else msgpack."""
+    """Pass bytes, encode str, pack other types as msgpack."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -107,7 +107,7 @@ def plain_or_msgpack(value: Any) -> bytes:
 
 
 def only_bytes(value: Any) -> bytes:
-    """Pass what is bytes already; refuse the rest."""
+    """Pass bytes, reject other types."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise TypeError(f"bytes are wanted, not {type(value).__name__}")
@@ -121,7 +121,7 @@ def to_str(value: Any) -> bytes:
 
 
 def to_json(value: Any) -> bytes:
-    """Write JSON without blanks, as UTF-8."""
+    """Write JSON without spaces, as UTF-8."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -137,7 +137,7 @@ def from_str(data: bytes) -> str:
 
 
 def from_msgpack(data: bytes) -> Any:
-    """Read msgpack; its timestamps become aware datetimes, and keys of maps may be anything that hashes."""
+    """Read msgpack; timestamps become aware datetimes, and keys of maps may have any hashable type."""
     return msgpack.unpackb(data, timestamp=3, strict_map_key=False)
 
 
@@ -182,7 +182,7 @@ _DESERIALIZERS: dict[str, Deserialize | None] = {
     "float64": _FLOAT64[1],
 }
 
-# What stands in the properties files of Java programs, of Kafka 0.7 and 0.8 first.
+# Class names in properties files of Java programs, those of Kafka 0.7 and 0.8 first.
 JAVA_CLASSES = {
     "kafka.serializer.DefaultEncoder": "bytes",
     "kafka.serializer.DefaultDecoder": "bytes",

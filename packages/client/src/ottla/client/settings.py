@@ -2,7 +2,7 @@
 
 A config class is a frozen dataclass whose fields are settings (`ottla.client.definition`). A field may hold
 another config class; its settings are given flat all the same. `aliases` of a class are further names of
-settings, those of older Kafkas and of other clients, and tell what replaces settings that have no effect.
+settings, those of older Kafkas and of other clients, and say what replaces settings that have no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "Alias",
     "SettingError",
     "aliases",
-    "chosen",
+    "config_from",
     "configure",
     "from_properties",
     "setting",
@@ -37,7 +37,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 SETTINGS = "ottla.settings"
-"""The entry points that name config classes, so that a setting of another client is known as that."""
+"""The entry-point group of config classes; errors use it to name the client that a setting belongs to."""
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -45,10 +45,10 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another name of a setting: of which one, where it comes from, and how its values are read.
+    """Another name of the setting `field`, used by `source`; `read` converts its values.
 
-    Without a `field` the setting means nothing any more: it is taken, and a warning says `advice`. With
-    `expand` one value sets several fields.
+    Without a `field` the setting has no effect: it is accepted, and a warning says `advice`. With `expand`
+    one value sets several fields.
     """
 
     field: str | None
@@ -57,7 +57,7 @@ class Alias:
     expand: Callable[[Any], Mapping[str, Any]] | None = None
     advice: str = ""
     is_secret: bool = False
-    """Whether messages must not show its value."""
+    """Whether messages hide its value."""
 
 
 def validate(config: Any) -> None:
@@ -73,14 +73,14 @@ def validate(config: Any) -> None:
 def configure(cls: type[C], settings: Mapping[str, Any]) -> C:
     """Make a config of flat settings under any of their names.
 
-    Raises SettingError for a name that is not known, with the nearest that is, and for values that cannot be.
+    Raises SettingError for an unknown name, suggesting the nearest known one, and for invalid values.
     """
     return _assemble(cls, _translate(cls, settings, dotted=False), None)
 
 
-def chosen(cls: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
-    """Return the config that was given, or the one that single settings make. Raises TypeError for both."""
-    _refuse_other_things(cls, config, settings.get("bootstrap_servers"))
+def config_from(cls: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
+    """Return the given config, or make one of the given settings. Raises TypeError for both."""
+    _reject_mappings(cls, config, settings.get("bootstrap_servers"))
     given = {
         name: value for name, value in settings.items() if name != "bootstrap_servers" or value is not None
     }
@@ -91,7 +91,7 @@ def chosen(cls: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
     return _assemble(cls, given, config) if given else config
 
 
-def _refuse_other_things(cls: type[Any], config: Any, servers: Any) -> None:
+def _reject_mappings(cls: type[Any], config: Any, servers: Any) -> None:
     if isinstance(servers, Mapping) or isinstance(config, Mapping):
         name = cls.__name__
         raise TypeError(f"{name} reads a mapping of settings: give config={name}.from_properties({{...}})")
@@ -100,7 +100,7 @@ def _refuse_other_things(cls: type[Any], config: Any, servers: Any) -> None:
 
 
 def from_properties(cls: type[C], source: str | Path | Mapping[str, Any], **settings: Any) -> C:
-    """Make a config of a properties file, or of a mapping, with Kafka's dotted names; `settings` win over it.
+    """Make a config of a properties file or a mapping with Kafka's dotted names; `settings` win over it.
 
     Raises SettingError as `configure` does, OSError for a file that cannot be read.
     """
@@ -130,7 +130,7 @@ _defined: dict[type[Any], Mapping[str, Setting]] = {}
 
 
 def aliases(cls: type[Any]) -> Mapping[str, Alias]:
-    """Return the other names of a config class's settings; an outer class's win over those it holds."""
+    """Return further names of a config class's settings; an outer class's win over those it holds."""
     found: dict[str, Alias] = {}
     for field in dataclasses.fields(cls):
         nested = _nested(field)
@@ -158,8 +158,8 @@ def _assemble(cls: type[C], wanted: Mapping[str, Any], base: C | None) -> C:
 
 
 def _translate(cls: type[Any], given: Mapping[str, Any], *, dotted: bool) -> dict[str, Any]:
-    """Bring settings under their own names, and text of files into their types."""
-    known, others, wholes = settings_of(cls), aliases(cls), set(_wholes(cls))
+    """Resolve aliases, and convert the text of files to the types of the settings."""
+    known, others, wholes = settings_of(cls), aliases(cls), set(_nested_names(cls))
     wanted: dict[str, Any] = {}
     for spelling, value in given.items():
         name = spelling.replace(".", "_") if dotted else spelling
@@ -176,13 +176,13 @@ def _translate(cls: type[Any], given: Mapping[str, Any], *, dotted: bool) -> dic
     return wanted
 
 
-def _wholes(cls: type[Any]) -> Iterator[str]:
-    """Name the fields that hold config classes: one may be given whole."""
+def _nested_names(cls: type[Any]) -> Iterator[str]:
+    """Yield the names of fields that hold config classes; a caller may give one whole."""
     for field in dataclasses.fields(cls):
         nested = _nested(field)
         if nested is not None:
             yield field.name
-            yield from _wholes(nested)
+            yield from _nested_names(nested)
 
 
 def _read_alias(spelling: str, value: Any, alias: Alias) -> Iterator[tuple[str, Any]]:
@@ -204,7 +204,7 @@ def _shown(value: Any, is_secret: bool) -> str:
 
 
 def suggest_names(cls: type[C]) -> type[C]:
-    """Let a config class refuse keywords that are no fields with a SettingError that names the nearest."""
+    """Make a config class raise SettingError for an unknown keyword, suggesting the nearest known one."""
     plain: Callable[..., None] = cls.__init__
 
     @functools.wraps(plain)
@@ -220,18 +220,18 @@ def suggest_names(cls: type[C]) -> type[C]:
 
 
 def _unknown(spelling: str, known: tuple[str, ...], cls: type[Any], *, dotted: bool) -> str:
-    other = _whose(spelling.replace(".", "_"), cls)
+    other = _owner_of(spelling.replace(".", "_"), cls)
     if other is not None:
         return f"{spelling} is a setting of the {other}"
     near = difflib.get_close_matches(spelling.replace(".", "_").lower(), known, 1, 0.7)
     if not near:
-        return f"there is no setting {spelling!r}; the reference lists all that there are"
+        return f"there is no setting {spelling!r}; the reference lists all settings"
     meant = near[0].replace("_", ".") if dotted else near[0]
     return f"there is no setting {spelling!r}; did you mean {meant!r}?"
 
 
-def _whose(name: str, cls: type[Any]) -> str | None:
-    """Say which other installed client has a setting."""
+def _owner_of(name: str, cls: type[Any]) -> str | None:
+    """Return the name of another installed client that has a setting, or None."""
     for entry in entry_points(group=SETTINGS):
         other = entry.load()
         if other is not cls and dataclasses.is_dataclass(other):
@@ -242,7 +242,7 @@ def _whose(name: str, cls: type[Any]) -> str | None:
 
 
 def _of_file(spelling: str, value: Any, one: Setting) -> Any:
-    """Read a value that may be text, and check it under the name it was given by."""
+    """Convert a value that may be text, and check it; errors carry the name it was given by."""
     found = one.meant(one.convert(value, spelling) if isinstance(value, str) else value)
     one.check(found, spelling)
     return found

@@ -1,4 +1,4 @@
-"""A broker for tests that says what it is told to say: real sockets, scripted answers.
+"""A scripted broker for tests: real sockets, responses by functions of the test.
 
 async with ScriptedBroker() as broker:
     broker.on(MetadataRequest, lambda request: broker.metadata("orders", partitions=3))
@@ -30,9 +30,10 @@ NODE_ID = 1
 
 
 class ScriptedBroker:
-    """Answers each API by a function of the request; a function that returns None closes the connection.
+    """Answers each API with a function of the request; a function that returns None closes the connection.
 
-    `requests` keeps what was asked, with versions. It serves what it has functions for, up to `versions`.
+    `requests` keeps received requests with their versions. The broker serves the APIs that have functions, in
+    all versions or within `versions`.
     """
 
     def __init__(self, versions: dict[int, tuple[int, int]] | None = None) -> None:
@@ -49,23 +50,23 @@ class ScriptedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where it listens, as clients take it."""
+        """Its address, as a client's setting."""
         return f"{self.host}:{self.port}"
 
     def on(self, kind: type[Q], answer: Answer[Q]) -> None:
-        """Answer requests of a kind by a function."""
+        """Answer requests of a kind with a function."""
         self._answers[kind.API_KEY] = answer  # type: ignore[assignment]
 
     def ignore(self, kind: type[Message]) -> None:
-        """Take requests of a kind, and never answer them."""
+        """Receive requests of a kind, and never answer them."""
         self._ignored.add(kind.API_KEY)
 
     def seen(self, kind: type[Q]) -> list[Q]:
-        """Return the requests of a kind, in the order they came."""
+        """Return the received requests of a kind, in order."""
         return [request for request, _ in self.requests if isinstance(request, kind)]
 
     def api_versions(self) -> ApiVersionsResponse:
-        """Make an answer that lists what this broker has functions for."""
+        """Make a response that lists the APIs with functions."""
         ranges = {key: self._range(key) for key in sorted(self._answers)}
         keys = [
             ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in ranges.items()
@@ -73,7 +74,7 @@ class ScriptedBroker:
         return ApiVersionsResponse(api_keys=keys)
 
     def metadata(self, *topics: str, partitions: int = 1, leader: int = NODE_ID) -> MetadataResponse:
-        """Make an answer in which this broker leads all partitions of some topics."""
+        """Make a response in which this broker leads all partitions of the topics."""
         return MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=NODE_ID, host=self.host, port=self.port)],
             cluster_id="scripted",

@@ -1,4 +1,4 @@
-"""Which versions of an API both sides speak."""
+"""Choose the version of a request that client and broker both support."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 VersionRange = tuple[int, int]
 
-# From these versions on a request is put differently (topic ids instead of names, several groups at once) and
-# gains nothing for this client.
+# Later versions change the request's form (topic ids instead of names, several groups at once) and gain
+# nothing for this client.
 CEILINGS: Final[Mapping[int, int]] = {
     ApiKey.FETCH: 12,
     ApiKey.METADATA: 11,
@@ -24,7 +24,7 @@ CEILINGS: Final[Mapping[int, int]] = {
     ApiKey.DELETE_TOPICS: 5,
 }
 
-# Brokers before 0.10 close the connection at ApiVersions. This much all of them since 0.8.2 have.
+# Brokers before 0.10 close the connection at ApiVersions. All of them since 0.8.2 have these versions.
 BEFORE_API_VERSIONS: Final[Mapping[int, VersionRange]] = {
     ApiKey.PRODUCE: (0, 0),
     ApiKey.FETCH: (0, 0),
@@ -43,9 +43,10 @@ def choose_version(
     min_version: int | None = None,
     max_version: int | None = None,
 ) -> int:
-    """Return the highest version that both sides speak, within what the caller can use.
+    """Return the highest version that both sides support, within the caller's bounds.
 
     Raises UnsupportedByBroker when there is none.
+
     """
     key = request.API_KEY
     least = max(request.MIN_VERSION, min_version or 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.client.aliases import gone, renamed
+from ottla.client.aliases import renamed, without_effect
 from ottla.client.settings import Alias
 
 RESETS: Mapping[Any, Any] = {
@@ -50,33 +50,41 @@ CONSUMER_ALIASES: Mapping[str, Alias] = {
     ),
     "interceptor_classes": Alias("interceptors", "Kafka"),
     "group_protocol": Alias(None, "Kafka, librdkafka", expand=_protocol),
-    "consumer_id": gone(
+    "consumer_id": without_effect(
         "Kafka 0.8", "the coordinator names members; client_id and group_instance_id are yours"
     ),
-    "consumerid": gone(
+    "consumerid": without_effect(
         "Kafka 0.7", "the coordinator names members; client_id and group_instance_id are yours"
     ),
-    "zookeeper_connect": gone("Kafka 0.8", _ZOOKEEPER),
-    "zk_connect": gone("Kafka 0.7", _ZOOKEEPER),
-    "zookeeper_session_timeout_ms": gone("Kafka 0.8", "session_timeout_ms is the group's own"),
-    "zookeeper_connection_timeout_ms": gone("Kafka 0.8", _ZOOKEEPER),
-    "zookeeper_sync_time_ms": gone("Kafka 0.8", _ZOOKEEPER),
-    "rebalance_max_retries": gone("Kafka 0.8", _REBALANCES),
-    "rebalance_backoff_ms": gone("Kafka 0.8", _REBALANCES),
-    "rebalance_timeout_ms": gone("aiokafka", "max_poll_interval_ms bounds a rebalance too"),
-    "offsets_storage": gone("Kafka 0.8.2", _OFFSETS),
-    "dual_commit_enabled": gone("Kafka 0.8.2", _OFFSETS),
-    "offsets_channel_backoff_ms": gone("Kafka 0.8.2", "retry_backoff_ms is waited before trying again"),
-    "offsets_channel_socket_timeout_ms": gone("Kafka 0.8.2", "request_timeout_ms bounds commits too"),
-    "offsets_commit_max_retries": gone("Kafka 0.8.2", "default_api_timeout_ms bounds commits"),
-    "queued_max_message_chunks": gone("Kafka 0.8", "fetch_max_bytes bounds what is fetched ahead"),
-    "queuedchunks_max": gone("Kafka 0.7", "fetch_max_bytes bounds what is fetched ahead"),
-    "queued_min_messages": gone("librdkafka", "fetch_max_bytes bounds what is fetched ahead"),
-    "queued_max_messages_kbytes": gone("librdkafka", "fetch_max_bytes bounds what is fetched ahead"),
-    "num_consumer_fetchers": gone("Kafka 0.8", "there is one fetch on its way to each broker"),
-    "enable_auto_offset_store": gone("librdkafka", "a record is finished when the next one is asked for"),
-    "enable_partition_eof": gone("librdkafka", "see lag() and end_offsets()"),
-    "coordinator_query_interval_ms": gone(
+    "zookeeper_connect": without_effect("Kafka 0.8", _ZOOKEEPER),
+    "zk_connect": without_effect("Kafka 0.7", _ZOOKEEPER),
+    "zookeeper_session_timeout_ms": without_effect("Kafka 0.8", "session_timeout_ms is the group's own"),
+    "zookeeper_connection_timeout_ms": without_effect("Kafka 0.8", _ZOOKEEPER),
+    "zookeeper_sync_time_ms": without_effect("Kafka 0.8", _ZOOKEEPER),
+    "rebalance_max_retries": without_effect("Kafka 0.8", _REBALANCES),
+    "rebalance_backoff_ms": without_effect("Kafka 0.8", _REBALANCES),
+    "rebalance_timeout_ms": without_effect("aiokafka", "max_poll_interval_ms bounds a rebalance too"),
+    "offsets_storage": without_effect("Kafka 0.8.2", _OFFSETS),
+    "dual_commit_enabled": without_effect("Kafka 0.8.2", _OFFSETS),
+    "offsets_channel_backoff_ms": without_effect(
+        "Kafka 0.8.2", "retry_backoff_ms is waited before trying again"
+    ),
+    "offsets_channel_socket_timeout_ms": without_effect(
+        "Kafka 0.8.2", "request_timeout_ms bounds commits too"
+    ),
+    "offsets_commit_max_retries": without_effect("Kafka 0.8.2", "default_api_timeout_ms bounds commits"),
+    "queued_max_message_chunks": without_effect("Kafka 0.8", "fetch_max_bytes bounds what is fetched ahead"),
+    "queuedchunks_max": without_effect("Kafka 0.7", "fetch_max_bytes bounds what is fetched ahead"),
+    "queued_min_messages": without_effect("librdkafka", "fetch_max_bytes bounds what is fetched ahead"),
+    "queued_max_messages_kbytes": without_effect(
+        "librdkafka", "fetch_max_bytes bounds what is fetched ahead"
+    ),
+    "num_consumer_fetchers": without_effect("Kafka 0.8", "there is one fetch on its way to each broker"),
+    "enable_auto_offset_store": without_effect(
+        "librdkafka", "a record is finished when the next one is asked for"
+    ),
+    "enable_partition_eof": without_effect("librdkafka", "see lag() and end_offsets()"),
+    "coordinator_query_interval_ms": without_effect(
         "librdkafka", "the coordinator is looked for when it does not answer"
     ),
 }

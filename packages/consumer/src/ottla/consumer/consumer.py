@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
-from ottla.client.settings import chosen
+from ottla.client.settings import config_from
 from ottla.consumer._records import ConsumerRecord
 from ottla.consumer.arguments import Offset, Partition, to_commit, to_offset, to_partition, to_partitions
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
@@ -49,7 +49,7 @@ class Consumer:
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         check_settings(settings)
-        self.config = chosen(ConsumerConfig, config, settings)
+        self.config = config_from(ConsumerConfig, config, settings)
         self._runtime = runtime = ConsumerRuntime(self.config)
         self._cluster = runtime.cluster
         self._subscriptions = runtime.subscriptions

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 from ottla.client.blocking import Call, LoopThread
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
-from ottla.client.settings import chosen
+from ottla.client.settings import config_from
 from ottla.consumer.arguments import Offset, Partition, to_topics
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer
@@ -57,7 +57,7 @@ class SyncConsumer:
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         check_settings(settings)
-        self.config = chosen(ConsumerConfig, config, settings)
+        self.config = config_from(ConsumerConfig, config, settings)
         self._topics = to_topics(topics)
         self._thread = LoopThread(self._make, name="the consumer")
         self._consumer: Consumer | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.client.aliases import gone, renamed
+from ottla.client.aliases import renamed, without_effect
 from ottla.client.settings import Alias
 
 _CODES = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -69,23 +69,25 @@ PRODUCER_ALIASES: Mapping[str, Alias] = {
         },
     ),
     "queue_buffering_max_kbytes": Alias("buffer_memory", "librdkafka", lambda kbytes: int(kbytes) * 1024),
-    "producer_type": gone(
+    "producer_type": without_effect(
         "Kafka 0.8", "records are always sent from a queue; send_and_wait waits, linger_ms=0 sends at once"
     ),
-    "queue_buffering_max_messages": gone("Kafka 0.8, librdkafka", "buffer_memory bounds the queue, in bytes"),
-    "queue_size": gone("Kafka 0.7", "buffer_memory bounds the queue, in bytes"),
-    "batch_num_messages": gone("Kafka 0.8, librdkafka", "batch_size bounds a batch, in bytes"),
+    "queue_buffering_max_messages": without_effect(
+        "Kafka 0.8, librdkafka", "buffer_memory bounds the queue, in bytes"
+    ),
+    "queue_size": without_effect("Kafka 0.7", "buffer_memory bounds the queue, in bytes"),
+    "batch_num_messages": without_effect("Kafka 0.8, librdkafka", "batch_size bounds a batch, in bytes"),
     "max_message_size": Alias("max_request_size", "Kafka 0.7"),
-    "zk_connect": gone("Kafka 0.7", "brokers are found through bootstrap_servers"),
-    "block_on_buffer_full": gone(
+    "zk_connect": without_effect("Kafka 0.7", "brokers are found through bootstrap_servers"),
+    "block_on_buffer_full": without_effect(
         "Kafka 0.8.2", "max_block_ms says how long to wait: -1 for ever, 0 not at all"
     ),
     "metadata_fetch_timeout_ms": Alias("max_block_ms", "Kafka 0.8.2"),
     "timeout_ms": Alias("request_timeout_ms", "Kafka 0.8.2"),
-    "partitioner_adaptive_partitioning_enable": gone(
+    "partitioner_adaptive_partitioning_enable": without_effect(
         "Kafka", "the default partitioner adapts; others do not"
     ),
-    "partitioner_availability_timeout_ms": gone(
+    "partitioner_availability_timeout_ms": without_effect(
         "Kafka", "the default partitioner leaves out slow partitions"
     ),
 }

@@ -14,7 +14,7 @@ from ottla.client.environment import chance
 from ottla.client.errors import ClientError
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
-from ottla.client.settings import chosen
+from ottla.client.settings import config_from
 from ottla.producer.accumulator import (
     Accumulator,
     Acknowledgement,
@@ -77,7 +77,7 @@ class Producer(SendMethods):
     ) -> None:
         if bootstrap_servers is not None:
             settings["bootstrap_servers"] = bootstrap_servers
-        self.config = config = chosen(ProducerConfig, config, settings)
+        self.config = config = config_from(ProducerConfig, config, settings)
         self.metrics = ProducerMetrics(buffer_total_bytes=config.buffer_memory)
         self._tasks: asyncio.TaskGroup | None = None
         self._running: ContextTask | None = None

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from ottla.client.blocking import LoopThread
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
-from ottla.client.settings import chosen
+from ottla.client.settings import config_from
 from ottla.producer.accumulator import Acknowledgements, BatchBuilder
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.metrics import ProducerMetrics
@@ -74,7 +74,7 @@ class SyncProducer:
     ) -> None:
         if servers is not None:
             settings["bootstrap_servers"] = servers
-        self.config = chosen(ProducerConfig, config, settings)
+        self.config = config_from(ProducerConfig, config, settings)
         self._thread = LoopThread(lambda: Producer(config=self.config), name="the producer")
         self._producer: Producer | None = None
         self._thread_queue = ThreadQueue(

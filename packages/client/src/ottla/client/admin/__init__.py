@@ -51,10 +51,10 @@ __all__ = [
 
 
 class Admin:
-    """Everything one can see and change in a cluster, by subject.
+    """Reads and changes a cluster: `topics`, `configs`, `offsets`, `groups` and `brokers`.
 
-    Calls retry what can be retried for `default_api_timeout_ms`, then raise `DeadlineExceeded`; what a broker
-    refuses is raised as its `KafkaError`.
+    Calls retry retriable errors for `default_api_timeout_ms`, then raise `DeadlineExceeded`; other errors of
+    a broker are raised as `KafkaError`.
     """
 
     def __init__(self, bootstrap_servers: str | Iterable[str], config: ClientConfig | None = None) -> None:

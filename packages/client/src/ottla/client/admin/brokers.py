@@ -1,4 +1,4 @@
-"""The cluster itself: who is in it, and what is on their disks."""
+"""Brokers of a cluster and their log directories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOnDisk:
-    """A replica in a log directory; `offset_lag` is how far it is behind its leader."""
+    """A replica in a log directory; `offset_lag` counts the records it is behind its leader."""
 
     partition: TopicPartition
     size_bytes: int

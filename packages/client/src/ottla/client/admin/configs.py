@@ -1,4 +1,4 @@
-"""Configuration of topics and brokers: read and change."""
+"""Describe and alter the configuration of topics and brokers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set it."""
+        """Whether the value is the default."""
         return self.source == "default"
 
 
@@ -80,7 +80,7 @@ class Configs:
         return await self._cluster.retry(f"reading the configuration of {name!r}", ask)
 
     async def alter(self, kind: int, name: str, values: Mapping[str, str | None]) -> None:
-        """Set keys; None takes a key back to its default (KIP-339). Other keys stay as they are."""
+        """Set keys; None resets a key to its default (KIP-339). Other keys stay as they are."""
         changes = [
             AlterableConfig(name=key, config_operation=_UNSET if value is None else _SET, value=value)
             for key, value in values.items()
@@ -97,7 +97,7 @@ class Configs:
         await self._cluster.retry(f"changing the configuration of {name!r}", ask)
 
     async def _send(self, kind: int, name: str, request: Message, response: type[R]) -> R:
-        # What a broker is set to, only it knows; the rest any broker tells.
+        # Only a broker itself knows its own values; any broker serves the others.
         if kind in (BROKER, BROKER_LOGGER) and name.isdigit():
             return await self._cluster.send(int(name), request, response)
         return await self._cluster.send_to_any(request, response)

@@ -36,7 +36,7 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.protocol.topics import TopicPartition
 
 NOTHING_COMMITTED = -1
-# States in which nobody is in the group; its offsets may be changed from outside then.
+# States without members; only then may others change the group's offsets.
 ABANDONED = ("Empty", "Dead", "")
 
 
@@ -51,7 +51,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """Somebody in a group, and which partitions they have."""
+    """A member of a group and its assigned partitions."""
 
     id: str
     instance_id: str | None
@@ -62,7 +62,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a group has read a partition; `lag` counts records between that and the partition's end."""
+    """A group's committed offset of a partition; `lag` counts the records from there to the end."""
 
     partition: TopicPartition
     offset: int
@@ -91,7 +91,7 @@ class GroupDescription:
 
 
 class Groups:
-    """Consumer groups of a cluster, asked of their coordinators."""
+    """Consumer groups of a cluster, requested from their coordinators."""
 
     def __init__(self, cluster: Cluster, offsets: Offsets) -> None:
         self._cluster = cluster
@@ -131,7 +131,7 @@ class Groups:
         return await self._cluster.retry(f"describing group {name!r}", ask)
 
     async def offsets(self, name: str, partitions: Iterable[TopicPartition] | None = None) -> Commits:
-        """Return what a group has committed, with each partition's end; None asks for all partitions.
+        """Return a group's committed offsets with each partition's end; None requests all partitions.
 
         Partitions without a commit are left out.
         """
@@ -158,7 +158,7 @@ class Groups:
         ]
 
     async def commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set what a group has read, from outside of it. Raises NonEmptyGroup while it has members."""
+        """Commit offsets for a group without members. Raises NonEmptyGroup."""
         request = OffsetCommitRequest(
             group_id=name,
             generation_id_or_member_epoch=-1,
@@ -191,7 +191,7 @@ class Groups:
         await self._cluster.retry(f"committing offsets of group {name!r}", ask)
 
     async def delete_offsets(self, name: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group has read of some partitions (KIP-496)."""
+        """Delete a group's committed offsets of some partitions (KIP-496)."""
         topics = [
             OffsetDeleteRequestTopic(
                 name=topic,
@@ -235,7 +235,7 @@ def _member(given: DescribedGroupMember) -> MemberDescription:
 
 
 def _assigned(blob: bytes) -> tuple[TopicPartition, ...]:
-    """Read a member's assignment, opaque to the broker; one that is not a consumer's gives nothing."""
+    """Decode a member's assignment, opaque to the broker; empty for members that are not consumers."""
     if not blob:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""Offsets of partitions: where they begin and end, what was written when, and deleting old records."""
+"""Offsets of partitions: find the first, the last, or one by timestamp; delete records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_REPLICA: Final = -1
 
 
 class Offsets:
-    """Offsets of partitions, asked of their leaders."""
+    """Offsets of partitions, requested from their leaders."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -37,7 +37,7 @@ class Offsets:
     ) -> dict[TopicPartition, int]:
         """Return for each partition the offset that belongs to EARLIEST, LATEST, or a timestamp in ms.
 
-        For a timestamp it is the first record at or after it, and the end of the log when there is none.
+        For a timestamp it is the offset of the first record at or after it, or the end of the log.
         """
 
         async def ask() -> dict[TopicPartition, int]:
@@ -50,9 +50,9 @@ class Offsets:
         return found
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete all records below an offset, -1 meaning all there are; return the new beginnings.
+        """Delete all records below an offset, -1 for all records; return the new log start offsets.
 
-        Raises OffsetOutOfRange past the end, PolicyViolation where the topic is compacted.
+        Raises OffsetOutOfRange past the end, PolicyViolation for a compacted topic.
         """
 
         async def ask() -> dict[TopicPartition, int]:
@@ -102,7 +102,7 @@ class Offsets:
             for each in topic.partitions:
                 partition = TopicPartition(topic.name, each.partition_index)
                 raise_for(each.error_code, f"{partition}: the leader refused to list offsets")
-                # Version 0 gives a list, newest first.
+                # Version 0 returns a list, newest first.
                 found[partition] = each.old_style_offsets[0] if each.old_style_offsets else each.offset
         return found
 
@@ -131,7 +131,7 @@ class Offsets:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    """Sort partitions by their topic."""
+    """Group partitions by topic."""
     topics: dict[str, list[TopicPartition]] = defaultdict(list)
     for partition in partitions:
         topics[partition.topic].append(partition)

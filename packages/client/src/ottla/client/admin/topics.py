@@ -1,4 +1,4 @@
-"""Topics: create, list, describe, enlarge, delete."""
+"""Create, list, describe and delete topics; add partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BROKERS_DEFAULT = -1
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What was created; counts are -1 where the broker is too old to say."""
+    """A created topic; counts are -1 when the broker is too old to return them."""
 
     name: str
     partitions: int
@@ -51,8 +51,8 @@ class Topics:
     ) -> CreatedTopic:
         """Create a topic and return once it can be used.
 
-        Without numbers the broker's own defaults count (KIP-464, brokers since 2.4). `assignments` places
-        replicas by hand: partition to broker ids, the preferred leader first. Raises TopicAlreadyExists,
+        Without counts the broker's defaults apply (KIP-464, brokers since 2.4). `assignments` places replicas
+        by hand: partition to broker ids, the preferred leader first. Raises TopicAlreadyExists,
         InvalidTopicException, InvalidPartitions, InvalidReplicationFactor, InvalidConfig, ...
         """
         topic = CreatableTopic(
@@ -79,7 +79,7 @@ class Topics:
         return created
 
     async def list(self, *, internal: bool = False) -> list[Topic]:
-        """Return all topics, sorted by name; internal ones only when asked for."""
+        """Return all topics, sorted by name; internal topics only with `internal`."""
 
         async def ask() -> list[Topic]:
             answer = await self._cluster.refresh(None)
@@ -90,15 +90,16 @@ class Topics:
         return await self._cluster.retry("listing topics", ask)
 
     async def describe(self, name: str) -> Topic:
-        """Return one topic as it is now. Raises NoSuchTopic."""
+        """Return the current metadata of a topic. Raises NoSuchTopic."""
         self._cluster.forget(name)
         return await self._cluster.topic(name)
 
     async def add_partitions(self, name: str, total: int) -> None:
-        """Raise the number of partitions to `total`. Keys will be spread differently from then on.
+        """Raise the number of partitions to `total`. Keys map to other partitions from then on.
 
-        Raises InvalidPartitions where it has as many or more.
+        Raises InvalidPartitions when the topic has as many or more.
         """
+
         timeout_ms = self._cluster.config.request_timeout_ms
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=name, count=total, assignments=None)], timeout_ms=timeout_ms

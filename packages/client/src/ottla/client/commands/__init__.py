@@ -1,4 +1,4 @@
-"""What the commands share: options, running a coroutine, errors in one line, tables and JSON."""
+"""Shared parts of the commands: options, running a coroutine, one-line errors, tables and JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOOTSTRAP_TIMEOUT_MS = 3_000
 
 
 def cluster_options(command: F) -> F:
-    """Add what every command needs that talks to a cluster."""
+    """Add the options of a command that connects to a cluster."""
     for option in (
         click.option(
             "--command-config",
@@ -44,12 +44,12 @@ def cluster_options(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """Add the choice of JSON."""
+    """Add the option --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
 
 
 def load_config(properties: str | None) -> ClientConfig:
-    """Read a properties file with Kafka's dotted names; what is unknown in it is a usage error."""
+    """Read a properties file with Kafka's dotted names; an unknown name is a usage error."""
     from dataclasses import replace
 
     from ottla.client.config import ClientConfig
@@ -57,14 +57,14 @@ def load_config(properties: str | None) -> ClientConfig:
 
     try:
         config = ClientConfig() if properties is None else from_properties(ClientConfig, properties)
-        # Somebody is waiting at a terminal: that no broker is there they want to know soon.
+        # The user waits at a terminal: fail soon when no broker can be reached.
         return replace(config, bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS)
     except (ValueError, OSError) as error:
         raise click.UsageError(f"{properties}: {error}") from None
 
 
 def run(call: Callable[[], Awaitable[T]]) -> T:
-    """Run a coroutine; what brokers and networks refuse becomes one line that says what it was."""
+    """Run a coroutine; errors of brokers and networks become a one-line message."""
     import asyncio
 
     from ottla.client.errors import ClientError
@@ -77,14 +77,14 @@ def run(call: Callable[[], Awaitable[T]]) -> T:
         return asyncio.run(main())
     except (ClientError, KafkaError) as error:
         raise click.ClickException(_one_line(error)) from None
-    except ValueError as error:  # addresses and names that cannot be
+    except ValueError as error:  # malformed addresses and names
         raise click.UsageError(str(error)) from None
     except KeyboardInterrupt:
         raise click.exceptions.Exit(130) from None
 
 
 def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Awaitable[T]]) -> T:
-    """Connect, do something with an admin client, disconnect."""
+    """Connect an admin client, call `use` with it, disconnect."""
     config = load_config(properties)
 
     async def call() -> T:
@@ -123,13 +123,13 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: b
 
 
 def records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[dict[str, object]]:
-    """Turn rows into what JSON shows of them: objects with snake-case keys."""
+    """Turn rows into JSON objects with snake-case keys."""
     keys = [column.replace(" ", "_") for column in columns]
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def show_json(value: object) -> None:
-    """Print JSON as a person can read it."""
+    """Print indented JSON."""
     click.echo(json.dumps(value, indent=2, default=str))
 
 

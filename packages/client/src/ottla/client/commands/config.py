@@ -22,9 +22,9 @@ def config() -> None:
     """Show and change the configuration of topics and brokers."""
 
 
-def _whose(command: Callable[..., Any]) -> Callable[..., Any]:
+def _resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--all-brokers", is_flag=True, help="What counts for every broker of the cluster."),
+        click.option("--all-brokers", is_flag=True, help="The defaults of all brokers in the cluster."),
         click.option("--broker", type=click.IntRange(0), help="A broker, by id."),
         click.option("--topic", help="A topic, by name."),
     ):
@@ -34,13 +34,13 @@ def _whose(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> tuple[int, str]:
     if (topic is not None) + (broker is not None) + all_brokers != 1:
-        raise click.UsageError("say whose configuration: --topic NAME, --broker ID or --all-brokers")
+        raise click.UsageError("give one of --topic NAME, --broker ID and --all-brokers")
     return (TOPIC, topic) if topic is not None else (BROKER, "" if broker is None else str(broker))
 
 
 @config.command()
-@_whose
-@click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
+@_resource_options
+@click.option("--changed", is_flag=True, help="Only values that differ from the defaults.")
 @json_option
 @cluster_options
 def describe(
@@ -70,9 +70,9 @@ def describe(
 
 
 @config.command()
-@_whose
+@_resource_options
 @click.option("--set", "values", metavar="KEY=VALUE", multiple=True, help="Set a key.")
-@click.option("--unset", metavar="KEY", multiple=True, help="Take a key back to its default.")
+@click.option("--unset", metavar="KEY", multiple=True, help="Reset a key to its default.")
 @cluster_options
 def alter(
     topic: str | None,
@@ -93,7 +93,7 @@ def alter(
     kind, name = _resource(topic, broker, all_brokers)
     changes: dict[str, str | None] = {**key_values(values), **dict.fromkeys(unset)}
     if not changes:
-        raise click.UsageError("say what to change: --set KEY=VALUE or --unset KEY")
+        raise click.UsageError("give --set KEY=VALUE or --unset KEY")
 
     async def use(admin: Admin) -> None:
         await admin.configs.alter(kind, name, changes)

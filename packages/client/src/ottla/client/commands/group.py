@@ -37,11 +37,11 @@ def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) ->
 
 @group.command()
 @click.argument("name")
-@click.option("--members", is_flag=True, help="Show who is in it and what they have.")
+@click.option("--members", is_flag=True, help="Show its members and their partitions.")
 @json_option
 @cluster_options
 def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show how far a group has read, and how far behind it is.
+    """Show a group's committed offsets and lag.
 
     \b
     Examples:
@@ -62,8 +62,8 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
         for each in offsets
     ]  # fmt: skip
     columns = ("topic", "partition", "offset", "end offset", "lag", "client")
-    people = [_person(member) for member in found.members]
-    person = ("client", "host", "instance id", "member id", "partitions")
+    members_rows = [_member_row(member) for member in found.members]
+    member_columns = ("client", "host", "instance id", "member id", "partitions")
     if as_json:
         show_json(
             {
@@ -72,28 +72,30 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
                 "assignor": found.assignor,
                 "coordinator": found.coordinator,
                 "offsets": records(columns, rows),
-                "members": records(person, people),
+                "members": records(member_columns, members_rows),
             }
         )
         return
     click.echo(f"Group {found.name}: {found.state}, {len(found.members)} members")
-    show(person if members else columns, people if members else rows, as_json=False)
+    show(member_columns if members else columns, members_rows if members else rows, as_json=False)
 
 
-def _person(member: MemberDescription) -> tuple[object, ...]:
+def _member_row(member: MemberDescription) -> tuple[object, ...]:
     partitions = [str(partition) for partition in member.partitions]
     return member.client_id, member.host, member.instance_id, member.id, partitions
 
 
 @group.command(name="reset-offsets")
 @click.argument("name")
-@click.option("--topic", "topics", multiple=True, help="TOPIC or TOPIC:PARTITION; all it has read otherwise.")
-@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
-@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option(
+    "--topic", "topics", multiple=True, help="TOPIC or TOPIC:PARTITION; without it, all with a commit."
+)
+@click.option("--to-earliest", is_flag=True, help="To the first record of each partition.")
+@click.option("--to-latest", is_flag=True, help="After the last record of each partition.")
 @click.option("--to-offset", type=click.IntRange(0), help="To this offset.")
-@click.option("--to-datetime", metavar="ISO", help="To the first record from then on: 2026-01-31T08:00Z")
-@click.option("--shift-by", type=int, help="So many records forward, or back when negative.")
-@click.option("--execute", is_flag=True, help="Do it. Without this the new offsets are only shown.")
+@click.option("--to-datetime", metavar="ISO", help="To the first record at or after: 2026-01-31T08:00Z")
+@click.option("--shift-by", type=int, help="Forward by this many records; back when negative.")
+@click.option("--execute", is_flag=True, help="Commit the new offsets; without it they are only shown.")
 @json_option
 @cluster_options
 def reset_offsets(
@@ -109,7 +111,7 @@ def reset_offsets(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Set what a group reads next. The group must have no members.
+    """Set the committed offsets of a group. The group must have no members.
 
     \b
     Examples:
@@ -128,7 +130,7 @@ def reset_offsets(
         current = {each.partition: each.offset for each in await admin.groups.offsets(name)}
         partitions = await _partitions(admin, topics) if topics else list(current)
         if not partitions:
-            raise ValueError(f"group {name!r} has read nothing yet; name topics with --topic")
+            raise ValueError(f"group {name!r} has no committed offsets; name topics with --topic")
         if shift_by is not None:
             goal = {each: current.get(each, 0) + shift_by for each in partitions}
         elif to_offset is not None:
@@ -143,7 +145,7 @@ def reset_offsets(
     rows = with_admin(bootstrap_server, properties, use)
     show(("topic", "partition", "offset", "new offset"), rows, as_json=as_json)
     if not execute and not as_json:
-        click.echo("Nothing is changed yet. Add --execute to do it.", err=True)
+        click.echo("Nothing is changed yet. Add --execute to commit.", err=True)
 
 
 async def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:

@@ -20,10 +20,15 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", "-p", type=click.IntRange(1), help="How many; the broker's default without it.")
+@click.option(
+    "--partitions",
+    "-p",
+    type=click.IntRange(1),
+    help="Number of partitions; the broker's default without it.",
+)
 @click.option("--replication-factor", "-r", type=click.IntRange(1), help="Replicas of each partition.")
 @click.option("--config", "-c", "configs", metavar="KEY=VALUE", multiple=True, help="Set a key of the topic.")
-@click.option("--if-not-exists", is_flag=True, help="Be content when it exists already.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed when the topic exists already.")
 @cluster_options
 def create(
     name: str,
@@ -68,7 +73,7 @@ def create(
 
 
 @topic.command(name="list")
-@click.option("--internal", is_flag=True, help="Also those the brokers keep for themselves.")
+@click.option("--internal", is_flag=True, help="Include the brokers' internal topics.")
 @json_option
 @cluster_options
 def list_topics(internal: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
@@ -89,7 +94,7 @@ def list_topics(internal: bool, as_json: bool, bootstrap_server: str, properties
 @json_option
 @cluster_options
 def describe(name: str, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show a topic's partitions, where their replicas are, and how far they reach.
+    """Show a topic's partitions: leaders, replicas, first and end offsets, and its configuration.
 
     \b
     Examples:
@@ -133,7 +138,7 @@ def describe(name: str, as_json: bool, bootstrap_server: str, properties: str | 
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", "-p", type=click.IntRange(1), help="The new number in all; it can only grow.")
+@click.option("--partitions", "-p", type=click.IntRange(1), help="The new total; it can only grow.")
 @click.option("--config", "-c", "configs", metavar="KEY=VALUE", multiple=True, help="Set a key.")
 @click.option("--delete-config", "unset", metavar="KEY", multiple=True, help="Unset a key.")
 @cluster_options
@@ -154,7 +159,7 @@ def alter(
     """
     changes: dict[str, str | None] = {**key_values(configs), **dict.fromkeys(unset)}
     if partitions is None and not changes:
-        raise click.UsageError("say what to change: --partitions, --config or --delete-config")
+        raise click.UsageError("give --partitions, --config or --delete-config")
 
     async def use(admin: Admin) -> None:
         from ottla.client.admin import TOPIC
@@ -170,7 +175,7 @@ def alter(
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--if-exists", is_flag=True, help="Be content when it does not exist.")
+@click.option("--if-exists", is_flag=True, help="Succeed when the topic does not exist.")
 @cluster_options
 def delete(names: tuple[str, ...], if_exists: bool, bootstrap_server: str, properties: str | None) -> None:
     """Delete topics with all their records.

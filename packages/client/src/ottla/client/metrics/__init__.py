@@ -1,8 +1,8 @@
 """Metrics as plain objects: attributes to read, samples to export.
 
-A client counts per batch and per request, never per record, so counting costs nothing that could be measured.
-Names are Kafka's in snake case. What Kafka gives as a rate is left to whoever shows it; averages are over the
-whole life of the client.
+A client counts per batch and per request, never per record, so the cost of counting is not measurable. Names
+are Kafka's in snake case. Counters replace Kafka's rates, which a monitoring system derives from them;
+averages are over the whole life of the client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kind = Literal["counter", "gauge"]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a metric is: its name, whether it only grows, what it says, and by what it is told apart."""
+    """The name, kind, meaning and tags of a metric."""
 
     name: str
     kind: Kind
@@ -28,12 +28,12 @@ class Description:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """What its full name is made of: metrics of topics have the names of those of the client."""
+        """The parts of its full name: metrics of topics have the same names as those of the client."""
         return (*self.tags, self.name)
 
 
 class Sample(NamedTuple):
-    """A metric's value now. `tags` are those of its description, with their values."""
+    """The current value of a metric. `tags` are the tags of its description, with their values."""
 
     description: Description
     tags: Mapping[str, str]
@@ -46,24 +46,24 @@ def counter(meaning: str) -> int:
 
 
 def total(meaning: str) -> float:
-    """Declare a field that only grows, by fractions too: sums of times."""
+    """Declare a field that only grows and may be fractional: a sum of times."""
     return dataclasses.field(default=0.0, metadata={"kind": "counter", "meaning": meaning})
 
 
 def gauge(meaning: str) -> float:
-    """Declare a field that comes and goes."""
+    """Declare a field that rises and falls."""
     return dataclasses.field(default=0.0, metadata={"kind": "gauge", "meaning": meaning})
 
 
 def average(total: float, count: float) -> float:
-    """Divide; nothing counts as zero."""
+    """Return total / count, 0 for a count of 0."""
     return total / count if count else 0.0
 
 
 class Metrics:
-    """What metrics of clients have in common: dataclasses whose fields are metrics.
+    """The base of dataclasses whose fields are metrics.
 
-    `derived` names properties that are gauges too, with what they mean.
+    `derived` names properties that are gauges too, with their meaning.
     """
 
     __slots__ = ()
@@ -72,7 +72,7 @@ class Metrics:
 
     @classmethod
     def descriptions(cls, tags: tuple[str, ...] = ()) -> tuple[Description, ...]:
-        """Say which metrics there are."""
+        """Return the description of each metric."""
         own = [
             Description(each.name, each.metadata["kind"], each.metadata["meaning"], tags)
             for each in dataclasses.fields(cls)  # type: ignore[arg-type]
@@ -82,20 +82,20 @@ class Metrics:
 
     @classmethod
     def all_descriptions(cls) -> tuple[Description, ...]:
-        """Say which metrics there are, those of parts (topics, partitions) among them."""
+        """Return the description of each metric, those of topics and partitions included."""
         return cls.descriptions()
 
     def samples(self) -> Iterator[Sample]:
-        """Give every metric with its value, those of parts among them."""
+        """Yield every metric with its value, those of topics and partitions included."""
         return self.tagged({})
 
     def tagged(self, tags: Mapping[str, str]) -> Iterator[Sample]:
-        """Give the values with some tags."""
+        """Yield the values of this object's metrics with the given tags."""
         for each in self.descriptions(tuple(tags)):
             yield Sample(each, tags, getattr(self, each.name))
 
     def snapshot(self) -> dict[str, Any]:
-        """Return name -> value; of what has tags, tags and name -> {tag values: value}."""
+        """Return name -> value; for metrics with tags, tags and name -> {tag values: value}."""
         found: dict[str, Any] = {}
         for description, tags, value in self.samples():
             if not tags:
@@ -107,13 +107,13 @@ class Metrics:
 
 
 class Source(NamedTuple):
-    """Metrics of one client, and what tells them from those of others."""
+    """Metrics of one client, with the tags that distinguish them from those of other clients."""
 
     metrics: Metrics
     tags: Mapping[str, str]
 
     def samples(self) -> Iterable[Sample]:
-        """Give its samples with its own tags added."""
+        """Yield its samples with its own tags added."""
         return (
             each._replace(tags={**self.tags, **each.tags}) if self.tags else each
             for each in self.metrics.samples()

@@ -1,4 +1,4 @@
-"""Metrics of clients for OpenTelemetry. Needs its API (`pip install ottla-client[opentelemetry]`)."""
+"""Export metrics of clients to OpenTelemetry. Needs its API (`pip install ottla-client[opentelemetry]`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ottla.client.metrics import Description, Metrics, Source
 
 
 class OpenTelemetryMetrics:
-    """Gives the metrics of clients to a meter, under Kafka's names.
+    """Registers the metrics of clients with a meter, under Kafka's names.
 
         exporter = OpenTelemetryMetrics()
         exporter.add(producer.metrics, {"client_id": "shop"})
 
     `record_send_total` of a producer becomes `kafka.producer.record_send_total`. Values are read when the
-    meter's reader asks; nothing runs in between.
+    meter's reader collects; nothing runs in between.
     """
 
     def __init__(self, meter: Meter | None = None) -> None:
@@ -27,13 +27,13 @@ class OpenTelemetryMetrics:
         self._instruments: set[str] = set()
 
     def add(self, metrics: Metrics, attributes: Mapping[str, str] | None = None) -> None:
-        """Show the metrics of a client; attributes tell it from others."""
+        """Export the metrics of a client; attributes distinguish it from other clients."""
         self._sources.append(Source(metrics, attributes or {}))
         for description in metrics.all_descriptions():
             self._instrument(metrics.prefix, description)
 
     def remove(self, metrics: Metrics) -> None:
-        """Show them no more."""
+        """Stop exporting the metrics of a client."""
         self._sources = [each for each in self._sources if each.metrics is not metrics]
 
     def _instrument(self, prefix: str, description: Description) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of clients for Prometheus. Needs prometheus-client (`pip install ottla-client[prometheus]`)."""
+"""Export metrics of clients to Prometheus. Needs `pip install ottla-client[prometheus]`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ottla.client.metrics import Metrics, Sample, Source
 
 
 class PrometheusMetrics(Collector):
-    """Gives the metrics of clients to a registry, under Kafka's names.
+    """Registers the metrics of clients with a registry, under Kafka's names.
 
         exporter = PrometheusMetrics()
         exporter.add(producer.metrics, client_id="shop")
 
     `record_send_total` of a producer becomes `kafka_producer_record_send_total`, and that of a topic
-    `kafka_producer_topic_record_send_total`. One object serves all clients of a process. Values are read when
-    they are asked for; nothing runs in between.
+    `kafka_producer_topic_record_send_total`. One object serves all clients of a process. Values are read
+    when the registry collects; nothing runs in between.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -28,23 +28,23 @@ class PrometheusMetrics(Collector):
         registry.register(self)
 
     def add(self, metrics: Metrics, **labels: str) -> None:
-        """Show the metrics of a client; labels tell it from others."""
+        """Export the metrics of a client; labels distinguish it from other clients."""
         self._sources.append(Source(metrics, labels))
 
     def remove(self, metrics: Metrics) -> None:
-        """Show them no more."""
+        """Stop exporting the metrics of a client."""
         self._sources = [each for each in self._sources if each.metrics is not metrics]
 
     def close(self) -> None:
-        """Leave the registry."""
+        """Unregister from the registry."""
         self._registry.unregister(self)
 
     def describe(self) -> list[Metric]:
-        """Promise nothing: which metrics there are depends on the clients."""
+        """Return no metrics: they depend on the clients added."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Give the metrics as they are now."""
+        """Yield the current metrics."""
         families: dict[str, Metric] = {}
         for source in tuple(self._sources):
             for sample in source.samples():

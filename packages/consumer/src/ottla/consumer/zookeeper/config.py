@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ottla.client.aliases import gone, renamed
+from ottla.client.aliases import renamed, without_effect
 from ottla.client.config import ClientConfig
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import Alias, SettingError, from_properties, setting, suggest_names, validate
@@ -42,12 +42,12 @@ ALIASES: Mapping[str, Alias] = {
             "rebalance_retries_max": "rebalance_max_retries",
         },
     ),
-    "socket_buffersize": gone("Kafka 0.7", "the system chooses the size"),
-    "offsets_commit_max_retries": gone(
+    "socket_buffersize": without_effect("Kafka 0.7", "the system chooses the size"),
+    "offsets_commit_max_retries": without_effect(
         "Kafka 0.8", "commits are tried again for offsets.channel.socket.timeout.ms"
     ),
-    "socket_receive_buffer_bytes": gone("Kafka 0.8", "the system chooses the size"),
-    "num_consumer_fetchers": gone("Kafka 0.8", "every stream fetches for itself"),
+    "socket_receive_buffer_bytes": without_effect("Kafka 0.8", "the system chooses the size"),
+    "num_consumer_fetchers": without_effect("Kafka 0.8", "every stream fetches for itself"),
 }
 
 

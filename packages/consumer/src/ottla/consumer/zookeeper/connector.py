@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ottla.client.context_task import ContextTask
 from ottla.client.environment import now_ms, unique_suffix
-from ottla.client.settings import chosen
+from ottla.client.settings import config_from
 from ottla.consumer.errors import ConsumerClosed
 from ottla.consumer.zookeeper.brokers import ClusterBrokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
@@ -75,7 +75,7 @@ class ZookeeperConsumerConnector:
         open_brokers: OpenBrokers = ClusterBrokers,
         **settings: Any,
     ) -> None:
-        self.config = chosen(ZookeeperConsumerConfig, config, settings)
+        self.config = config_from(ZookeeperConsumerConfig, config, settings)
         self.consumer_id = new_consumer_id(self.config.group_id, self.config.consumer_id)
         self._listener = listener
         self._open_session = open_session
