@@ -17,7 +17,8 @@ import uvloop
 from ottla.broker.config import BrokerConfig
 from ottla.broker.handlers.context import CloseConnection, RequestContext
 from ottla.broker.network import connection as connection_module
-from ottla.broker.network.listener import AddressLimits, Server, parse_overrides
+from ottla.broker.network.address_limits import AddressLimits, parse_overrides
+from ottla.broker.network.listener import Server
 from ottla.broker.network.routes import Route, Routes
 from ottla.broker.network.testing import server_of
 from ottla.protocol.api import ApiKey
@@ -352,7 +353,7 @@ async def test_a_client_that_is_gone_takes_its_waits_with_it() -> None:
         client.writer.close()
         await made.until(lambda: made.answering.cancelled == [1])
 
-        assert made.server.connection_count == 0
+        assert len(made.server.connections) == 0
 
 
 @on_both_loops
@@ -360,7 +361,7 @@ async def test_a_client_that_is_gone_before_its_request_begins_leaves_nothing_qu
     async with network() as net:
         await net.client()
         await net.until(lambda: bool(net.server.connections))
-        connection, request = net.server.connections[0], heartbeat(1, "wait")
+        connection, request = net.server.connections.all()[0], heartbeat(1, "wait")
         frame = struct.pack(">i", len(request)) + request
         connection.get_buffer(-1)[: len(frame)] = frame
         connection.buffer_updated(len(frame))
@@ -369,7 +370,7 @@ async def test_a_client_that_is_gone_before_its_request_begins_leaves_nothing_qu
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-        assert net.server.unstarted == 0
+        assert net.server.queue.unstarted == 0
 
 
 @on_both_loops
@@ -439,13 +440,13 @@ async def test_a_silent_connection_is_closed_and_a_used_one_is_not() -> None:
         waiting.send(heartbeat(1, "wait"))
         used.send(heartbeat(2))
         await used.answers(1)
-        now_s = made.server.now_s()
-        for connection in made.server.connections:
+        now_s = asyncio.get_running_loop().time()
+        for connection in made.server.connections.all():
             connection.last_active_s = connection.looked_at_s = now_s - 61
         used.send(heartbeat(3))
         await used.answers(1)
 
-        made.server.close_idle(now_s + 1)
+        made.server.connections.close_idle(now_s + 1)
 
         assert await idle.is_closed()
         used.send(heartbeat(4))
@@ -464,7 +465,7 @@ async def test_one_address_gets_no_more_connections_than_it_may_have() -> None:
         assert await refused.is_closed()
 
         first.writer.close()
-        await made.until(lambda: made.server.connection_count == 1)
+        await made.until(lambda: len(made.server.connections) == 1)
 
         third = await made.client()
         third.send(heartbeat(1))
@@ -487,7 +488,7 @@ async def test_limits_may_change_while_connections_are_open() -> None:
         first.send(heartbeat(1))
         await first.answers(1)
 
-        made.server.set_limits(BrokerConfig(max_connections=1))
+        made.server.connections.set_limits(BrokerConfig(max_connections=1))
 
         assert await (await made.client()).is_closed()
         first.send(heartbeat(2))
@@ -522,7 +523,7 @@ async def test_stopping_does_not_wait_for_ever() -> None:
         await made.server.stop(drain_s=0.05)
 
         assert await client.is_closed()
-        assert made.server.connection_count == 0
+        assert len(made.server.connections) == 0
 
 
 @on_both_loops

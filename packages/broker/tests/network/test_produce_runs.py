@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.broker.environment import SystemClock
 from ottla.broker.handlers import produce
-from ottla.broker.handlers.produce_run import NotPlain
+from ottla.broker.handlers.produce_run import NotPlain, ProduceRuns
 from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.handlers.topic_metrics import TopicMetrics
+from ottla.broker.metrics import Metrics
 from ottla.broker.network.frames import FrameReader, ProduceRun, ReceiveBuffer
-from ottla.broker.network.request_metrics import ShortTally
-from ottla.broker.network.routes import Routes
-from ottla.broker.network.testing import server_of
+from ottla.broker.network.request_metrics import FastPathTally, RequestMetrics
+from ottla.broker.network.request_times import RequestTimes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import RequestHeader, encode_request, response_header
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -221,27 +223,29 @@ def _stored(plane: DataPlane) -> bytes:
 
 
 def test_waiting_for_replicas_counts_as_remote_time() -> None:
-    server = server_of(Routes([]))
+    registry = Metrics()
+    request_metrics, runs = RequestMetrics(registry), ProduceRuns(TopicMetrics(registry), SystemClock())
+    times = RequestTimes(request_metrics, runs, lambda: 0.0, lambda _delay, _call: None)
     run = run_in(framed(request_of(batch_of(b"a"))) * 2)
     assert run is not None
 
-    server.measure_waited_run(run, received_ms=-30.0, appended_ms=-20.0)  # and its clock says 0
+    times.measure_waited_run(run, received_ms=-30.0, appended_ms=-20.0)  # and its clock says 0
 
-    metrics = server.request_metrics.of(ApiKey.PRODUCE)
+    metrics = request_metrics.of(ApiKey.PRODUCE)
     assert (metrics.total_time_ms.count, metrics.total_time_ms.max) == (2, 30.0)
     assert (metrics.local_time_ms.max, metrics.remote_time_ms.max) == (10.0, 20.0)
-    assert server.request_metrics.requests(ApiKey.PRODUCE, 9).count == 2
+    assert request_metrics.requests(ApiKey.PRODUCE, 9).count == 2
 
 
 def test_a_run_that_waits_for_nobody_has_no_remote_time() -> None:
-    server = server_of(Routes([]))
+    request_metrics = RequestMetrics(Metrics())
     run = run_in(framed(request_of(batch_of(b"a"))) * 2)
     assert run is not None
 
-    tally = ShortTally(server.request_metrics, ApiKey.PRODUCE)
+    tally = FastPathTally(request_metrics, ApiKey.PRODUCE)
     tally.note(run.version, 5.0, 100.0, run.count)
-    tally.pour()
+    tally.flush()
 
-    metrics = server.request_metrics.of(ApiKey.PRODUCE)
+    metrics = request_metrics.of(ApiKey.PRODUCE)
     assert (metrics.total_time_ms.count, metrics.remote_time_ms.count) == (2, 2)
     assert (metrics.local_time_ms.max, metrics.remote_time_ms.max) == (5.0, 0.0)

@@ -241,7 +241,7 @@ async def test_a_request_behind_a_login_waits_for_its_outcome() -> None:
         client.send(
             SaslAuthenticateRequest(auth_bytes=b"wrong"), HeartbeatRequest(group_id="g", member_id="m")
         )
-        while not any(one.busy for one in server.connections):  # noqa: ASYNC110
+        while not any(one.busy for one in server.connections.all()):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         login.checked.set()
 
@@ -291,7 +291,7 @@ async def test_each_session_gets_to_know_its_own_partitions(plane: DataPlane) ->
     server = server_on(plane)
     async with clients(server, count=2) as (one, two):
         await produced(one, times=3)
-        sessions = [connection.session for connection in server.connections]
+        sessions = [connection.session for connection in server.connections.all()]
 
         known = sorted(len(session.produce_targets or ()) for session in sessions)
         assert known == [0, 1]
@@ -308,7 +308,7 @@ async def test_a_session_that_forgot_its_partitions_leaves_the_others_alone(plan
     async with clients(server, count=2) as (one, two):
         await produced(one, times=2)
         await produced(two, times=2)
-        sessions = [connection.session for connection in server.connections]
+        sessions = [connection.session for connection in server.connections.all()]
 
         sessions[0].forget_partitions()
 
@@ -326,7 +326,7 @@ async def test_a_change_of_a_topic_drops_its_partitions_from_every_session(plane
     async with clients(server, count=2) as (one, two):
         await produced(one, times=2)
         await produced(two, times=2)
-        sessions = [connection.session for connection in server.connections]
+        sessions = [connection.session for connection in server.connections.all()]
         old = (sessions[0].produce_targets or {})[b"t\0\0\0\0"]
 
         plane.services.produce_runs.known.retire_topic("t")
@@ -348,7 +348,7 @@ async def test_a_deleted_partition_is_dropped_from_every_session(plane: DataPlan
     server = server_on(plane)
     async with clients(server) as (client,):
         await produced(client, times=2)
-        (session,) = [connection.session for connection in server.connections]
+        (session,) = [connection.session for connection in server.connections.all()]
 
         await plane.replicas.stop([(partition.topic_partition, -1, True)])
         client.send_produce()

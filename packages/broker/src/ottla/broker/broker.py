@@ -154,7 +154,7 @@ class Broker:
                 plain_fetches=services.plain_fetches,
             )
         )
-        services.configs.on_broker_change.append(self._server.set_limits)
+        services.configs.on_broker_change.append(self._server.connections.set_limits)
         await self._bind()
         self._join_cluster(session, control)
         await self._until_known()

@@ -4,10 +4,9 @@ from typing import Any
 
 from ottla.broker.handlers.context import Ordering
 from ottla.broker.metrics import Histogram, Meter
-from ottla.broker.network.connection import Pending
 from ottla.broker.network.frames import FrameReader
-from ottla.broker.network.listener import Server
 from ottla.broker.network.outbox import Outbox
+from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.session import Session
 
 class Tally:
@@ -20,20 +19,21 @@ class Wire:
     """What every produced batch goes through: bytes in, the short way of Produce, bytes out."""
 
     last_active_s: float
-    _server: Server
+    _shared: Any
+    _queue: RequestQueue
+    _queue_limit: int
     _reader: FrameReader
     session: Session
     _outbox: Outbox
     _transport: Any
     _ordering: Ordering
-    _pending: deque[Pending]
+    _pending: deque[Any]
     _times: Tally
     _sizes: Tally
     _versions: dict[int, int]
     _descriptor: int
     _turn: Turn
     _now_s: Callable[[], float]
-    _queue_limit: int
     _unstarted: int
     _reading: bool
     _taking: bool

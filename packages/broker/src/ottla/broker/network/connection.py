@@ -6,7 +6,8 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.handlers.context import CloseConnection
@@ -18,9 +19,16 @@ from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.wire import Wire
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.fetch_plain import Answers
-    from ottla.broker.network.listener import Server
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.handlers.fetch_plain import Answers, PlainFetches
+    from ottla.broker.handlers.produce_run import ProduceRuns
+    from ottla.broker.network.frames import ReceiveBuffer
+    from ottla.broker.network.open_connections import OpenConnections
     from ottla.broker.network.outbox import Part
+    from ottla.broker.network.request_queue import RequestQueue
+    from ottla.broker.network.request_times import RequestTimes
+    from ottla.broker.network.routes import Dispatcher
+    from ottla.broker.network.wire import Turn
 
 log = logging.getLogger("request")
 
@@ -30,8 +38,27 @@ MAX_IN_FLIGHT_BYTES: Final = 8 << 20
 """Bytes of unanswered requests a connection may have; one request is always let in."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """Parts that all connections of one broker share."""
+
+    config: BrokerConfig
+    dispatcher: Dispatcher[Any]
+    produce_runs: ProduceRuns
+    plain_fetches: PlainFetches
+    receive_buffer: ReceiveBuffer
+    times: RequestTimes
+    queue: RequestQueue
+    connections: OpenConnections[Connection]
+    turn: Turn
+    now_s: Callable[[], float]
+    """The loop's clock: requests are timed with it."""
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    """Runs work in a task of the server."""
+
+
 class Pending:
-    """A request that is not answered yet, in its place in the order."""
+    """A request without its response, or a response behind such a request."""
 
     __slots__ = ("done", "only_waits", "parts", "task")
 
@@ -53,18 +80,15 @@ class Connection(Wire, asyncio.BufferedProtocol):
     start, only the next one's answer.
     """
 
-    def __init__(self, server: Server, listener_name: str, state: SessionState) -> None:
-        self._server = server
+    def __init__(self, shared: Shared, listener_name: str, state: SessionState) -> None:
+        self._shared = shared
+        self._queue, self._queue_limit = shared.queue, shared.queue.limit
         self._listener_name = listener_name
         self._initial_state = state
-        self._dispatcher = server.dispatcher
-        self._runs = server.produce_runs
-        self._fetches = server.plain_fetches
-        self._queue_limit = server.config.queued_max_requests
-        self._turn, self._now_s = server.turn, server.now_s
-        tally = server.short_produces
+        self._turn, self._now_s = shared.turn, shared.now_s
+        tally = shared.times.fast_produces
         self._times, self._sizes, self._versions = tally.times, tally.sizes, tally.versions
-        self._reader = FrameReader(server.receive_buffer, server.config.socket_request_max_bytes)
+        self._reader = FrameReader(shared.receive_buffer, shared.config.socket_request_max_bytes)
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
         self._unstarted = 0
@@ -84,16 +108,17 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self.session = Session(
             listener_name=self._listener_name,
             client_host=str(peer[0]) if peer else "",
-            connection_id=f"{_address(local)}-{_address(peer)}-{self._server.next_connection_number()}",
+            connection_id=f"{_address(local)}-{_address(peer)}-{self._shared.connections.next_number()}",
             state=self._initial_state,
         )
         self._ordering = self.session.ordering
         # With a high mark of 0, "paused" means that the peer has not taken everything.
         self._transport.set_write_buffer_limits(high=0)
-        self._outbox = Outbox(self._transport, self._on_unblocked, self._server.request_metrics.bytes_out)
+        bytes_out = self._shared.times.metrics.bytes_out
+        self._outbox = Outbox(self._transport, self._on_unblocked, bytes_out)
         self._set_socket_options(self._transport)
-        self.last_active_s = self.looked_at_s = self._server.now_s()
-        if not self._server.admit(self):
+        now_s = self.last_active_s = self.looked_at_s = self._now_s()
+        if not self._shared.connections.admit(self, now_s):
             self.abort()
 
     def _set_socket_options(self, transport: asyncio.Transport) -> None:
@@ -103,10 +128,9 @@ class Connection(Wire, asyncio.BufferedProtocol):
         if plug is not None and plug.family in (socket.AF_INET, socket.AF_INET6):
             plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if self._server.config.socket_send_buffer_bytes > 0:
-                plug.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_SNDBUF, self._server.config.socket_send_buffer_bytes
-                )
+            send_buffer_bytes = self._shared.config.socket_send_buffer_bytes
+            if send_buffer_bytes > 0:
+                plug.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._taking, self._closing = False, True
@@ -115,7 +139,8 @@ class Connection(Wire, asyncio.BufferedProtocol):
             if pending.task is not None and pending.only_waits:
                 # Soon, not now: cancelled before its first step, a task would leave its request queued.
                 asyncio.get_running_loop().call_soon(pending.task.cancel)
-        self._server.forget(self)
+        self._queue.forget(self)
+        self._shared.connections.forget(self)
 
     def pause_writing(self) -> None:
         self._outbox.pause_writing()
@@ -160,7 +185,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
 
     def _begin_requests(self) -> bool:
         """Return whether all whole frames were taken."""
-        received_ms = self._server.now_s() * 1000
+        received_ms = self._now_s() * 1000
         reader, session = self._reader, self.session
         while self._taking:
             if not self._has_room():
@@ -171,7 +196,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
                     if run is not None and self._append(run, received_ms):
                         continue
                 if session.fetch_targets is not None:
-                    answers = self._fetches.answer(reader, session.fetch_targets)
+                    answers = self._shared.plain_fetches.answer(reader, session.fetch_targets)
                     if answers is not None:
                         self._answer_fetches(answers, received_ms)
                         continue
@@ -188,19 +213,19 @@ class Connection(Wire, asyncio.BufferedProtocol):
             return False
         if self._pending and not self.session.is_authenticated:
             return False  # a login that is under way decides about what comes behind it
-        return self._server.unstarted < self._queue_limit or self._server.has_room(self)
+        return self._queue.unstarted < self._queue_limit or self._queue.has_room(self)
 
     def _append(self, run: ProduceRun, received_ms: float) -> bool:
         """Append a run of produce requests; False, and it is frames again, when it is not plain after all."""
         try:
-            answers = self._runs.append(run)
+            answers = self._shared.produce_runs.append(run)
         except NotPlain:
             self.session.drop_produces(run.key)
             self._reader.give_back(run)
             return False
         if isinstance(answers, bytes):
             self._answer_now([answers])
-            self._server.measure_run(run, received_ms)
+            self._shared.times.measure_run(run, received_ms)
         else:
             self._begin_wait(run, answers, received_ms)
         return True
@@ -210,13 +235,13 @@ class Connection(Wire, asyncio.BufferedProtocol):
             self._pending.append(Pending(answers.parts, done=True))
         else:
             self._outbox.put_all(answers.parts, answers.size)
-        self._server.measure_fetches(answers, received_ms)
+        self._shared.times.measure_fetches(answers, received_ms)
 
     def _begin_wait(self, run: ProduceRun, answers: Awaitable[bytes], received_ms: float) -> None:
         pending = Pending()
         self._pending.append(pending)
-        appended_ms = self._server.now_s() * 1000
-        pending.task = self._server.spawn(self._finish_run(pending, run, answers, received_ms, appended_ms))
+        appended_ms = self._now_s() * 1000
+        pending.task = self._shared.spawn(self._finish_run(pending, run, answers, received_ms, appended_ms))
 
     async def _finish_run(
         self,
@@ -233,12 +258,12 @@ class Connection(Wire, asyncio.BufferedProtocol):
             self.abort()
         finally:
             pending.done = True
-        self._server.measure_waited_run(run, received_ms, appended_ms)
+        self._shared.times.measure_waited_run(run, received_ms, appended_ms)
         self._release()
 
     def _begin(self, frame: memoryview, received_ms: float) -> None:
         in_line = self._unstarted > 0  # a task begins a turn later: what comes after it must not overtake it
-        read = self._dispatcher.read(
+        read = self._shared.dispatcher.read(
             memoryview(bytes(frame)) if in_line else frame, self.session, received_ms
         )
         if isinstance(read, list):
@@ -251,18 +276,18 @@ class Connection(Wire, asyncio.BufferedProtocol):
     def _begin_at_once(self, call: Call) -> None:
         call.context.begun_ms = call.context.received_ms
         try:
-            begun = self._dispatcher.begin(call)
+            begun = self._shared.dispatcher.begin(call)
             if isinstance(begun, Awaitable):
                 self._begin_task(call, begun)
                 return
-            parts = self._dispatcher.encode(call, begun)
+            parts = self._shared.dispatcher.encode(call, begun)
         except Exception as error:
             try:
-                parts = self._dispatcher.answer_error(call, error)
+                parts = self._shared.dispatcher.answer_error(call, error)
             except CloseConnection:
                 self.close()
                 return
-        self._server.measure(call, self._server.now_s() * 1000)
+        self._shared.times.measure(call)
         if parts is not None:
             self._answer_now(parts)
 
@@ -277,15 +302,15 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._pending.append(pending)
         self._pending_bytes += call.size
         self._unstarted += 1
-        self._server.unstarted += 1
-        pending.task = self._server.spawn(self._run(pending, call, begun))
+        self._queue.unstarted += 1
+        pending.task = self._shared.spawn(self._run(pending, call, begun))
 
     async def _run(self, pending: Pending, call: Call, begun: Awaitable[Any] | None) -> None:
         self._unstarted -= 1
-        call.context.begun_ms = self._server.now_s() * 1000
-        self._server.started()
+        call.context.begun_ms = self._now_s() * 1000
+        self._queue.started()
         try:
-            pending.parts = await self._dispatcher.answer(call, begun)
+            pending.parts = await self._shared.dispatcher.answer(call, begun)
         except CloseConnection:
             self.close()
         except Exception:
@@ -294,7 +319,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         finally:
             pending.done = True
             self._pending_bytes -= call.size
-        self._server.measure(call, self._server.now_s() * 1000)
+        self._shared.times.measure(call)
         self._release()
 
     def _release(self) -> None:
@@ -303,18 +328,18 @@ class Connection(Wire, asyncio.BufferedProtocol):
             parts = self._pending.popleft().parts
             if parts is not None and not self._closing:
                 self._outbox.put(parts)
-        self._server.flush_soon(self)
+        self._queue.flush_soon(self)
 
     def flush(self) -> None:
         """Write what is answered and go on reading."""
         if not self._closing:
             self.pump()
-        self._server.settled()
+        self._shared.connections.settled()
 
     def _on_unblocked(self) -> None:
         if not self._closing:
             self.pump()
-        self._server.settled()
+        self._shared.connections.settled()
 
     def _set_reading(self, reading: bool) -> None:
         if reading is self._reading or self._transport.is_closing():

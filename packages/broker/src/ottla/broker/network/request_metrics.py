@@ -17,7 +17,7 @@ _TYPE = "RequestMetrics"
 
 
 def request_name(api_key: int) -> str:
-    """Say an API as Kafka's metrics do: PRODUCE is `Produce`, LIST_OFFSETS is `ListOffsets`."""
+    """Name an API as Kafka's metrics do: PRODUCE is `Produce`, LIST_OFFSETS is `ListOffsets`."""
     return "".join(part.capitalize() for part in ApiKey(api_key).name.split("_"))
 
 
@@ -34,7 +34,7 @@ class ApiMetrics:
 
 
 class RequestMetrics:
-    """Makes each API's metrics when it is first asked for."""
+    """Makes the metrics of each API on their first use."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -72,11 +72,11 @@ class RequestMetrics:
         return meter
 
 
-class ShortTally:
-    """Counts requests of one API that are answered the short way.
+class FastPathTally:
+    """Counts requests of one API that take the fast path.
 
     Histograms get them a little later and together: at these rates, updating three of them for every request
-    would cost more than the work itself.
+    would cost more than answering it.
     """
 
     __slots__ = ("_api_key", "_metrics", "sizes", "times", "versions")
@@ -88,13 +88,13 @@ class ShortTally:
         self.versions: dict[int, int] = {}
 
     def note(self, version: int, took_ms: float, size: float, times: int) -> None:
-        """Take in `times` requests that took as long and are as large on average."""
+        """Count `times` requests of this duration and, on average, this size."""
         self.times.note(took_ms, times)
         self.sizes.note(size, times)
         self.versions[version] = self.versions.get(version, 0) + times
 
-    def pour(self) -> None:
-        """Give what was counted to the metrics."""
+    def flush(self) -> None:
+        """Move the counts to the metrics."""
         if not self.versions:
             return
         metrics, count = self._metrics.of(self._api_key), sum(self.versions.values())

@@ -115,7 +115,8 @@ class Dispatcher(Generic[S]):
             request = request_class(ApiKey(api_key)).decode(body[offset:], version, exact=False)
         except MalformedMessage as error:
             raise BadRequest(f"{ApiKey(api_key).name} v{version} cannot be read: {error}") from error
-        session.client_id = header.client_id
+        if session.client_id != header.client_id:
+            session.client_named(header.client_id)
         return Call(route, request, RequestContext(header, session, received_ms), len(frame))
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> list[Part]:

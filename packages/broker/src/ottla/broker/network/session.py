@@ -15,6 +15,7 @@ Four rules hold for whoever adds authentication, ACLs or quotas:
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,6 +73,10 @@ class Session:
         # None stands for an empty index, which most connections have for ever.
         self.produce_targets: dict[bytes, Any] | None = None
         self.fetch_targets: dict[bytes, Any] | None = None
+
+    def client_named(self, client_id: str | None) -> None:
+        """Take the client id of a request. Thousands of connections share the text of one id."""
+        self.client_id = None if client_id is None else sys.intern(client_id)
 
     # ---- login
 

@@ -1,0 +1,131 @@
+"""The open connections of one broker: their limits, their idle time, and the wait for their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from ottla.broker.network.address_limits import AddressLimits, parse_overrides
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.network.session import Session
+
+log = logging.getLogger("request")
+
+_REPORT_EVERY_S: Final = 10.0
+
+
+class Closable(Protocol):
+    """A connection, as far as it is counted and closed here."""
+
+    session: Session
+    last_active_s: float
+    looked_at_s: float
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        ...
+
+    def close(self) -> None:
+        """Close once the responses are written."""
+        ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class OpenConnections(Generic[C]):
+    """Counts connections and closes idle ones. The loop's clock comes with each call, as `now_s`."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.idle_s = config.connections_max_idle_ms / 1000
+        self._limits = AddressLimits(0, 0, {})
+        self.set_limits(config)
+        self._open: OrderedDict[C, None] = OrderedDict()
+        self._settled = asyncio.Event()
+        self._numbers = 0
+        self._last_report_s = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def all(self) -> list[C]:
+        """Return the connections that are open now."""
+        return list(self._open)
+
+    def next_number(self) -> int:
+        """Number the connections of this broker."""
+        self._numbers += 1
+        return self._numbers
+
+    # ---- limits
+
+    def set_limits(self, config: BrokerConfig) -> None:
+        """Hold new connections to these limits; open ones stay."""
+        self._limits.in_all = config.max_connections
+        self._limits.per_address = config.max_connections_per_ip
+        self._limits.overrides = parse_overrides(config.max_connections_per_ip_overrides)
+
+    def admit(self, connection: C, now_s: float) -> bool:
+        """Count a new connection, or refuse it."""
+        host = connection.session.client_host
+        refusal = self._limits.take(host)
+        if refusal is not None:
+            self._report(f"refusing a connection from {host}: {refusal}", now_s)
+            return False
+        self._open[connection] = None
+        return True
+
+    def forget(self, connection: C) -> None:
+        """Take a closed connection off."""
+        if connection in self._open:
+            del self._open[connection]
+            self._limits.give_back(connection.session.client_host)
+        self.settled()
+
+    def _report(self, text: str, now_s: float) -> None:
+        if now_s - self._last_report_s >= _REPORT_EVERY_S:
+            self._last_report_s = now_s
+            log.warning("%s", text)
+
+    # ---- waiting
+
+    def settled(self) -> None:
+        """Wake `until`: a connection has less to do than before, or is closed."""
+        self._settled.set()
+
+    async def until(self, condition: Callable[[], bool], bound_s: float) -> None:
+        """Wait until a condition on the connections holds, for at most `bound_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(bound_s):
+                while not condition():
+                    self._settled.clear()
+                    await self._settled.wait()
+
+    # ---- idle connections
+
+    def close_idle(self, now_s: float) -> None:
+        """Close connections that sent nothing for `connections.max.idle.ms`.
+
+        The order is that of the last look, not of the last use: a connection that was used since then moves
+        to the end. Each is looked at about once per idle time, and using one costs nothing.
+        """
+        for connection in list(self._open):
+            if now_s - connection.looked_at_s < self.idle_s:
+                return
+            if connection.idle and now_s - connection.last_active_s >= self.idle_s:
+                log.info(
+                    "closing %s: idle for %.0f s",
+                    connection.session.connection_id,
+                    now_s - connection.last_active_s,
+                )
+                connection.close()
+                continue
+            connection.looked_at_s = connection.last_active_s if connection.idle else now_s
+            self._open.move_to_end(connection)
