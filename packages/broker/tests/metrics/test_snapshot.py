@@ -191,6 +191,6 @@ async def test_a_scrape_that_waits_ends_with_the_broker() -> None:
         await scraped.wait()
 
     results = await asyncio.gather(*scrapes, return_exceptions=True)
-    assert all(isinstance(one, SnapshotNotTaken | tuple) for one in results)
+    assert all(isinstance(one, SnapshotNotTaken | Snapshot) for one in results)
     with pytest.raises(SnapshotNotTaken, match="the broker stops"):
         await asyncio.to_thread(snapshots.take)

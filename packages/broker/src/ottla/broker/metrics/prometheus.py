@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -17,11 +17,12 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client import Metric as Family
 from prometheus_client.registry import Collector
 
-from ottla.broker.metrics.catalogue import meaning_of
+from ottla.broker.metrics.catalogue import Kind, meaning_of
 from ottla.broker.metrics.registry import HistogramCounts, MetricName
-from ottla.broker.metrics.snapshot import GaugeValue, MeterValue, Snapshot, Snapshots, Value
+from ottla.broker.metrics.snapshot import Snapshot, Snapshots
 
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+_TYPES: Final[Mapping[Kind, str]] = {"meter": "counter", "gauge": "gauge", "histogram": "summary"}
 _NOT_A_NAME: Final = re.compile(r"[^a-z0-9_]")
 
 
@@ -39,13 +40,12 @@ class KafkaCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         families: dict[str, Family] = {}
-        for name, value in self._snapshot():
+        for name, kind, value in self._snapshot():
             title = prometheus_name(name)
-            kind = _kind(value)
             family = families.get(title)
             if family is None:
-                family = families[title] = Family(title, _about(name), kind)
-            if family.type == kind:
+                family = families[title] = Family(title, _about(name), _TYPES[kind])
+            if family.type == _TYPES[kind]:
                 _add_samples(family, title, dict(name.tags), value)
         return iter(families.values())
 
@@ -54,19 +54,11 @@ def _about(name: MetricName) -> str:
     return f"{meaning_of(name)} ({name._replace(tags=())})"
 
 
-def _kind(value: Value) -> str:
-    if isinstance(value, MeterValue):
-        return "counter"
-    return "gauge" if isinstance(value, GaugeValue) else "summary"
-
-
-def _add_samples(family: Family, title: str, tags: dict[str, str], value: Value) -> None:
-    if isinstance(value, MeterValue):
-        family.add_sample(f"{title}_total", tags, value.count)
-    elif isinstance(value, GaugeValue):
-        family.add_sample(title, tags, value.value)
-    else:
+def _add_samples(family: Family, title: str, tags: dict[str, str], value: float | HistogramCounts) -> None:
+    if isinstance(value, HistogramCounts):
         _add_summary(family, title, tags, value)
+    else:
+        family.add_sample(f"{title}_total" if family.type == "counter" else title, tags, value)
 
 
 def _add_summary(family: Family, title: str, tags: dict[str, str], counts: HistogramCounts) -> None:

@@ -201,12 +201,17 @@ class Metrics:
         """Return a metric that is there, or None."""
         return self._metrics.get(metric_name(group, type, name, tags))
 
+    def names(self) -> list[MetricName]:
+        """Return the names of all metrics."""
+        return list(self._metrics)
+
+    def find(self, name: MetricName) -> Metric | None:
+        """Return the metric of a name from `names`, or None when it has been removed."""
+        return self._metrics.get(name)
+
     def __iter__(self) -> Iterator[tuple[MetricName, Metric]]:
         """Walk over a copy of all metrics."""
         return iter(list(self._metrics.items()))
-
-    def __contains__(self, name: MetricName) -> bool:
-        return name in self._metrics
 
     def __len__(self) -> int:
         return len(self._metrics)

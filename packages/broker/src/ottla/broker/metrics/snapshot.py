@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
+from ottla.broker.metrics.catalogue import Kind, kind_of
 from ottla.broker.metrics.registry import (
     Gauge,
     Histogram,
@@ -28,31 +29,27 @@ SNAPSHOT_WITHIN_S: Final = 5.0
 """How long a reader waits for the event loop. Prometheus itself gives a scrape ten seconds."""
 
 
-@frozen
-class MeterValue:
-    """The count of a meter."""
-
-    count: int
-
-
-@frozen
-class GaugeValue:
-    """The value of a gauge."""
-
-    value: float
-
-
-Value: TypeAlias = MeterValue | GaugeValue | HistogramCounts
-
-
 class Sample(NamedTuple):
-    """One metric at the time of the snapshot."""
+    """One metric at the time of the snapshot; `value` is a HistogramCounts for a histogram."""
 
     name: MetricName
-    value: Value
+    kind: Kind
+    value: float | HistogramCounts
 
 
-Snapshot: TypeAlias = tuple[Sample, ...]
+@frozen
+class Snapshot:
+    """The values of all metrics, in columns: thousands of small objects would start the garbage collector."""
+
+    names: tuple[MetricName, ...]
+    kinds: tuple[Kind, ...]
+    values: tuple[float | HistogramCounts, ...]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(Sample, self.names, self.kinds, self.values)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 class SnapshotNotTaken(RuntimeError):
@@ -64,23 +61,28 @@ async def take_snapshot(metrics: Metrics, now_ms: Callable[[], float]) -> Snapsh
 
     A metric that is removed meanwhile, with its topic perhaps, is left out: its gauge may read a closed log.
     """
-    samples: list[Sample] = []
+    names: list[MetricName] = []
+    kinds: list[Kind] = []
+    values: list[float | HistogramCounts] = []
     slice_ends_ms = now_ms() + SLICE_MS
-    for name, metric in metrics:
-        if name in metrics:
-            samples.append(Sample(name, _value_of(metric)))
+    for name in metrics.names():
+        metric = metrics.find(name)
+        if metric is not None:
+            names.append(name)
+            kinds.append(kind_of(metric))
+            values.append(_value_of(metric))
         if now_ms() >= slice_ends_ms:
             await asyncio.sleep(0)
             slice_ends_ms = now_ms() + SLICE_MS
-    return tuple(samples)
+    return Snapshot(tuple(names), tuple(kinds), tuple(values))
 
 
-def _value_of(metric: Metric) -> Value:
+def _value_of(metric: Metric) -> float | HistogramCounts:
     match metric:
         case Meter():
-            return MeterValue(metric.count)
+            return metric.count
         case Gauge():
-            return GaugeValue(metric.value)
+            return metric.value
         case Histogram():
             return metric.counts()
 
