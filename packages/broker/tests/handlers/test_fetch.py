@@ -11,6 +11,7 @@ import pytest
 from ottla.broker.handlers import fetch
 from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition
 from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.log import retention
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -291,8 +292,9 @@ async def test_a_slice_outlives_its_segment(plane: DataPlane) -> None:
     answer = await one(plane, request_of(max_bytes=1))
 
     partition.log.advance_log_start(4)
-    for segment in partition.log.discard(partition.log.expire(plane.environment.clock.now_ms())):
-        segment.unlink()
+    for segment in retention.expire(partition.log, plane.environment.clock.now_ms()):
+        for path in segment.mark_deleted():
+            path.unlink()
 
     assert values_of(answer) == [b"0" * 50]
 
@@ -314,7 +316,7 @@ async def test_a_damaged_segment_is_an_error_of_its_partition(plane: DataPlane) 
     append(plane, b"a")
     append(plane, b"b")
     segment = partition.log.segments[0]
-    partition.log.roll(0)
+    partition.log.rolling.roll(0)
     segment.file.pwrite(bytes(segment.size), 0)
 
     answer = await one(plane, request_of(1))

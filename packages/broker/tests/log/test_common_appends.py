@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import LogConfig
+from ottla.broker.log import closing
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import Appended, Log
 from ottla.broker.log.memory_files import MemoryFiles
@@ -165,7 +166,7 @@ def test_what_writes_may_be_replaced(tmp_path: Path) -> None:
 
     assert log.append_common(bytearray(batch(b"second")), 0, 0) == 1
     assert len(written) == 1
-    log.abandon()
+    closing.abandon(log)
 
 
 def test_a_write_that_fails_leaves_nothing_and_says_so(tmp_path: Path) -> None:

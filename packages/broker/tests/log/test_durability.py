@@ -14,13 +14,13 @@ AT = Path("/data")
 async def test_appends_that_wait_together_share_one_sync() -> None:
     log = log_in(AT, MemoryFiles())
     began: list[int] = []
-    begin = log.begin_flush
+    begin = log.flushing.begin
 
     def counted() -> FlushPlan:
         began.append(log.log_end_offset)
         return begin()
 
-    log.begin_flush = counted  # type: ignore[method-assign]
+    log.flushing.begin = counted  # type: ignore[method-assign]
 
     async def durably(number: int) -> None:
         end = append(log, b"%d" % number) + 1
@@ -59,13 +59,13 @@ async def test_a_wait_that_was_given_up_harms_nobody(tmp_path: Path) -> None:
 
 async def test_flush_messages_starts_a_sync_by_itself() -> None:
     log = log_in(AT, MemoryFiles(), flush_messages=3)
-    ended, end = asyncio.Event(), log.end_flush
+    ended, end = asyncio.Event(), log.flushing.end
 
     def told(plan: FlushPlan) -> None:
         end(plan)
         ended.set()
 
-    log.end_flush = told  # type: ignore[method-assign]
+    log.flushing.end = told  # type: ignore[method-assign]
     append(log, b"a", b"b")
     assert not log.commit.busy
     append(log, b"c")
@@ -79,11 +79,11 @@ def test_what_was_truncated_under_a_flush_is_not_taken_for_flushed() -> None:
     log = log_in(AT, MemoryFiles())
     append(log, b"a")
     append(log, b"b")
-    plan = log.begin_flush()
+    plan = log.flushing.begin()
 
     log.truncate_to(1)
     append(log, b"c")
     plan.run()
-    log.end_flush(plan)
+    log.flushing.end(plan)
 
     assert log.recovery_point <= 1

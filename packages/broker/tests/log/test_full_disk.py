@@ -77,12 +77,12 @@ async def test_a_flush_that_finds_the_disk_full_is_done_anew() -> None:
     append(log, b"value", leader_epoch=4)
     free = filled(files)
 
-    await LogPasses(logs).flush_due(log.flushed_ms)
+    await LogPasses(logs).flush_due(log.flushing.flushed_ms)
 
     assert not logs.has_offline_directories
     assert log.recovery_point == 0
     files.give(free)
-    await LogPasses(logs).flush_due(log.flushed_ms)
+    await LogPasses(logs).flush_due(log.flushing.flushed_ms)
     assert log.recovery_point == 1
     await stopped(logs)
 
@@ -160,7 +160,7 @@ async def test_running_out_of_descriptors_does_not_cost_the_directory() -> None:
     with pytest.raises(KafkaStorageError):
         append(log, b"x" * 60)
     await LogPasses(logs).checkpoint_recovery_points(0)
-    await LogPasses(logs).flush_due(log.flushed_ms)
+    await LogPasses(logs).flush_due(log.flushing.flushed_ms)
     await LogPasses(logs).retain(0)
     files.used_up = False
 

@@ -214,12 +214,12 @@ async def test_flush_ms_and_rolled_segments_make_a_flush_due(tmp_path: Path) -> 
     log = logs.create(PARTITION)
     append(log, b"x" * 60)
 
-    assert await LogPasses(logs).flush_due(log.flushed_ms + 4_999) == 0
-    assert await LogPasses(logs).flush_due(log.flushed_ms + 5_000) == 1
+    assert await LogPasses(logs).flush_due(log.flushing.flushed_ms + 4_999) == 0
+    assert await LogPasses(logs).flush_due(log.flushing.flushed_ms + 5_000) == 1
     assert log.recovery_point == 1
     append(log, b"x" * 60)
     append(log, b"x" * 60)
-    assert await LogPasses(logs).flush_due(log.flushed_ms) == 1
+    assert await LogPasses(logs).flush_due(log.flushing.flushed_ms) == 1
     assert log.recovery_point == 3
     await stopped(logs)
 

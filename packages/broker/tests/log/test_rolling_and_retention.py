@@ -6,8 +6,10 @@ from random import Random
 import pytest
 
 from ottla.broker.config import LogConfig
+from ottla.broker.log import retention
 from ottla.broker.log.log import Log
 from ottla.broker.log.memory_files import MemoryFiles
+from ottla.broker.log.rolling import Rolling
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET
 from ottla.broker.log.testing import append, batch, commit, log_in, records_of
 from ottla.protocol.records import assign_offsets
@@ -48,7 +50,7 @@ def test_a_segment_without_timestamps_rolls_by_the_brokers_clock() -> None:
 
 def test_jitter_makes_the_age_shorter_by_chance() -> None:
     log = log_in(AT, segment_ms=1_000, segment_jitter_ms=900)
-    log._chance = Random(3)
+    log.rolling = Rolling(log, Random(3))
     log.config = LogConfig(segment_ms=1_000, segment_jitter_ms=900)
 
     assert 100 < log.tail.segment_ms <= 1_000
@@ -74,8 +76,9 @@ def test_a_segment_rolls_before_offsets_leave_its_reach() -> None:
 
 
 def expire(log: Log, now_ms: int) -> list[int]:
-    gone = log.expire(now_ms)
-    log.discard(gone)
+    gone = retention.expire(log, now_ms)
+    for segment in gone:
+        segment.mark_deleted()
     return [one.base_offset for one in gone]
 
 
@@ -107,7 +110,7 @@ def test_segments_go_while_the_rest_is_still_above_the_size() -> None:
 
     expire(log, 0)
 
-    assert log.size_bytes >= 300 > log.size_bytes - size
+    assert log.segments.size_bytes >= 300 > log.segments.size_bytes - size
 
 
 def test_segments_below_the_log_start_go_even_from_a_compacted_topic() -> None:

@@ -144,7 +144,9 @@ class LogDirectory:
         """Describe the directory and its logs. Asks the system for free space, nothing else."""
         if self.offline is not None:
             return DirectoryDescription(self.path, self.offline, [])
-        sizes = [PartitionSize(tp, one.size_bytes, one.log_end_offset) for tp, one in self.logs.items()]
+        sizes = [
+            PartitionSize(tp, one.segments.size_bytes, one.log_end_offset) for tp, one in self.logs.items()
+        ]
         try:
             return DirectoryDescription(self.path, None, sizes, *self.files.space(self.path))
         except OSError as error:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ottla.protocol.topics import TopicPartition
 
 _LOG_GAUGES: Final[dict[str, Callable[[Log], int]]] = {
-    "Size": lambda log: log.size_bytes,
+    "Size": lambda log: log.segments.size_bytes,
     "NumLogSegments": lambda log: len(log.segments),
     "LogStartOffset": lambda log: log.log_start_offset,
     "LogEndOffset": lambda log: log.log_end_offset,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.log.directories import LogDirectory
 from ottla.broker.log.log import Log
+from ottla.broker.log.retention import expire
 from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class LogPasses:
         expired = []
         for one in self._logs:
             try:
-                segments = one.expire(now_ms)
+                segments = expire(one, now_ms)
             except (OSError, KafkaError) as error:
                 log.warning("retention skips %s: %s", one.topic_partition, error)
                 continue
@@ -104,12 +105,12 @@ class LogPasses:
         if self._logs.get(one.topic_partition) is not one:
             return  # deleted meanwhile
         directory = self._logs.log_directories.of(one)
-        discard = _discard_one_by_one if directory in unwritten else Log.discard
         try:
-            paths = await asyncio.to_thread(discard, one, segments)
+            paths = await asyncio.to_thread(_mark_deleted, one, segments, sync_each=directory in unwritten)
         except OSError as error:
             self._logs.directory_failed(directory, error)
             return
+        one.flushing.names_changed()
         _cleaner_log.info("%s dropped %d segments", one.topic_partition, len(segments))
         self._logs.deletions.add(now_ms + one.config.file_delete_delay_ms, paths, directory)
 
@@ -120,21 +121,22 @@ class LogPasses:
         due = [
             one
             for one in self._logs
-            if one.has_sealed or (one.unflushed and now_ms - one.flushed_ms >= one.config.flush_ms)
+            if one.flushing.has_sealed
+            or (one.flushing.unflushed and now_ms - one.flushing.flushed_ms >= one.config.flush_ms)
         ]
         for one in due:
             await self._flush(one, now_ms)
         return len(due)
 
     async def _flush(self, one: Log, now_ms: int) -> None:
-        plan = one.begin_flush()
+        plan = one.flushing.begin()
         try:
             await asyncio.to_thread(plan.run)
         except OSError as error:
-            one.flush_failed(plan, error)
+            one.flushing.failed(plan, error)
             return
-        one.end_flush(plan)
-        one.flushed_ms = now_ms
+        one.flushing.end(plan)
+        one.flushing.flushed_ms = now_ms
 
     # ---- checkpoints
 
@@ -166,12 +168,13 @@ class LogPasses:
     async def expire_producers(self, now_ms: int) -> int:
         """Forget producers that wrote nothing for `producer.id.expiration.ms`; says how many."""
         expiration_ms = self._logs.config.producer_id_expiration_ms
-        return sum(one.expire_producers(now_ms, expiration_ms) for one in self._logs)
+        return sum(one.producers.expire(now_ms, expiration_ms) for one in self._logs)
 
 
-def _discard_one_by_one(one: Log, segments: list[Segment]) -> list[Path]:
+def _mark_deleted(one: Log, segments: list[Segment], *, sync_each: bool) -> list[Path]:
     paths = []
     for segment in segments:
-        paths += one.discard([segment])
-        one.files.sync_dir(one.directory)
+        paths += segment.mark_deleted()
+        if sync_each:
+            one.files.sync_dir(one.directory)
     return paths

@@ -16,8 +16,16 @@ from ottla.protocol.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
-from ottla.protocol.records import BatchHeader, EndTransactionMarker
+from ottla.protocol.records import (
+    BatchHeader,
+    ControlType,
+    EndTransactionMarker,
+    read_end_transaction_marker,
+)
+from ottla.protocol.storage.indexes import AbortedTransaction
 from ottla.protocol.storage.producer_snapshot import ProducerEntry
+
+Buffer = bytes | bytearray | memoryview
 
 KEPT_BATCHES: Final = 5
 """Batches kept to answer retries: as many as a producer may have in flight."""
@@ -242,6 +250,18 @@ class ProducerStates:
         completed = CompletedTransaction(producer.producer_id, first_offset, base_offset, not committed)
         self._unreplicated.append(completed)
         return completed
+
+    def apply_marker(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedTransaction | None:
+        """Take in a control batch that was appended; returns the index entry if it aborts a transaction."""
+        marker = read_end_transaction_marker(batch)
+        if marker is None:
+            return None
+        committed = marker.type is ControlType.COMMIT
+        done = self.complete(header, base_offset, marker, committed=committed)
+        if done is None or not done.aborted:
+            return None
+        stable = self.stable_offset_after(done)
+        return AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, stable)
 
     def _with_epoch(self, header: BatchHeader) -> Producer:
         producer = self._producers.get(header.producer_id)

@@ -108,6 +108,9 @@ def open_log(
     if not clean:
         epochs = _with_first_epochs(epochs, segments, log_start_offset)
     epochs.truncate_from_start(log_start_offset)
+    producers = found.producers if segments is found.segments else None
+    if producers is None:
+        producers = rebuilt_producers(files, directory, segments, log_start_offset, end_offset)
     opened = Log(
         files,
         directory,
@@ -120,12 +123,17 @@ def open_log(
         leader_epochs=epochs.entries,
         topic_id=topic_id or read_topic_id(files, directory),
         is_new=is_new,
-        producers=found.producers if segments is found.segments else None,
-        chance=chance,
+        producers=producers,
+        chance=chance or random.Random(0),
         failed=failed,
         lowered=lowered,
     )
-    opened.recovered(epochs_changed=opened.leader_epochs.entries != known_epochs or not clean)
+    if opened.leader_epochs.entries != known_epochs or not clean:
+        opened.flushing.epochs_changed()
+    if opened.flushing.unflushed:
+        for segment in opened.segments.since(opened.recovery_point)[:-1]:
+            opened.flushing.segment_sealed(segment)
+        opened.flushing.names_changed()
     return opened
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
+from ottla.broker.log import closing
 from ottla.broker.log.deletions import PendingDeletions
 from ottla.broker.log.directories import (
     DirectoryDescription,
@@ -166,7 +167,7 @@ class LogRegistry:
                 opened.flush()
             except KafkaStorageError:
                 return None
-        opened.flushed_ms = self.environment.clock.now_ms()
+        opened.flushing.flushed_ms = self.environment.clock.now_ms()
         return opened
 
     def _take(self, directory: LogDirectory, opened: Log) -> None:
@@ -199,7 +200,7 @@ class LogRegistry:
                 except (OSError, KafkaError) as error:
                     log.error("%s was not closed cleanly: %s", directory.path, error)
             for one in its_logs:
-                one.abandon()
+                closing.abandon(one)
 
     def _close_each(self, logs: list[Log]) -> None:
         with ThreadPoolExecutor(self.config.num_recovery_threads_per_data_dir, "log-closing") as threads:
@@ -301,7 +302,7 @@ class LogRegistry:
             failed=self._failure_of(directory),
             lowered=directory.write_recovery_points,
         )
-        created.flushed_ms = self.environment.clock.now_ms()
+        created.flushing.flushed_ms = self.environment.clock.now_ms()
         return created
 
     def _remove_begun(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
@@ -351,7 +352,7 @@ class LogRegistry:
             self.retry_or_fail(directory, error)
             raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error
         del self._logs[topic_partition], directory.logs[topic_partition]
-        found.moved_to(target)
+        closing.moved_to(found, target)
         directory.names_changed = True
         self._gauges.remove(topic_partition)
         return found

@@ -1,12 +1,19 @@
-"""Which segments a log may drop: by age, by size, and below its start."""
+"""Retention: which segments a log may drop by age, by size, and below its start, and taking them out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ottla.protocol.errors import KafkaStorageError
+
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
+    from ottla.broker.log.flushing import Flushing
+    from ottla.broker.log.leader_epochs import LeaderEpochs
+    from ottla.broker.log.rolling import Rolling
+    from ottla.broker.log.segment import Segment
+    from ottla.broker.log.segments import Segments
 
 
 class Span(Protocol):
@@ -77,3 +84,72 @@ def _too_much(segments: Sequence[Span], bounds: Bounds, config: LogConfig, now_m
 def _below_start(segments: Sequence[Span], bounds: Bounds, config: LogConfig, now_ms: int) -> int:
     ends = [one.base_offset for one in segments[1:]]
     return sum(1 for end in ends if end <= bounds.log_start_offset)
+
+
+# ---- taking segments out
+
+
+class Retained(Protocol):
+    """The parts of a log that retention reads and changes."""
+
+    log_start_offset: int
+
+    @property
+    def takes_appends(self) -> bool: ...
+
+    @property
+    def offline(self) -> OSError | None: ...
+
+    @property
+    def config(self) -> LogConfig: ...
+
+    @property
+    def segments(self) -> Segments: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs: ...
+
+    @property
+    def flushing(self) -> Flushing: ...
+
+    @property
+    def rolling(self) -> Rolling: ...
+
+
+def expire(log: Retained, now_ms: int) -> list[Segment]:
+    """Take the segments that retention drops out of a log, rolling the active one if it is among them.
+
+    Give them to `Segment.mark_deleted` once the new log start is on the disk.
+    """
+    if not log.takes_appends:
+        return []
+    bounds = Bounds(log.log_start_offset, log.high_watermark, log.log_end_offset)
+    count = deletable(log.segments.all, bounds, log.config, now_ms)
+    if count and count == len(log.segments) and not _rolled(log, now_ms):
+        count -= 1
+    if not count:
+        return []
+    dropped = log.segments.drop_first(count)
+    log.flushing.segments_dropped(dropped)
+    first = log.segments[0].base_offset
+    if first > log.log_start_offset:
+        log.log_start_offset = first
+        log.leader_epochs.truncate_from_start(first)
+    return dropped
+
+
+def _rolled(log: Retained, now_ms: int) -> bool:
+    """Begin a new segment where there is room for one."""
+    try:
+        log.rolling.roll(now_ms)
+    except KafkaStorageError:
+        if log.offline is not None:
+            raise
+        return False
+    return True

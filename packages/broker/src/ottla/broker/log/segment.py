@@ -54,6 +54,24 @@ class Segment:
         self._max_timestamp_offset = base_offset
         self._first_timestamp = UNKNOWN
 
+    @classmethod
+    def placeholder(cls, segment: Segment) -> Segment:
+        """An empty segment that stands in the list while a thread changes `segment`; it opens no file."""
+        empty = cls(segment.files, segment.directory, segment.base_offset)
+        empty._file = segment.file
+        empty._offsets = OffsetIndex(
+            segment.files, segment.path(SegmentFile.OFFSET_INDEX), segment.base_offset
+        )
+        empty._times = TimeIndex(segment.files, segment.path(SegmentFile.TIME_INDEX), segment.base_offset)
+        empty._max_timestamp = empty._first_timestamp = -1
+        empty.transactions.assume_empty()
+        empty.active = True
+        return empty
+
+    def copy(self) -> Segment:
+        """Another object for the same files, with none of them open: for a thread."""
+        return Segment(self.files, self.directory, self.base_offset, self.size)
+
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}, {self.size} bytes)"
 

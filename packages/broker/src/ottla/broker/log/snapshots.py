@@ -10,9 +10,8 @@ from ottla.broker.log.entries import headers_from, locate
 from ottla.broker.log.files import Files
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.segment import Segment
-from ottla.protocol.records import BatchHeader, ControlType, read_end_transaction_marker
+from ottla.protocol.records import BatchHeader
 from ottla.protocol.storage import CorruptStorage
-from ottla.protocol.storage.indexes import AbortedTransaction
 from ottla.protocol.storage.producer_snapshot import (
     ProducerEntry,
     decode_producer_snapshot,
@@ -74,16 +73,9 @@ class Replay:
         if not header.is_control:
             self.states.apply(header, header.base_offset)
             return
-        marker = read_end_transaction_marker(segment.file.pread(size, position))
-        if marker is None:
-            return
-        committed = marker.type is ControlType.COMMIT
-        done = self.states.complete(header, header.base_offset, marker, committed=committed)
-        if done is not None and done.aborted and self._index:
-            stable = self.states.stable_offset_after(done)
-            segment.transactions.append(
-                AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, stable)
-            )
+        aborted = self.states.apply_marker(header, header.base_offset, segment.file.pread(size, position))
+        if aborted is not None and self._index:
+            segment.transactions.append(aborted)
 
 
 def rebuilt_producers(

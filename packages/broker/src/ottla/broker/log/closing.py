@@ -1,0 +1,76 @@
+"""Closing a log: seal and flush it, let go of its files, take in that its directory was renamed."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.protocol.errors import KafkaStorageError
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.log.flushing import Flushing
+    from ottla.broker.log.segments import Segments
+    from ottla.broker.log.tail import Tail
+
+
+class Closeable(Protocol):
+    """The parts of a log that closing it reads and changes."""
+
+    topic_partition: TopicPartition
+    directory: Path
+    offline: OSError | None
+
+    @property
+    def is_truncating(self) -> bool: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def segments(self) -> Segments: ...
+
+    @property
+    def tail(self) -> Tail: ...
+
+    @property
+    def flushing(self) -> Flushing: ...
+
+    def fail(self, error: OSError) -> None: ...
+
+
+def close(log: Closeable) -> None:
+    """Close a log so that the next start needs no recovery. Blocks. Raises `KafkaStorageError`."""
+    if log.is_truncating:
+        raise KafkaStorageError(f"{log.topic_partition} is being truncated")
+    if log.offline is None:
+        try:
+            log.tail.seal()
+            log.flushing.segment_sealed(log.tail.segment)
+            log.flushing.take_snapshot(log.log_end_offset)
+        except OSError as error:
+            log.fail(error)
+            raise KafkaStorageError(f"{log.topic_partition} cannot be closed: {error}") from error
+        log.flushing.flush()
+    abandon(log)
+
+
+def abandon(log: Closeable) -> None:
+    """Let go of all files of a log, without writing anything."""
+    log.tail.max_common_bytes = 0
+    log.tail.write = _no_write  # it would keep the file open, and a deleted one its room on the disk
+    log.segments.close()
+    log.offline = log.offline or OSError(errno.EBADF, "the log was closed")
+
+
+def moved_to(log: Closeable, directory: Path) -> None:
+    """Take in that a log's directory was renamed: it is being deleted and takes no more appends."""
+    log.offline = OSError(errno.ENOENT, "the log was deleted")
+    log.directory = directory
+    log.segments.moved_to(directory)
+    abandon(log)
+
+
+def _no_write(data: bytes | bytearray | memoryview, position: int) -> None:
+    raise OSError(errno.EBADF, "the log was closed")

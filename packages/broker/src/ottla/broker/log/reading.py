@@ -1,0 +1,174 @@
+"""Reads of one log: an offset's batches, a timestamp's offset, the aborted transactions of a range."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from ottla.broker.log.entries import check_entries
+from ottla.broker.log.search import whole_end
+from ottla.broker.log.slices import Slice
+from ottla.protocol.errors import OffsetOutOfRange
+from ottla.protocol.records import iter_records
+
+if TYPE_CHECKING:
+    from ottla.broker.log.segment import Segment
+    from ottla.broker.log.segments import Segments
+    from ottla.broker.log.tail import Tail
+    from ottla.protocol.storage.indexes import AbortedTransaction
+
+_MAX_HINTS: Final = 128
+
+
+class TimestampOffset(NamedTuple):
+    """A record's timestamp and offset."""
+
+    timestamp: int
+    offset: int
+
+
+class Readable(Protocol):
+    """The facts of a log that reads depend on."""
+
+    @property
+    def segments(self) -> Segments: ...
+
+    @property
+    def tail(self) -> Tail: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+
+class Reading:
+    """The reads of one log, on the event loop."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: Readable) -> None:
+        self._log = log
+
+    # ---- by offset
+
+    def read(
+        self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool = True, wait: bool = True
+    ) -> Slice:
+        """Whole batches of one segment, from the one that holds `offset` on, below `up_to`.
+
+        At most `max_bytes`, but the first batch at any size if `at_least_one`. Empty where there is nothing
+        to read. Raises `OffsetOutOfRange` outside of the log, `CorruptStorage` for a damaged one, and, unless
+        `wait`, BlockingIOError where finding the batches would have to wait for the disk.
+        """
+        log = self._log
+        tail = log.tail
+        if not log.log_start_offset <= offset <= tail.next_offset:
+            raise OffsetOutOfRange(f"offset {offset} is not in {log}")
+        if up_to > tail.next_offset:
+            up_to = tail.next_offset
+        if offset >= up_to:
+            return Slice(tail.segment.file, 0, 0)
+        segment = tail.segment
+        if offset >= segment.base_offset:
+            start = tail.hints.get(offset, -1)
+        else:
+            segments = log.segments
+            segment, start = segments.resume.get(offset) or (segments.find(offset), -1)
+            segments.opening(segment)
+        if start < 0:
+            segment, start = self._find(segment, offset, wait)
+            if start < 0:
+                return Slice(tail.segment.file, 0, 0)
+        stop = self._position_of(segment, up_to, wait)
+        end = stop if stop - start <= max_bytes else -1
+        if end < 0:
+            limit = start + max_bytes
+            end, next_offset = whole_end(
+                segment.file, segment.offsets, start, limit, stop, at_least_one=at_least_one, wait=wait
+            )
+            if next_offset >= 0:
+                self._remember(segment, next_offset, end)
+        return Slice(segment.file, start, end - start if end > start else 0)
+
+    def _find(self, segment: Segment, offset: int, wait: bool) -> tuple[Segment, int]:
+        """The batch that holds `offset`, or the first one behind it where compaction dropped that."""
+        segments = self._log.segments
+        for number in range(bisect_right(segments.bases, segment.base_offset) - 1, len(segments.bases)):
+            candidate = segments.all[number]
+            segments.opening(candidate)
+            found = candidate.locate(offset, wait=wait)
+            if found is not None:
+                self._remember(candidate, offset, found.position)
+                return candidate, found.position
+        return segment, -1
+
+    def _position_of(self, segment: Segment, up_to: int, wait: bool) -> int:
+        """Where the batches below `up_to` end in a segment."""
+        if segment.active:
+            tail = self._log.tail
+            if up_to == tail.next_offset:
+                return segment.size
+            if (hint := tail.hints.get(up_to)) is not None:
+                return hint
+        else:
+            bases = self._log.segments.bases
+            number = bisect_right(bases, segment.base_offset)
+            if number < len(bases) and up_to >= bases[number]:
+                return segment.size
+        found = segment.locate(up_to, wait=wait)
+        return segment.size if found is None else found.position
+
+    def _remember(self, segment: Segment, offset: int, position: int) -> None:
+        """Note a position where a reader most likely continues."""
+        if segment.active:
+            hints = self._log.tail.hints
+            if len(hints) >= _MAX_HINTS:
+                hints.clear()
+            hints[offset] = position
+        elif position < segment.size:
+            resume = self._log.segments.resume
+            if len(resume) >= _MAX_HINTS:
+                resume.clear()
+            resume[offset] = segment, position
+
+    # ---- by timestamp
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record at or after a time; None if there is none."""
+        tail = self._log.tail
+        for segment in self._log.segments.all:
+            newest = tail if segment is tail.segment else segment
+            if newest.max_timestamp >= timestamp_ms:
+                self._log.segments.opening(segment)
+                found = self._record_at(segment, timestamp_ms)
+                if found is not None:
+                    return found
+        return None
+
+    def _record_at(self, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
+        log_start_offset = self._log.log_start_offset
+        near = segment.times.lookup(timestamp_ms)
+        start = segment.offsets.lookup(max(near.offset, segment.base_offset)).position
+        for entry in check_entries(segment.file, start, segment.size):
+            if entry.max_timestamp < timestamp_ms or entry.last_offset < log_start_offset:
+                continue
+            for record in iter_records(entry.data):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
+                    return TimestampOffset(record.timestamp_ms, record.offset)
+        return None
+
+    # ---- transactions
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records between two offsets, by their first offsets."""
+        segments, found = self._log.segments, []
+        for segment in segments.all[max(0, bisect_right(segments.bases, start_offset) - 1) :]:
+            for one in segment.transactions.entries:
+                if one.last_offset >= start_offset and one.first_offset < end_offset:
+                    found.append(one)
+                if one.last_stable_offset >= end_offset:
+                    return sorted(found, key=_first_offset)
+        return sorted(found, key=_first_offset)
+
+
+def _first_offset(one: AbortedTransaction) -> int:
+    return one.first_offset

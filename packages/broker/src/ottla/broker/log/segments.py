@@ -1,0 +1,126 @@
+"""The segments of one log, oldest first: find, add, drop."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.log.files import Files
+from ottla.broker.log.segment import Segment
+
+if TYPE_CHECKING:
+    from ottla.broker.config import LogConfig
+
+_OPEN_SEALED_SEGMENTS: Final = 8
+
+
+class Segments:
+    """The list of a log's segments; the last one is active.
+
+    Lives on the event loop. Files are opened when they are needed, and only some sealed segments stay open.
+    """
+
+    __slots__ = ("_opened", "all", "bases", "directory", "files", "resume")
+
+    def __init__(self, files: Files, directory: Path, segments: Sequence[Segment]) -> None:
+        self.files = files
+        self.directory = directory
+        self._opened: list[Segment] = []
+        self.resume: dict[int, tuple[Segment, int]] = {}
+        """Offsets that readers of sealed segments most likely ask for next, with their positions."""
+        self._set(list(segments))
+
+    def _set(self, segments: list[Segment]) -> None:
+        self.all = segments
+        """For reading; only the methods here change it."""
+        self.bases = [one.base_offset for one in segments]
+        """The base offsets, for bisect."""
+        self._opened = [one for one in self._opened if one in segments]
+        self.resume.clear()
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.all)
+
+    def __getitem__(self, number: int) -> Segment:
+        return self.all[number]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in all log files."""
+        return sum(segment.size for segment in self.all)
+
+    # ---- finding
+
+    def find(self, offset: int) -> Segment:
+        """The segment that holds an offset, if the log has it."""
+        return self.all[max(0, bisect_right(self.bases, offset) - 1)]
+
+    def since(self, offset: int) -> list[Segment]:
+        """The segment that holds an offset, and those behind it."""
+        return self.all[max(0, bisect_right(self.bases, offset) - 1) :]
+
+    def opening(self, segment: Segment) -> None:
+        """Note that a sealed segment is about to be opened; closes another one if there are too many."""
+        if segment.is_open or segment.active:
+            return
+        self._opened.append(segment)
+        if len(self._opened) > _OPEN_SEALED_SEGMENTS:
+            old = self._opened.pop(0)
+            if not old.active:
+                old.close()
+
+    # ---- changing
+
+    def create(self, base_offset: int, config: LogConfig) -> Segment:
+        """Create the files of a new segment and open them for writing; it is not in the list yet.
+
+        After an OSError no file is left, unless removing it failed too.
+        """
+        segment = Segment(self.files, self.directory, base_offset)
+        try:
+            segment.create(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+            segment.activate(config.segment_index_bytes, keep=False)
+        except OSError:
+            for path in segment.mark_deleted():
+                self.files.unlink(path)
+            raise
+        return segment
+
+    def add(self, segment: Segment) -> None:
+        """Make a new segment the active one."""
+        self.all.append(segment)
+        self.bases.append(segment.base_offset)
+
+    def drop_first(self, count: int) -> list[Segment]:
+        """Take the oldest segments out of the list."""
+        dropped = self.all[:count]
+        self._set(self.all[count:])
+        return dropped
+
+    def drop_since(self, offset: int) -> list[Segment]:
+        """Take the segment that holds an offset, and those behind it, out of the list."""
+        dropped = self.since(offset)
+        self._set(self.all[: len(self.all) - len(dropped)])
+        return dropped
+
+    def replace_active(self, segment: Segment) -> None:
+        """Put a segment in the place of the active one."""
+        self._set([*self.all[:-1], segment])
+
+    # ---- closing
+
+    def moved_to(self, directory: Path) -> None:
+        """Take in that the log's directory was renamed."""
+        self.directory = directory
+        for segment in self.all:
+            segment.directory = directory
+
+    def close(self) -> None:
+        """Close all files; a reader keeps those it reads open."""
+        for segment in self.all:
+            segment.close()

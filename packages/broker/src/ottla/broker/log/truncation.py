@@ -1,0 +1,333 @@
+"""Truncating a log: decide on the loop, cut the files on a thread, settle on the loop.
+
+Between decision and settlement the log takes no appends, and reads find no records in the segments that
+change: an empty placeholder stands in their place. The log end stays as it was until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.log.entries import check_entries, locate
+from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.segment import Segment
+from ottla.broker.log.segments import Segments
+from ottla.broker.log.snapshots import drop_snapshots, rebuilt_producers
+from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
+
+if TYPE_CHECKING:
+    from ottla.broker.config import LogConfig
+    from ottla.broker.log.files import Files
+    from ottla.broker.log.flushing import Flushing
+    from ottla.broker.log.leader_epochs import LeaderEpochs
+    from ottla.broker.log.rolling import Rolling
+    from ottla.broker.log.tail import Tail
+
+_SEARCHED_WITHOUT_INDEX_BYTES = 4096
+
+
+@dataclass(slots=True)
+class TruncationPlan:
+    """Everything that has to be done to the files before the log ends at `offset` or below."""
+
+    files: Files
+    directory: Path
+    config: LogConfig
+    offset: int
+    restart_at: int
+    """Where the log starts anew if nothing at or above this offset is left."""
+    recovery_point: int
+    """As it was before: records below it that are left are on the disk."""
+    write_recovery_point: Callable[[], None] | None
+    """Writes the lowered recovery point; None when it was low enough."""
+    kept: list[Segment]
+    """Copies of the segments in front of the cut."""
+    cut: Segment | None
+    """A copy of the segment that is cut; None when all segments are dropped."""
+    dropped: list[Path] = field(default_factory=list)
+    """The files of the dropped segments, those of the newest segment first."""
+
+    # the outcome
+    last: Segment | None = None
+    """The segment that is the last one now."""
+    log_end_offset: int = -1
+    producers: ProducerStates | None = None
+
+    @property
+    def is_restarted(self) -> bool:
+        """Whether all records were dropped and the log starts anew."""
+        return self.last is not self.cut
+
+    def run(self) -> None:
+        """Change the files and wait for the disk: for a thread.
+
+        Dropped records must not come back behind those that are appended next, so all of it is synced.
+        """
+        if self.write_recovery_point is not None:
+            self.write_recovery_point()
+        self._unlink(self.dropped)
+        end = self._cut(self.cut) if self.cut is not None else -1
+        if end < self.restart_at:
+            self._restart()
+            return
+        self.last, self.log_end_offset = self.cut, end
+        drop_snapshots(self.files, self.directory, lambda at: at > end)
+        self.files.sync_dir(self.directory)
+        segments = [*self.kept, self.cut] if self.cut is not None else self.kept
+        self.producers = rebuilt_producers(self.files, self.directory, segments, self.restart_at, end)
+        for segment in segments:
+            segment.close()
+
+    def _unlink(self, paths: list[Path]) -> None:
+        for path in paths:
+            self.files.unlink(path)
+
+    def _cut(self, segment: Segment) -> int:
+        """Cut one segment in front of the batch that holds the offset; returns where it ends now."""
+        start = 0
+        if segment.size >= _SEARCHED_WITHOUT_INDEX_BYTES:
+            start = segment.offsets.lookup(self.offset).position
+        entry = locate(segment.file, start, segment.size, self.offset)
+        position, end = segment.size, self.offset
+        if entry is not None:
+            position, end = entry.position, max(segment.base_offset, min(self.offset, entry.base_offset))
+        segment.activate(self.config.segment_index_bytes, keep=True)
+        segment.offsets.truncate_to(end)
+        segment.times.truncate_to(end)
+        segment.transactions.truncate_to(end)
+        segment.file.truncate(position)
+        segment.size = position
+        largest = _largest_timestamp(segment)
+        segment.set_max_timestamp(*largest)
+        segment.times.maybe_append(*largest, last_one=True)
+        segment.offsets.trim()
+        segment.times.trim()
+        for file in segment.to_sync(indexes=True):
+            file.sync()
+        return end
+
+    def _restart(self) -> None:
+        """Drop all that is left and create an empty segment."""
+        for segment in [*([self.cut] if self.cut is not None else []), *reversed(self.kept)]:
+            self._unlink(segment.mark_deleted())
+        drop_snapshots(self.files, self.directory, lambda _: True)
+        created = Segments(self.files, self.directory, []).create(self.restart_at, self.config)
+        created.close_indexes()
+        self.files.sync_dir(self.directory)
+        self.last, self.log_end_offset = created, self.restart_at
+        self.producers = ProducerStates(end_offset=self.restart_at)
+
+
+def _largest_timestamp(segment: Segment) -> tuple[int, int]:
+    """The largest timestamp of a segment whose newest index entry may be behind its end."""
+    best = segment.times.last.timestamp_ms, segment.times.last.offset
+    start = segment.offsets.lookup(max(best[1], segment.base_offset)).position
+    for entry in check_entries(segment.file, start, segment.size):
+        if entry.max_timestamp > best[0]:
+            best = entry.max_timestamp, entry.last_offset
+    return best
+
+
+class Truncatable(Protocol):
+    """The parts of a log that a truncation changes."""
+
+    files: Files
+    directory: Path
+    log_start_offset: int
+    producers: ProducerStates
+    is_truncating: bool
+    """Whether appends are refused because a truncation is under way."""
+
+    @property
+    def offline(self) -> OSError | None: ...
+
+    @property
+    def config(self) -> LogConfig: ...
+
+    @property
+    def segments(self) -> Segments: ...
+
+    @property
+    def tail(self) -> Tail: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs: ...
+
+    @property
+    def flushing(self) -> Flushing: ...
+
+    @property
+    def rolling(self) -> Rolling: ...
+
+    def fail(self, error: OSError) -> None: ...
+
+
+class Truncation:
+    """Truncates one log.
+
+    `begin` or `begin_restart`, then `run` or `run_on_thread`. After an OSError the log is offline.
+    """
+
+    def __init__(self, log: Truncatable) -> None:
+        self._log = log
+
+    # ---- decide
+
+    def begin(self, offset: int) -> TruncationPlan | None:
+        """Plan to drop every batch with a record at or above `offset`; None if there is none.
+
+        A follower truncates before its first fetch in a new epoch, or replicas diverge (KIP-101): epochs that
+        begin at the new end are dropped too, even those without a record. The caller tells the replication
+        core once the plan is settled: until then the high watermark may be above the log end. Raises
+        `OffsetOutOfRange` below the log start, `KafkaStorageError`.
+        """
+        log = self._log
+        if offset < log.log_start_offset:
+            raise OffsetOutOfRange(f"cannot cut {log} to {offset}")
+        self._check_idle()
+        if offset >= log.log_end_offset:
+            with self._failing():
+                log.leader_epochs.truncate_from_end(log.log_end_offset)
+            log.tail.leader_epoch = log.leader_epochs.latest
+            return None
+        with self._failing():
+            return self._plan(offset, restart_at=log.log_start_offset, cut=True)
+
+    def begin_restart(self, offset: int) -> TruncationPlan:
+        """Plan to drop all records and to start anew at `offset`. Raises `KafkaStorageError`."""
+        self._check_idle()
+        with self._failing():
+            return self._plan(offset, restart_at=offset, cut=False)
+
+    def _check_idle(self) -> None:
+        log = self._log
+        if log.offline is not None:
+            raise KafkaStorageError(f"{log} is offline: {log.offline}")
+        if log.is_truncating:
+            raise KafkaStorageError(f"{log} is being truncated")
+
+    def _plan(self, offset: int, *, restart_at: int, cut: bool) -> TruncationPlan:
+        log, end = self._log, self._log.log_end_offset
+        log.is_truncating = True
+        first = log.segments.find(offset) if cut else log.segments[0]
+        changed = log.segments.drop_since(first.base_offset)
+        recovery_point = log.flushing.recovery_point
+        log.flushing.truncated_to(first.base_offset if cut else 0)
+        log.flushing.segments_dropped(changed)
+        lowered = log.flushing.recovery_point < recovery_point
+        plan = TruncationPlan(
+            log.files,
+            log.directory,
+            log.config,
+            offset,
+            restart_at,
+            recovery_point,
+            log.flushing.write_recovery_point if lowered else None,
+            [one.copy() for one in log.segments],
+            changed[0].copy() if cut else None,
+        )
+        placeholder = Segment.placeholder(changed[0])
+        for segment in changed:
+            segment.close()  # also the mappings of its indexes: a file must not shrink under one
+        for segment in reversed(changed[1:] if cut else changed):
+            plan.dropped += segment.mark_deleted()
+        log.segments.add(placeholder)
+        log.rolling.append_to(placeholder, end)
+        return plan
+
+    # ---- run and settle
+
+    def run(self, plan: TruncationPlan | None) -> int:
+        """Carry out a plan here and now; returns the new log end. Blocks. Raises `KafkaStorageError`."""
+        if plan is not None:
+            with self._failing():
+                plan.run()
+                self._settle(plan)
+        return self._log.log_end_offset
+
+    async def run_on_thread(
+        self, plan: TruncationPlan | None, settled: Callable[[], None] = lambda: None
+    ) -> int:
+        """Carry out a plan; returns the new log end. Raises `KafkaStorageError`.
+
+        `settled` is called on the loop together with the change of the log end, also when the caller was
+        cancelled meanwhile: the thread cannot be stopped.
+        """
+        if plan is None:
+            settled()
+            return self._log.log_end_offset
+
+        def ended(result: asyncio.Future[None]) -> None:
+            error = None if result.cancelled() else result.exception()
+            if isinstance(error, OSError):
+                self._log.fail(error)
+            elif error is None and not result.cancelled():
+                self._settle_or_fail(plan, settled)
+
+        running = asyncio.get_running_loop().run_in_executor(None, plan.run)
+        running.add_done_callback(ended)
+        with self._failing():
+            await asyncio.shield(running)
+        if self._log.offline is not None:
+            raise KafkaStorageError(f"{self._log} cannot be truncated: {self._log.offline}")
+        return self._log.log_end_offset
+
+    def _settle_or_fail(self, plan: TruncationPlan, settled: Callable[[], None]) -> None:
+        if self._log.offline is not None:
+            return  # deleted or closed meanwhile
+        try:
+            self._settle(plan)
+        except OSError as error:
+            self._log.fail(error)
+        else:
+            settled()
+
+    def _settle(self, plan: TruncationPlan) -> None:
+        """Make the outcome of a plan the state of the log."""
+        log = self._log
+        assert plan.last is not None
+        assert plan.producers is not None
+        if plan.is_restarted:
+            for segment in log.segments.drop_first(len(log.segments) - 1):
+                segment.close()
+            log.log_start_offset = plan.restart_at
+        log.segments.replace_active(plan.last)
+        log.flushing.truncated_to(plan.log_end_offset)
+        # What is left of the cut segment was synced, and in front of it nothing has changed.
+        log.flushing.recovery_point = (
+            plan.log_end_offset if plan.is_restarted else min(plan.recovery_point, plan.log_end_offset)
+        )
+        log.is_truncating = False
+        plan.last.activate(log.config.segment_index_bytes, keep=True)
+        log.rolling.append_to(plan.last, plan.log_end_offset)
+        log.producers = plan.producers
+        if plan.is_restarted:
+            log.leader_epochs.clear()
+        else:
+            log.leader_epochs.truncate_from_end(min(plan.offset, plan.log_end_offset))
+        log.tail.leader_epoch = log.leader_epochs.latest
+
+    def _failing(self) -> _Failing:
+        return _Failing(self._log)
+
+
+class _Failing:
+    """Takes the log offline at an OSError and raises `KafkaStorageError` instead."""
+
+    def __init__(self, log: Truncatable) -> None:
+        self._log = log
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            self._log.fail(error)
+            raise KafkaStorageError(f"{self._log} cannot be truncated: {error}") from error
