@@ -339,7 +339,7 @@ async def test_a_change_of_a_topic_drops_its_partitions_from_every_session(plane
         assert new[0] is not old
     assert partition.log.log_end_offset == 8
     meters = plane.services.topic_metrics.of("t")
-    plane.services.produce_runs.pour()
+    plane.services.produce_runs.flush()
     assert meters.messages_in.count == 8
 
 

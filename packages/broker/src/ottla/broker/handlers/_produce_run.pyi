@@ -1,6 +1,6 @@
-from ottla.broker.handlers.produce_run import Run
 from ottla.broker.handlers.topic_metrics import TopicMeters
-from ottla.broker.replication.replicas import HostedPartition
+from ottla.broker.replication.hosted import HostedPartition
+from ottla.protocol.native import ProduceRun
 
 class Target:
     """A partition and its topic's meters, shared by the indexes of all sessions."""
@@ -11,14 +11,15 @@ class Target:
     meters: TopicMeters
 
     def __init__(self, partition: HostedPartition, meters: TopicMeters, all_meters: TopicMeters) -> None: ...
-    def append_alone(self, run: Run, now_ms: int) -> bytes | None:
-        """Append a run to a partition that has no followers, if nothing about it is unusual.
+    def append_now(self, run: ProduceRun, now_ms: int) -> bytes | None:
+        """Append a run (`HostedPartition.append_plain`) and return its responses.
 
-        None, and nothing was appended, when it has to go another way. Raises `KafkaStorageError`.
+        None, and nothing was appended, when it has to take another path: the answer may have to wait for
+        followers, or something about the run or the log is unusual. Raises what `append_plain` raises.
         """
-    def count(self, run: Run) -> None:
-        """Count a run that was appended; the meters get it with the next `pour`."""
+    def count(self, run: ProduceRun) -> None:
+        """Count a run that was appended; the meters get it with the next `flush`."""
     def retire(self) -> None:
         """Append nothing any more, and let the partition go; from now on there is no `partition`."""
-    def pour(self) -> None:
+    def flush(self) -> None:
         """Bring the meters up to date."""

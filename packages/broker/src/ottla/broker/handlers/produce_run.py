@@ -1,15 +1,17 @@
-"""The short way of Produce: requests of one connection to one partition, appended and answered together.
+"""The fast path of Produce: requests of one connection to one partition, appended and answered together.
 
-The network finds the run in the bytes (`FrameReader.next_produces`), so no message object is made. Whatever
-is not plain goes the long way, `handlers.produce`, which also says what is wrong with which request: a run
-that cannot be appended is given back and taken again one by one.
+The network finds the run in the bytes (`FrameReader.next_produces`), so no message object is made. Requests
+that are not plain take the general path, `handlers.produce`, which also says what is wrong with which one: a
+run that cannot be appended is given back, and its requests take the general path one by one.
+
+Both paths append through `HostedPartition`, by the same steps: `docs/design/request-path.md`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers._produce_run import Target
 from ottla.broker.handlers.known_partitions import KnownPartitions
@@ -23,55 +25,13 @@ if TYPE_CHECKING:
     from ottla.broker.handlers.context import ClientSession
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
+    from ottla.protocol.native import ProduceRun
 
 ALL_ACKS: Final = -1
 
 
-class Run(Protocol):
-    """Plain Produce requests that came one behind the other (`network.frames.ProduceRun`)."""
-
-    @property
-    def key(self) -> bytes:
-        """The topic's bytes and the partition's four bytes."""
-        ...
-
-    @property
-    def target(self) -> Any:
-        """What the index holds for the key."""
-        ...
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def acks(self) -> int: ...
-
-    @property
-    def timeout_ms(self) -> int: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def records(self) -> int: ...
-
-    @property
-    def size_in_bytes(self) -> int: ...
-
-    @property
-    def batches(self) -> bytearray | memoryview: ...
-
-    def answers(self, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> bytes:
-        """Return all responses, framed."""
-        ...
-
-    def failures(self, error_code: int) -> bytes:
-        """Return all responses, framed, with an error instead of an offset."""
-        ...
-
-
 class NotPlain(Exception):
-    """The run has to go the long way."""
+    """The requests of the run have to take the general path."""
 
 
 class ProduceRuns:
@@ -100,12 +60,12 @@ class ProduceRuns:
             self.known.put(topic_partition, target)
         session.admit_produces(target)
 
-    def pour(self) -> None:
+    def flush(self) -> None:
         """Bring the topics' meters up to date with the requests that took the fast path."""
         for target in self.known:
-            target.pour()
+            target.flush()
 
-    def append(self, run: Run) -> bytes | Coroutine[Any, Any, bytes]:
+    def append(self, run: ProduceRun) -> bytes | Coroutine[Any, Any, bytes]:
         """Append a run; returns the responses, or a wait for them where replicas are behind.
 
         Raises `NotPlain`, and then nothing has been appended and the session has to drop the partition.
@@ -115,7 +75,7 @@ class ProduceRuns:
             raise NotPlain
         partition, now_ms = target.partition, self._clock.now_ms()
         try:
-            answers = target.append_alone(run, now_ms)
+            answers = target.append_now(run, now_ms)
             if answers is not None:
                 return answers
             if partition.log.config.flush_before_acknowledge:
@@ -130,7 +90,9 @@ class ProduceRuns:
             return self._when_replicated(run, partition, appended)
         return run.answers(appended.base_offset, appended.log_append_time_ms, appended.log_start_offset)
 
-    async def _when_replicated(self, run: Run, partition: HostedPartition, appended: Appended) -> bytes:
+    async def _when_replicated(
+        self, run: ProduceRun, partition: HostedPartition, appended: Appended
+    ) -> bytes:
         try:
             async with asyncio.timeout(run.timeout_ms / 1000):
                 await partition.replicated(appended.last_offset + 1)

@@ -3,7 +3,7 @@ from typing import Any
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log.index import OffsetIndex, TimeIndex
-from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.log import Log
 from ottla.broker.log.segment import Segment
 
 class Tail:
@@ -54,13 +54,14 @@ class Tail:
         batches: bytes | bytearray | memoryview,
         leader_epoch: int,
         now_ms: int,
-        producers: ProducerStates,
+        log: Log,
     ) -> int:
-        """Check and append a client's v2 batches if nothing about them is unusual; gives their first offset.
+        """Append a client's v2 batches if they are plain and sound; return their first offset.
 
-        -1, and nothing was changed, when the general way has to be gone: something is wrong with them, an
-        epoch or a segment begins, or a producer's sequence does not simply go on. After an OSError `undo`
-        has to be called.
+        -1 leaves them to the general path, and nothing was changed: a batch is not plain, fails its checksum
+        or is too large, an epoch or a segment begins, or a producer's sequence does not simply go on. Of
+        `log`, which this is the end of, the producers' states are used. Raises `KafkaStorageError`, and the
+        log has undone then what was written (`Log.append_failed`).
         """
     def append(
         self,

@@ -195,10 +195,7 @@ class Log:
 
         -1, and nothing was changed, when it has to go through `append`. Raises `KafkaStorageError`.
         """
-        try:
-            return self.tail.append_common(batches, leader_epoch, now_ms, self.producers)
-        except OSError as error:
-            raise self.append_failed(error) from error
+        return self.tail.append_common(batches, leader_epoch, now_ms, self)
 
     def append_failed(self, error: OSError) -> KafkaStorageError:
         """Undo an append that failed on the way to the disk; returns the error to raise."""

@@ -25,11 +25,6 @@ cdef enum:
 cdef class ReceiveBuffer:
     """The one buffer that all connections of an event loop receive into."""
 
-    cdef readonly bytearray memory
-    cdef readonly object view
-    cdef list spare             # memory of large frames, used again: fresh pages cost more than the bytes in them
-    cdef readonly Py_ssize_t spare_bytes
-
     def __cinit__(self, Py_ssize_t size=RECEIVE_BUFFER_BYTES):
         self.memory = bytearray(size)
         self.view = memoryview(self.memory)
@@ -59,17 +54,6 @@ cdef class ReceiveBuffer:
 cdef class FrameReader:
     """Splits what one connection receives into frames."""
 
-    cdef ReceiveBuffer shared
-    cdef Py_ssize_t limit
-    cdef bytearray kept         # memory of its own: what is not a whole frame yet
-    cdef object kept_view
-    cdef Py_ssize_t kept_bytes_
-    cdef bint direct            # the last get_buffer gave room behind `kept`
-    cdef bytearray source       # where the bytes not taken yet are
-    cdef object source_view
-    cdef Py_ssize_t position
-    cdef Py_ssize_t end
-
     def __cinit__(self, ReceiveBuffer shared, Py_ssize_t max_frame_bytes):
         self.shared = shared
         self.limit = max_frame_bytes
@@ -80,6 +64,9 @@ cdef class FrameReader:
 
     @property
     def exhausted(self):
+        return self.is_exhausted()
+
+    cdef bint is_exhausted(self) noexcept:
         cdef Py_ssize_t rest = self.end - self.position, size
         if rest < SIZE:
             return True

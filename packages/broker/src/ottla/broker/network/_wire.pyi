@@ -13,7 +13,8 @@ class Tally:
     count: int
     def __init__(self, bounds: Sequence[float]) -> None: ...
     def note(self, value: float, times: int) -> None: ...
-    def pour(self, *histograms: Histogram) -> None: ...
+    def flush(self, *histograms: Histogram) -> None:
+        """Give everything to the histograms, each all of it, and begin anew."""
 
 class Wire:
     """What every produced batch goes through: bytes in, the short way of Produce, bytes out."""
@@ -32,7 +33,7 @@ class Wire:
     _sizes: Tally
     _versions: dict[int, int]
     _descriptor: int
-    _turn: Turn
+    _write_round: WriteRound
     _now_s: Callable[[], float]
     _unstarted: int
     _reading: bool
@@ -46,7 +47,7 @@ class Wire:
     def write(self) -> None:
         """Write what is answered; read on if the peer takes it and nothing is left to begin."""
 
-class Turn:
+class WriteRound:
     """Who has something to write at the end of this turn of the event loop.
 
     Written at once, every answer would wake its client by itself; on a busy broker that costs more than the

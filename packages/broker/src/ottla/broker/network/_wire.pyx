@@ -4,6 +4,10 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t
 
+from ottla.broker.handlers._produce_run cimport Target
+from ottla.broker.network._frames cimport FrameReader
+from ottla.protocol.native.produce cimport ProduceRun
+
 from ottla.protocol.errors import KafkaError
 
 cdef extern from "sys/socket.h" nogil:
@@ -18,7 +22,7 @@ cdef class Wire:
     cdef public object _shared
     cdef public object _queue
     cdef public Py_ssize_t _queue_limit
-    cdef public object _reader
+    cdef public FrameReader _reader
     cdef public object _outbox
     cdef public object _transport
     cdef public object _ordering
@@ -28,7 +32,7 @@ cdef class Wire:
     cdef public dict _versions
     cdef public Tally _times
     cdef public Tally _sizes
-    cdef public Turn _turn
+    cdef public WriteRound _write_round
     cdef public Py_ssize_t _unstarted
     cdef public int _descriptor  # of the socket, -1 where bytes have to go through the transport
     cdef public bint _reading
@@ -49,11 +53,11 @@ cdef class Wire:
         cdef double now_s = self._now_s()
         self.last_active_s = now_s
         if not self._reader.received(nbytes):
-            self._turn.count_in(nbytes)
+            self._write_round.count_in(nbytes)
         elif self._append_runs(now_s):
-            self._turn.bytes_in += nbytes
+            self._write_round.bytes_in += nbytes
         else:
-            self._turn.count_in(nbytes)
+            self._write_round.count_in(nbytes)
             self.pump()
 
     cdef bint _is_free(self, outbox) except -1:
@@ -70,7 +74,10 @@ cdef class Wire:
         cdef bytes answers
         cdef int64_t count
         cdef double took_ms
-        reader, outbox = self._reader, self._outbox
+        cdef ProduceRun run
+        cdef Target target
+        cdef FrameReader reader = self._reader
+        outbox = self._outbox
         if not self._is_free(outbox):
             return False
         index = self.session.produce_targets
@@ -79,22 +86,23 @@ cdef class Wire:
         run = reader.next_produces(index)
         if run is None:
             return False
-        self._turn.add(self)  # also when something is left: what is answered here has to be written
-        parts, now_ms = outbox._parts, self._turn.now_ms()
+        self._write_round.add(self)  # also when something is left: what is answered here has to be written
+        parts, now_ms = outbox._parts, self._write_round.now_ms()
         while True:
             try:
-                answers = run.target.append_alone(run, now_ms)
+                target = run.target
+                answers = target.append_now(run, now_ms)
             except (KafkaError, OSError):
-                answers = None  # it fails again on the general way, which knows what to say
+                answers = None  # it fails again on the general path, which answers with the error
             if answers is None:
                 reader.give_back(run)
                 return False
             parts.append(answers)
-            self._turn.bytes_out += PyBytes_GET_SIZE(answers)
+            self._write_round.bytes_out += PyBytes_GET_SIZE(answers)
             count = run.count
             took_ms = (<double> self._now_s() - now_s) * 1000
-            self._note(run.version, took_ms, <int64_t> run.size_in_bytes / <double> count, count)
-            if reader.exhausted:
+            self._note(run.version, took_ms, run.size_in_bytes / <double> count, count)
+            if reader.is_exhausted():
                 break
             run = reader.next_produces(index)
             if run is None:
@@ -137,7 +145,7 @@ cdef class Wire:
         return 0
 
 
-cdef class Turn:
+cdef class WriteRound:
     cdef list _wires
     cdef object _call_soon
     cdef object _clock
@@ -218,7 +226,7 @@ cdef class Tally:
         if value > self.largest:
             self.largest = value
 
-    def pour(self, *histograms):
+    def flush(self, *histograms):
         """Give everything to the histograms, each all of it, and begin anew."""
         if not self.count:
             return

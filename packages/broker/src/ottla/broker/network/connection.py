@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.request_queue import RequestQueue
     from ottla.broker.network.request_times import RequestTimes
     from ottla.broker.network.routes import Dispatcher
-    from ottla.broker.network.wire import Turn
+    from ottla.broker.network.wire import WriteRound
 
 log = logging.getLogger("request")
 
@@ -50,7 +50,7 @@ class Shared:
     times: RequestTimes
     queue: RequestQueue
     connections: OpenConnections[Connection]
-    turn: Turn
+    write_round: WriteRound
     now_s: Callable[[], float]
     """The loop's clock: requests are timed with it."""
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -85,7 +85,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._queue, self._queue_limit = shared.queue, shared.queue.limit
         self._listener_name = listener_name
         self._initial_state = state
-        self._turn, self._now_s = shared.turn, shared.now_s
+        self._write_round, self._now_s = shared.write_round, shared.now_s
         tally = shared.times.fast_produces
         self._times, self._sizes, self._versions = tally.times, tally.sizes, tally.versions
         self._reader = FrameReader(shared.receive_buffer, shared.config.socket_request_max_bytes)
@@ -181,7 +181,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
             self._pumping = False
             self._reader.park()
         self._exhausted = exhausted
-        self._turn.add(self)
+        self._write_round.add(self)
 
     def _begin_requests(self) -> bool:
         """Return whether all whole frames were taken."""

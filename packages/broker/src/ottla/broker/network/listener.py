@@ -17,7 +17,7 @@ from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.request_times import RequestTimes
 from ottla.broker.network.routes import Dispatcher
 from ottla.broker.network.session import SessionState
-from ottla.broker.network.wire import Turn
+from ottla.broker.network.wire import WriteRound
 
 if TYPE_CHECKING:
     import ssl
@@ -84,7 +84,7 @@ class Server:
             times=RequestTimes(metrics, self._produce_runs, loop.time, loop.call_later),
             queue=self.queue,
             connections=self.connections,
-            turn=Turn(loop.call_soon, self._now_ms, metrics.bytes_in, metrics.bytes_out),
+            write_round=WriteRound(loop.call_soon, self._now_ms, metrics.bytes_in, metrics.bytes_out),
             now_s=loop.time,
             spawn=self.spawn,
         )

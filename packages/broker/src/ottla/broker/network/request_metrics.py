@@ -98,10 +98,10 @@ class FastPathTally:
         if not self.versions:
             return
         metrics, count = self._metrics.of(self._api_key), sum(self.versions.values())
-        self.times.pour(metrics.total_time_ms, metrics.local_time_ms)
+        self.times.flush(metrics.total_time_ms, metrics.local_time_ms)
         metrics.queue_time_ms.update(0.0, count)
         metrics.remote_time_ms.update(0.0, count)
-        self.sizes.pour(metrics.request_bytes)
+        self.sizes.flush(metrics.request_bytes)
         for version, count in self.versions.items():
             self._metrics.requests(self._api_key, version).mark(count)
         self.versions.clear()

@@ -85,6 +85,6 @@ class RequestTimes:
     def flush(self) -> None:
         """Bring the metrics up to date with the requests that took a fast path."""
         self.fast_produces.flush()
-        self._produce_runs.pour()
+        self._produce_runs.flush()
         self._fast_fetches.flush()
         self._flush_due = False

@@ -4,6 +4,6 @@ It is native (`_wire.pyx`). Requests that it does not answer at once stay where 
 `Connection.pump`, which does everything, also what is done here.
 """
 
-from ottla.broker.network._wire import Tally, Turn, Wire
+from ottla.broker.network._wire import Tally, Wire, WriteRound
 
-__all__ = ["Tally", "Turn", "Wire"]
+__all__ = ["Tally", "Wire", "WriteRound"]

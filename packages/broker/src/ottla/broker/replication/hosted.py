@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.log import AppendOrigin
+from ottla.broker.replication._append import PartitionAppends
 from ottla.broker.replication.partition import (
     Assignment,
     Effect,
@@ -18,7 +19,7 @@ from ottla.broker.replication.partition import (
     Partition,
     Role,
 )
-from ottla.protocol.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderOrFollower
+from ottla.protocol.errors import NotEnoughReplicasAfterAppend, NotLeaderOrFollower
 
 if TYPE_CHECKING:
     from ottla.broker.log.log import Appended, Log, Slice
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
 _RECENT_BYTES: Final = 32 << 20
 
 
-class HostedPartition:
-    """A partition hosted here. The promises of `append` and `replicated` hold while this broker leads it."""
+class HostedPartition(PartitionAppends):
+    """A partition hosted here. The promises of `append` and `replicated` hold while this broker leads it.
+
+    The base is native: `append_plain`, the only way in for the fast path of Produce, and the steps that it
+    shares with `append`.
+    """
 
     def __init__(
         self,
@@ -40,16 +45,11 @@ class HostedPartition:
         propose_isr: Callable[[TopicPartition, IsrProposed], None],
         isr_changed: Callable[[IsrChanged], None],
     ) -> None:
-        self.topic_partition = topic_partition
-        self.log = log
-        self.core = core
-        self.watchers: dict[Callable[[], None], None] = {}
-        """Called whenever there may be more to read: records, high watermark, the end of leadership."""
+        super().__init__(topic_partition, log, core)
         self._first_new_offset = log.log_end_offset
         """Records from here on were written by this process."""
         self._propose_isr = propose_isr
         self._isr_changed = isr_changed
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._waits = 0
         self._waiting_low: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -83,40 +83,14 @@ class HostedPartition:
     ) -> Appended:
         """Append v2 batches and advance what can be advanced at once.
 
-        Raises `NotEnoughReplicas` where acks=all meets an ISR below min.insync.replicas, and what
-        `Log.append` raises.
+        Raises what `check_append` and `Log.append` raise.
         """
-        core = self.core
-        if core.role is not Role.LEADER:
-            raise NotLeaderOrFollower
-        if required_acks == -1 and core.followers and self._is_under_min_isr():
-            raise NotEnoughReplicas(
-                f"{len(core.isr)} in-sync replicas, {core.effective_min_isr} are required"
-            )
+        self.check_append(required_acks)
         appended = self.log.append(
-            batches, leader_epoch=core.leader_epoch, now_ms=now_ms, origin=origin, opened=opened
+            batches, leader_epoch=self.core.leader_epoch, now_ms=now_ms, origin=origin, opened=opened
         )
         self.grown(now_ms)
         return appended
-
-    def _is_under_min_isr(self) -> bool:
-        self.core.min_insync_replicas = self.log.config.min_insync_replicas
-        return self.core.is_under_min_isr
-
-    def grown(self, now_ms: int) -> None:
-        """Take in that the log has grown by an append of this leader."""
-        if not self.core.followers:
-            offset = self.core.appended_alone(self.log.tail.next_offset)
-            if self._waiting:
-                self._release(offset)
-            if self.watchers:
-                self.wake()
-            return
-        effects = self.core.appended(self.log.log_end_offset, now_ms)
-        if effects:
-            self.perform(effects)
-        elif self.watchers:
-            self.wake()
 
     async def replicated(self, offset: int) -> None:
         """Wait until the high watermark is at `offset` or above: pass the last offset + 1.
@@ -213,7 +187,7 @@ class HostedPartition:
         for effect in effects:
             match effect:
                 case HighWatermarkAdvanced(offset):
-                    self._release(offset)
+                    self.release(offset)
                     self.wake()
                 case IsrProposed():
                     self._propose_isr(self.topic_partition, effect)
@@ -221,18 +195,6 @@ class HostedPartition:
                     self._isr_changed(effect)
                 case LeadershipEnded():
                     self._fail_waits()
-
-    def wake(self) -> None:
-        """Call everyone who waits for something to read."""
-        for watcher in list(self.watchers):
-            watcher()
-
-    def _release(self, offset: int) -> None:
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= offset:
-            future = heapq.heappop(waiting)[2]
-            if not future.done():
-                future.set_result(None)
 
     def _release_low(self) -> None:
         if not self._waiting_low:
@@ -245,7 +207,8 @@ class HostedPartition:
 
     def _fail_waits(self) -> None:
         waiting = [one[2] for one in self._waiting] + [one[1] for one in self._waiting_low]
-        self._waiting, self._waiting_low = [], []
+        self._waiting.clear()
+        self._waiting_low = []
         for future in waiting:
             if not future.done():
                 future.set_exception(NotLeaderOrFollower())

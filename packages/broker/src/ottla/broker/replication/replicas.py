@@ -241,7 +241,7 @@ class Replicas:
             elected: list[tuple[TopicPartition, int]] = []
             resigned: list[tuple[TopicPartition, int]] = []
             await self._logs.make_way(one[0] for one in assignments)
-            turn = Turn(self._clock.monotonic_ms)
+            turn = BusyTurn(self._clock.monotonic_ms)
             for topic_partition, topic_id, assignment in assignments:
                 await turn.maybe_yield()
                 try:
@@ -337,7 +337,7 @@ class Replicas:
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
             resigned: list[tuple[TopicPartition, int]] = []
-            turn = Turn(self._clock.monotonic_ms)
+            turn = BusyTurn(self._clock.monotonic_ms)
             for topic_partition, leader_epoch, delete in partitions:
                 await turn.maybe_yield()
                 try:
@@ -434,7 +434,7 @@ class Replicas:
             log.warning("the high watermarks are not written: %s", error)
 
 
-class Turn:
+class BusyTurn:
     """A turn on the event loop, given up for a moment when it has lasted long enough."""
 
     def __init__(self, monotonic_ms: Callable[[], float]) -> None:

@@ -1,0 +1,41 @@
+# cython: language_level=3
+"""The reader of frames, for other compiled modules of the broker."""
+
+from ottla.protocol.native.fetch cimport PlainFetch
+from ottla.protocol.native.produce cimport ProduceRun
+
+
+cdef class ReceiveBuffer:
+    cdef readonly bytearray memory
+    cdef readonly object view
+    cdef list spare             # memory of large frames, used again: fresh pages cost more than the bytes in them
+    cdef readonly Py_ssize_t spare_bytes
+
+    cdef bytearray take(self, Py_ssize_t size)
+    cdef int give_back(self, bytearray one) except -1
+
+
+cdef class FrameReader:
+    cdef ReceiveBuffer shared
+    cdef Py_ssize_t limit
+    cdef bytearray kept         # memory of its own: what is not a whole frame yet
+    cdef object kept_view
+    cdef Py_ssize_t kept_bytes_
+    cdef bint direct            # the last get_buffer gave room behind `kept`
+    cdef bytearray source       # where the bytes not taken yet are
+    cdef object source_view
+    cdef Py_ssize_t position
+    cdef Py_ssize_t end
+
+    cdef bint is_exhausted(self) noexcept
+    cpdef object get_buffer(self)
+    cdef object _whole_frames_wait(self)
+    cdef int _grow(self, Py_ssize_t need) except -1
+    cdef int _keep(self, bytearray memory) except -1
+    cpdef bint received(self, Py_ssize_t count)
+    cpdef object next_frame(self)
+    cpdef object park(self)
+    cpdef ProduceRun next_produces(self, dict index)
+    cpdef give_back(self, ProduceRun run)
+    cpdef PlainFetch next_fetch(self, dict index)
+    cpdef give_back_fetch(self, PlainFetch fetch)

@@ -1,0 +1,80 @@
+# cython: language_level=3
+"""Appends to a hosted partition, natively. `_append.pyi` says what is promised, `hosted.py` is the way in."""
+
+from heapq import heappop
+
+from libc.stdint cimport int64_t
+
+from ottla.broker.log._tail cimport Tail
+
+from ottla.broker.replication.partition import Role
+from ottla.protocol.errors import NotEnoughReplicas, NotLeaderOrFollower
+
+cdef object LEADER = Role.LEADER
+
+cdef enum:
+    ALL_ACKS = -1
+
+
+cdef class PartitionAppends:
+
+    def __init__(self, topic_partition, log, core):
+        self.topic_partition = topic_partition
+        self.log = log
+        self.core = core
+        self.watchers = {}
+        self._waiting = []
+
+    cpdef int check_append(self, int required_acks) except -1:
+        core = self.core
+        if core.role is not LEADER:
+            raise NotLeaderOrFollower
+        if required_acks == ALL_ACKS and core.followers:
+            core.min_insync_replicas = self.log.config.min_insync_replicas
+            if core.is_under_min_isr:
+                raise NotEnoughReplicas(
+                    f"{len(core.isr)} in-sync replicas, {core.effective_min_isr} are required"
+                )
+        return 0
+
+    cpdef int64_t append_plain(self, batches, int required_acks, now_ms) except? -2:
+        cdef Tail tail = self.log.tail
+        cdef int64_t base_offset
+        self.check_append(required_acks)
+        base_offset = tail.append_common(batches, self.core.leader_epoch, now_ms, self.log)
+        if base_offset >= 0:
+            self.grown(now_ms)
+        return base_offset
+
+    cpdef int grown(self, now_ms) except -1:
+        cdef Tail tail = self.log.tail
+        core = self.core
+        if core.followers:
+            effects = core.appended(tail.next_offset, now_ms)
+            if effects:
+                self.perform(effects)
+            elif self.watchers:
+                self.wake()
+            return 0
+        core.appended_alone(tail.next_offset)
+        if self._waiting:
+            self.release(tail.next_offset)
+        if self.watchers:
+            self.wake()
+        return 0
+
+    def perform(self, effects):
+        raise NotImplementedError
+
+    cpdef int wake(self) except -1:
+        for watcher in list(self.watchers):
+            watcher()
+        return 0
+
+    cpdef int release(self, int64_t high_watermark) except -1:
+        cdef list waiting = self._waiting
+        while waiting and <int64_t> waiting[0][0] <= high_watermark:
+            future = heappop(waiting)[2]
+            if not future.done():
+                future.set_result(None)
+        return 0
