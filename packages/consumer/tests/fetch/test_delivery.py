@@ -159,3 +159,14 @@ async def test_who_waits_for_records_hears_that_there_is_nothing_to_read_any_mor
 
         with pytest.raises(WrongMode):
             await waiting
+
+
+async def test_anext_and_iteration_of_the_consumer_take_from_one_place(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    log.add(b"a", b"b", b"c")
+    async with reader(broker) as consumer, asyncio.timeout(20):
+        assert (await anext(consumer)).value == b"a"
+        async for record in consumer:
+            assert record.value == b"b"
+            break
+        assert (await consumer.getone()).value == b"c"
