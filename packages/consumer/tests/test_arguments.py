@@ -90,7 +90,7 @@ def test_the_settings_of_the_producer_are_no_settings_of_the_consumer() -> None:
 def test_names_of_other_clients_say_what_to_use(kind: Any) -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'poll'; use getmany\("):
         _ = kind().poll
-    with pytest.raises(AttributeError, match="no attribute 'last_poll_timestamp'; ask a record"):
+    with pytest.raises(AttributeError, match="no attribute 'last_poll_timestamp'; use the timestamp"):
         _ = kind().last_poll_timestamp
     with pytest.raises(AttributeError, match=r"no attribute 'nonsense'$"):
         _ = kind().nonsense

@@ -328,7 +328,7 @@ async def test_a_commit_of_who_is_no_member_any_more_is_explained(code: ErrorCod
         broker.commit = then(code)
         async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
             await one.until_owning(0)
-            with pytest.raises(CommitFailed, match="will be read again"):
+            with pytest.raises(CommitFailed, match="are read again"):
                 await one.commits.commit({PLACE: OffsetAndMetadata(1)})
 
         assert len(broker.seen(OffsetCommitRequest)) == 1

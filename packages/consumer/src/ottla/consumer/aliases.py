@@ -1,4 +1,4 @@
-"""Other names of the consumer's settings: of older Kafkas, of Java, of librdkafka and of Python's clients."""
+"""Aliases of the consumer's settings: names of older Kafkas, Java, librdkafka and other Python clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESETS: Mapping[Any, Any] = {
     "end": "latest",
     "error": "none",
 }
-"""What `auto_offset_reset` was called in Kafka 0.8 and is called in librdkafka."""
+"""Values of `auto_offset_reset` in Kafka 0.8 and librdkafka."""
 
 _ZOOKEEPER = "brokers are found through bootstrap_servers, and keep groups; see ZookeeperConsumerConnector"
 _REBALANCES = "the group's coordinator brings members together, for as long as it takes"

@@ -1,4 +1,4 @@
-"""What applications give to a consumer, checked at once: an error names what is wrong and what is meant."""
+"""Check the arguments of a consumer's methods; an error names what is wrong and what is expected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HIGHEST_OFFSET = 2**63 - 1
 
 
 def to_topics(given: Iterable[str]) -> list[str]:
-    """Return names of topics. Raises TypeError for what is no text, ValueError for what cannot be a name."""
+    """Return names of topics. Raises TypeError for what is not a string, ValueError for an illegal name."""
     if not isinstance(given, Iterable):
         raise TypeError(f"a topic is named by text, not {given!r}")
     names: list[Any] = [given] if isinstance(given, str) else list(given)
@@ -29,7 +29,7 @@ def to_topics(given: Iterable[str]) -> list[str]:
 
 
 def to_partition(given: Partition) -> TopicPartition:
-    """Return a partition. Raises TypeError for what is none."""
+    """Return a partition. Raises TypeError for anything else."""
     match given:
         case (str(), int(number)) if not isinstance(number, bool) and number >= 0:
             return given if isinstance(given, TopicPartition) else TopicPartition(*given)
@@ -37,7 +37,7 @@ def to_partition(given: Partition) -> TopicPartition:
 
 
 def to_partitions(partitions: Iterable[Partition]) -> list[TopicPartition]:
-    """Return some partitions. Raises TypeError for one that is given alone, too."""
+    """Return partitions. Raises TypeError also for a single partition that is not in a list."""
     given: Any = partitions
     if isinstance(given, str | TopicPartition) or not isinstance(given, Iterable):
         example = f"[{given!r}]" if isinstance(given, TopicPartition) else "[TopicPartition(topic, number)]"
@@ -46,7 +46,7 @@ def to_partitions(partitions: Iterable[Partition]) -> list[TopicPartition]:
 
 
 def to_offset(partition: TopicPartition, given: Offset) -> OffsetAndMetadata:
-    """Return an offset with its note. Raises TypeError for what is none, ValueError for one below zero."""
+    """Return an offset with its metadata. Raises TypeError for no offset, ValueError for one below zero."""
     offset: Any = (given,) if isinstance(given, int) else given
     match offset:
         case (int(number),) | (int(number), str()) | (int(number), str(), int()) if not isinstance(
@@ -61,7 +61,7 @@ def to_offset(partition: TopicPartition, given: Offset) -> OffsetAndMetadata:
 
 
 def to_commit(offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what is to be committed. Raises TypeError and ValueError naming the first that cannot be."""
+    """Return the offsets to commit. Raises TypeError and ValueError for the first invalid one."""
     if not isinstance(offsets, Mapping):
         raise TypeError(f"commit takes {{TopicPartition(topic, number): offset}}, not {offsets!r}")
     checked = {to_partition(each): offset for each, offset in offsets.items()}

@@ -33,60 +33,60 @@ FOREVER = -1
 @suggest_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How records are fetched, and shared in a group."""
+    """Settings of fetching, of the group, and of the delivery of records."""
 
     group_id: str | None = None
-    """The group that shares the partitions of topics, and under whose name offsets are committed."""
+    """The group that shares the partitions, and for which offsets are committed."""
     group_instance_id: str | None = None
-    """A name that outlives restarts: a member that comes back by it gets what it had (KIP-345)."""
+    """The id of a static member: it keeps its partitions through a restart (KIP-345)."""
     auto_offset_reset: OffsetReset = setting("latest", synonyms=RESETS)
-    """Where to begin without a committed offset, or when it is not in the log any more."""
+    """Where to start without a committed offset, or if the position is not in the log any more."""
     isolation_level: IsolationLevel = "read_uncommitted"
-    """Whether records of aborted transactions are left out."""
+    """Whether records of open and aborted transactions are skipped."""
     enable_auto_commit: bool = True
-    """Whether offsets of what the application is finished with are committed by themselves: a record is
-    finished when the next one is asked for."""
+    """Whether offsets of finished records are committed automatically: a record is finished when the next one
+    is asked for."""
     auto_commit_interval_ms: int = setting(5_000, at_least=1)
-    """How often."""
+    """The interval of automatic commits."""
     partition_assignment_strategy: Assignors = DEFAULT_ASSIGNORS
-    """Assignors, best first: range, roundrobin, sticky, cooperative-sticky, or objects of one's own."""
+    """Assignors, preferred first: range, roundrobin, sticky, cooperative-sticky, or custom objects."""
     session_timeout_ms: int = setting(45_000, at_least=1)
-    """After so long without a heartbeat the group takes a member for dead."""
+    """After so long without a heartbeat the coordinator removes a member."""
     heartbeat_interval_ms: int = setting(3_000, at_least=1)
-    """How often to send heartbeats, which is also how soon a rebalance is noticed."""
+    """The interval of heartbeats; a rebalance is noticed within it."""
     max_poll_interval_ms: int = setting(300_000, at_least=1)
-    """After so long without being asked for records, the consumer leaves until it is asked again."""
+    """After so long without a poll, the consumer leaves its group until the application polls again."""
     handling_grace_ms: int = setting(3_000, at_least=0)
-    """How long a rebalance waits for the application to finish with what it has in hand of partitions that
-    are given up. What is not finished by then will be read again by their new owner."""
+    """How long a rebalance waits for the application to finish delivered records of partitions to revoke.
+    Records not finished by then are read again by the new owner."""
     close_timeout_ms: int = setting(30_000, at_least=1)
-    """How long committing, the listener and leaving may take together as the consumer closes."""
+    """The bound of the final commit, the listener and leaving the group together, on close."""
     max_poll_records: int | None = setting(None, at_least=1)
-    """The most records `getmany` returns unless it is told; None: all that are there."""
+    """The most records that `getmany` returns by default; None: about 256 KiB."""
     consumer_timeout_ms: int = setting(FOREVER, at_least=FOREVER)
-    """Iterating ends when there was no record for so long; -1: it waits on."""
+    """Iteration ends after so long without a record; -1: never."""
     fetch_min_bytes: int = setting(1, at_least=0)
-    """The broker waits until it has as much."""
+    """The bytes that the broker waits for before it responds."""
     fetch_max_wait_ms: int = setting(500, at_least=0)
-    """How long the broker may wait for that."""
+    """How long the broker waits for `fetch_min_bytes`."""
     fetch_max_bytes: int = setting(50 * 1024 * 1024, at_least=1)
-    """About how much one answer may hold."""
+    """The approximate maximum of bytes in a response, and of what is buffered."""
     max_partition_fetch_bytes: int = setting(1024 * 1024, at_least=1)
-    """About how much of one partition an answer may hold."""
+    """The approximate maximum of bytes of one partition in a response."""
     check_crcs: bool = True
-    """Whether checksums of batches are verified; without them damage between disk and here goes unnoticed."""
+    """Whether checksums of batches are verified; if not, damage on the way from the disk is not detected."""
     client_rack: str | None = None
-    """Where the consumer is: it reads from replicas there, and assignors prefer them (KIP-392, KIP-881)."""
+    """The rack of the consumer: replicas there are read and preferred by assignors (KIP-392, KIP-881)."""
     allow_auto_create_topics: bool = True
-    """Whether the broker may create a topic that is subscribed to."""
+    """Whether the broker may create a missing topic that is subscribed to."""
     exclude_internal_topics: bool = True
-    """Whether patterns leave out topics of the brokers themselves."""
+    """Whether patterns exclude internal topics of the brokers."""
     key_deserializer: DeserializerSpec = None
-    """What bytes of keys become. None: they stay bytes."""
+    """The deserializer of keys. None: keys are bytes."""
     value_deserializer: DeserializerSpec = None
-    """What bytes of values become. None: they stay bytes."""
+    """The deserializer of values. None: values are bytes."""
     interceptors: Sequence[object] = ()
-    """Objects that are told of records as they are given out, and of commits."""
+    """Objects that observe records before delivery, and commits."""
     client: ClientConfig = field(default_factory=ClientConfig)
     """Connections, timeouts and security."""
 
@@ -110,23 +110,23 @@ class ConsumerConfig:
 
     @classmethod
     def of(cls, **settings: Unpack[ConsumerSettings]) -> Self:
-        """Make a config of flat settings, those of ClientConfig and SecurityConfig among them."""
+        """Make a configuration of flat settings, including those of ClientConfig and SecurityConfig."""
         return configure(cls, settings)
 
     @classmethod
     def from_properties(
         cls, source: str | Path | Mapping[str, Any], **settings: Unpack[ConsumerSettings]
     ) -> Self:
-        """Read a properties file, or a mapping, with dotted names; `settings` win over it."""
+        """Read a properties file, or a mapping, with dotted names; `settings` take precedence."""
         return from_properties(cls, source, **settings)
 
     @property
     def reads_committed(self) -> bool:
-        """Whether records of open and aborted transactions are left out."""
+        """Whether records of open and aborted transactions are skipped."""
         return self.isolation_level == "read_committed"
 
     def group(self) -> GroupConfig | None:
-        """Return how the consumer takes part in its group; None without `group_id`."""
+        """Return the settings of group membership; None without `group_id`."""
         if self.group_id is None:
             return None
         shared = {each.name for each in fields(GroupConfig)} & {each.name for each in fields(self)}
@@ -138,7 +138,7 @@ class ConsumerConfig:
 
 
 class ConsumerSettings(ClientSettings, total=False):
-    """The fields of ConsumerConfig as keywords; `ConsumerConfig` says what they mean."""
+    """The fields of ConsumerConfig as keywords, for type checkers; `ConsumerConfig` documents them."""
 
     bootstrap_servers: str | Sequence[str] | None
     group_id: str | None

@@ -37,9 +37,9 @@ class Consumer:
             async for record in consumer:
                 print(record.offset, record.key, record.value)
 
-    With `group_id` the members of that group share the partitions, and the state is kept under its name;
-    without, a consumer reads all partitions of its topics. Records are fetched ahead in the background. They
-    may be asked for by one task at a time.
+    With `group_id`, the members of that group share the partitions, and offsets are committed for the group.
+    Without it, a consumer reads all partitions of its topics. Records are fetched ahead in the background.
+    One task at a time may ask for records.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Consumer:
     # --- starting and stopping
 
     async def start(self) -> None:
-        """Connect, and join the group; returns when there are partitions to read, or none to be had.
+        """Connect, and join the group; return once partitions are assigned, or there are none to have.
 
-        Raises what keeps it from starting: NoBrokerAvailable, NoSuchTopic, errors of authorization.
+        Raises what prevents the start: NoBrokerAvailable, NoSuchTopic, errors of authorization.
         """
         await self._runtime.start()
 
     async def stop(self) -> None:
-        """Commit what is finished, leave the group, and close all connections."""
+        """Commit finished records, leave the group, and close all connections."""
         await self._runtime.stop()
 
     async def __aenter__(self) -> Self:
@@ -96,7 +96,7 @@ class Consumer:
         pattern: str | re.Pattern[str] | TopicFilter | None = None,
         listener: Any = None,
     ) -> None:
-        """Read topics by name, or all whose names match; in place of what was subscribed to before.
+        """Read topics by name, or all that match a pattern, instead of the previous subscription.
 
         New partitions, and new topics that match, are found within `metadata_max_age_ms`. `listener` is a
         RebalanceListener. Raises WrongMode after `assign`: unsubscribe first.
@@ -105,33 +105,33 @@ class Consumer:
         self._subscriptions.subscribe(subscription(topics, pattern), listener)
 
     def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group; what comes next is up to `subscribe` or `assign`."""
+        """Stop reading and leave the group; `subscribe` or `assign` may be called next."""
         self._subscriptions.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics that are subscribed to: those named, or those found that match."""
+        """Return the subscribed topics: those named, or those found that match the pattern."""
         return self._subscriptions.topics
 
     def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read exactly these partitions; those that were read before go on from where they are.
+        """Read exactly these partitions; those assigned before keep their positions.
 
         Raises WrongMode for a member of a group: unsubscribe first.
         """
         self._subscriptions.assign(to_partitions(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are read."""
+        """Return the assigned partitions."""
         return self._positions.assigned
 
     def pause(self, *partitions: Partition) -> None:
-        """Give out, and fetch, nothing of some partitions until they are resumed; what is at hand is kept."""
+        """Stop fetching and delivering partitions until they are resumed; buffered records are kept."""
         states = [self._positions[to_partition(each)] for each in partitions]
         self._delivery.suspend(frozenset(state.partition for state in states))
         for state in states:
             state.is_paused = True
 
     def resume(self, *partitions: Partition) -> None:
-        """Go on with partitions that were paused."""
+        """Continue partitions that were paused."""
         for state in [self._positions[to_partition(each)] for each in partitions]:
             state.is_paused = False
             self._positions.enqueue(state)
@@ -164,18 +164,18 @@ class Consumer:
     async def getmany(
         self, *partitions: Partition, timeout_ms: float | None = 0, max_records: int | None = None
     ) -> Records:
-        """Return what is at hand of all partitions or some, waiting up to `timeout_ms` for the first of it.
+        """Return buffered records of all partitions or some, waiting up to `timeout_ms` for the first.
 
-        At most `max_records` (default: `max_poll_records`, or what processors' caches hold); without a
-        timeout it waits without end. The result is finished when something is asked for next. Raises what
-        keeps a partition from being read: OffsetOutOfRange, RecordDeserializationFailed, CorruptMessage,
-        errors of authorization.
+        At most `max_records` (default: `max_poll_records`, else about 256 KiB); with a timeout of None it
+        waits without end. The records are finished when the application asks for more. Raises what prevents
+        reading a partition: OffsetOutOfRange, RecordDeserializationFailed, CorruptMessage, errors of
+        authorization.
         """
         limit = max_records or self.config.max_poll_records
         return await self._delivery.collect([to_partition(each) for each in partitions], timeout_ms, limit)
 
     async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
-        """Iterate over batches of records of one partition; one is finished when the next is asked for."""
+        """Iterate over batches of one partition each; a batch is finished when the next is asked for."""
         limit = max_records or self.config.max_poll_records
         while (batch := await self._delivery.next_batch(limit)) is not None:
             yield batch
@@ -189,14 +189,14 @@ class Consumer:
         columns: Iterable[str] | None = None,
         until: Mapping[TopicPartition, int] | None = None,
     ) -> pyarrow.RecordBatch:
-        """Return what is at hand as Arrow columns, waiting up to `timeout_ms` for the first of it.
+        """Return buffered records as Arrow columns, waiting up to `timeout_ms` for the first.
 
-        Columns are key, value, topic, partition, offset and timestamp, or those that `columns` names, of
-        which timestamp_type and headers are two more. About `max_bytes` of fetched bytes become one batch, at
-        most `max_records`. It is empty when nothing came in time, and once each partition of `until` is read
-        up to the offset there, also where the last of its offsets hold no records (those of transactions).
-        No Python object is made per record: deserializers and interceptors have no part in it. The batch is
-        finished when something is asked for next. Raises as `getmany`, and ArrowMissing.
+        Columns are key, value, topic, partition, offset and timestamp, or those that `columns` names, which
+        may include timestamp_type and headers. About `max_bytes` of fetched bytes become one batch, at most
+        `max_records`. It is empty after the timeout, and once each partition of `until` is read up to its
+        offset there, also if its last offsets hold no records (as those of transaction markers). No Python
+        object is made per record: deserializers and interceptors are not applied. The batch is finished when
+        the application asks for more. Raises as `getmany`, and ArrowMissing.
         """
         pyarrow_module()
         builder = ColumnBuilder(check_columns(columns), check_crcs=self.config.check_crcs)
@@ -208,7 +208,7 @@ class Consumer:
             buffered = await self._delivery.take_raw(max_bytes, left_ms, wanted)
             if not buffered:
                 break
-            # Pieces without records there are too: of aborted transactions, or all below the position.
+            # Fetched data may hold no records: those of aborted transactions, or all below the position.
             await read_columns(buffered, builder, max_records, self._delivery.give_back)
         return record_batch(builder.finish())
 
@@ -219,9 +219,9 @@ class Consumer:
         max_bytes: int = DEFAULT_BYTES,
         columns: Iterable[str] | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
-        """Iterate over Arrow batches; one is finished when the next is asked for.
+        """Iterate over Arrow batches; a batch is finished when the next is asked for.
 
-        Ends only where `consumer_timeout_ms` is set, after so long without records.
+        Ends only if `consumer_timeout_ms` is set, after so long without records.
         """
         names = check_columns(columns)
         timeout_ms = self.config.consumer_timeout_ms
@@ -238,28 +238,28 @@ class Consumer:
     # --- positions
 
     def seek(self, partition: Partition, offset: Offset) -> None:
-        """Go on with a partition from an offset; with a leader epoch, a truncation there is noticed."""
+        """Continue a partition at an offset; with a leader epoch, a truncation before it is detected."""
         state = self._positions[to_partition(partition)]
         where = to_offset(state.partition, offset)
         self._control.seek(state, where.offset, where.leader_epoch)
 
     async def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Go on from the first records of partitions, or of all that are read."""
+        """Continue at the first records of partitions, or of all assigned ones."""
         await self._control.seek_times(dict.fromkeys(self._named(partitions), EARLIEST))
 
     async def seek_to_end(self, *partitions: Partition) -> None:
-        """Go on behind the last records of partitions, or of all that are read."""
+        """Continue after the last records of partitions, or of all assigned ones."""
         await self._control.seek_times(dict.fromkeys(self._named(partitions), LATEST))
 
     async def seek_to_timestamp(self, timestamps: int | Mapping[TopicPartition, int]) -> None:
-        """Go on from the first records at or after a time in ms, of all partitions or each its own."""
+        """Continue at the first records at or after a timestamp in ms: one for all, or one per partition."""
         if isinstance(timestamps, int):
             await self._control.seek_times(dict.fromkeys(self._named(()), timestamps))
         else:
             await self._control.seek_times({to_partition(each): time for each, time in timestamps.items()})
 
     async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
-        """Go on from where the group stands, if it stands anywhere. Returns the offsets."""
+        """Continue at the committed offsets of the group; return them, None where there is none."""
         wanted = self._named(partitions)
         committed = await self.committed_offsets(wanted)
         for partition, offset in committed.items():
@@ -268,22 +268,22 @@ class Consumer:
         return {each: committed[each].offset if each in committed else None for each in wanted}
 
     async def position(self, partition: Partition) -> int:
-        """Return the offset of the next record of a partition that will be given out.
+        """Return the offset of the next record of a partition to be delivered.
 
-        Raises NoOffset if there is none to begin from, NotAssigned if the partition is not read.
+        Raises NoOffset if there is no offset to start from, NotAssigned for other partitions.
         """
         return await self._control.position(to_partition(partition))
 
     def highwater(self, partition: Partition) -> int | None:
-        """Return where a partition ended in the last answer; None before there was one."""
+        """Return the high watermark of a partition in the last response; None before the first."""
         return self._positions[to_partition(partition)].high_watermark
 
     def last_stable_offset(self, partition: Partition) -> int | None:
-        """Return up to where no transaction was open in the last answer; None before there was one."""
+        """Return the last stable offset of a partition in the last response; None before the first."""
         return self._positions[to_partition(partition)].last_stable_offset
 
     def lag(self, partition: Partition) -> int | None:
-        """Return how many offsets the position is behind the end, as far as is known without asking."""
+        """Return the lag of a partition as of the last response, without a request; None if unknown."""
         return self._control.lag(self._positions[to_partition(partition)])
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
@@ -293,7 +293,7 @@ class Consumer:
     async def end_offsets(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
         """Return where partitions end, one past their last record; None: those that are read.
 
-        With `read_committed` that is before the first transaction that is open.
+        With `read_committed`, the end is the first offset of the first open transaction.
         """
         wanted = self.assignment() if partitions is None else partitions
         return await self._lookups.offsets({to_partition(each): LATEST for each in wanted})
@@ -301,7 +301,7 @@ class Consumer:
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record at or after a time in ms of each partition; None where there is none."""
+        """Return the first offset at or after a timestamp in ms by partition; None where there is none."""
         wanted = {to_partition(each): time for each, time in timestamps.items()}
         for time in wanted.values():
             if time < 0:
@@ -312,22 +312,22 @@ class Consumer:
     # --- commits
 
     async def commit(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> None:
-        """Commit offsets under the group's name: behind all records that were given out, or as told.
+        """Commit offsets for the group: after all delivered records, or those given.
 
-        Raises ValueError without `group_id` and for offsets that cannot be, CommitFailed when the group gave
-        the partitions to others, and NoSuchPartitions at once for partitions that are not there: those of
-        others are committed then. An offset may come with a note, as a pair or as OffsetAndMetadata.
+        Raises ValueError without `group_id` and for invalid offsets, CommitFailed when the group assigned the
+        partitions to others, and NoSuchPartitions at once for partitions that do not exist; offsets of the
+        others are committed. An offset may carry metadata, as a pair or as OffsetAndMetadata.
         """
         commits = self._runtime.need_group().commits
         await commits.commit(self._to_commit(offsets))
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> asyncio.Future[None]:
-        """`commit` without waiting for it; the future tells how it went, and may be left alone."""
+        """Commit without waiting; the future has the result, and need not be awaited."""
         commits = self._runtime.need_group().commits
         return commits.commit_nowait(self._to_commit(offsets), self._runtime.need_tasks())
 
     async def committed(self, partition: Partition) -> int | None:
-        """Return the offset that the group has committed of a partition; None where it has none."""
+        """Return the offset that the group committed for a partition; None if there is none."""
         found = await self.committed_offsets([partition])
         committed = found.get(to_partition(partition))
         return None if committed is None else committed.offset
@@ -335,18 +335,18 @@ class Consumer:
     async def committed_offsets(
         self, partitions: Iterable[Partition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed, with its notes; partitions without a commit are left out."""
+        """Return the committed offsets with their metadata; partitions without one are left out."""
         wanted = [to_partition(each) for each in partitions]
         return dict(await self._runtime.need_group().committed(wanted))
 
     def group_metadata(self) -> GroupMetadata:
-        """Return who speaks for the group, for a producer that commits offsets of it in a transaction."""
+        """Return the group metadata for a producer that commits offsets of the group in a transaction."""
         return self._runtime.need_group().metadata()
 
     # --- the cluster
 
     async def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the numbers of a topic's partitions; None where there is no such topic."""
+        """Return the partition numbers of a topic; None if it does not exist."""
         answer = await self._cluster.retry("finding a topic", lambda: self._cluster.refresh([topic]))
         for each in answer.topics:
             if each.name == topic:
@@ -358,7 +358,7 @@ class Consumer:
         return None
 
     async def topics(self) -> set[str]:
-        """Return the names of all topics that may be read, internal ones left out if the config says so."""
+        """Return the names of all topics; internal ones are left out if the configuration says so."""
         answer = await self._cluster.retry("finding topics", lambda: self._cluster.refresh(None))
         return {
             each.name or ""
@@ -368,7 +368,7 @@ class Consumer:
 
     @property
     def metrics(self) -> ConsumerMetrics:
-        """What is counted."""
+        """The metrics of this consumer."""
         return self._runtime.metrics
 
     # --- inside

@@ -1,4 +1,4 @@
-"""What can go wrong in the consumer itself."""
+"""Errors of the consumer and of its group."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ottla.protocol.topics import TopicPartition
 
 
 class ConsumerClosed(ClientError):
-    """The consumer is not open: nothing can be read."""
+    """The consumer is not open."""
 
 
 class WrongMode(ClientError):
-    """Topics are subscribed to and partitions were assigned, or neither was: one of the two must be."""
+    """Both a subscription and a manual assignment were made, or neither: exactly one is needed."""
 
 
 class NotAssigned(ClientError):
-    """The consumer does not read this partition, or does not any more."""
+    """The partition is not assigned to this consumer, or not any more."""
 
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__(f"{partition} is not assigned to this consumer")
@@ -27,7 +27,7 @@ class NotAssigned(ClientError):
 
 
 class NoOffset(ClientError):
-    """There is no offset to read a partition from, and `auto_offset_reset` is `none`."""
+    """A partition has no offset to start from, and `auto_offset_reset` is `none`."""
 
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__(f"{partition} has no offset to start from; seek, or set auto_offset_reset")
@@ -35,27 +35,29 @@ class NoOffset(ClientError):
 
 
 class OffsetOutOfRange(NoOffset, errors.OffsetOutOfRange):
-    """Positions are outside of what the log has, and `auto_offset_reset` is `none`."""
+    """Positions are outside of the log, and `auto_offset_reset` is `none`."""
 
     def __init__(self, partitions: Mapping[TopicPartition, int]) -> None:
         self.partitions = dict(partitions)
         self.partition = next(iter(self.partitions))
-        places = ", ".join(f"{partition} at offset {offset}" for partition, offset in self.partitions.items())
-        self.message = f"not in the log any more, or not yet: {places}; seek to where it goes on"
+        positions = ", ".join(
+            f"{partition} at offset {offset}" for partition, offset in self.partitions.items()
+        )
+        self.message = f"not in the log any more, or not yet: {positions}; seek to an existing offset"
         Exception.__init__(self, self.message)
 
 
 class LogTruncated(ClientError):
-    """A partition lost records that were read already: an unclean leader took over (KIP-320).
+    """A partition lost records that were read already, by an unclean leader election (KIP-320).
 
-    `diverges_at` is the offset from which on the log holds other records now, where that is known.
+    `diverges_at` is the offset from which the log differs from what was read; None if unknown.
     """
 
     def __init__(self, partition: TopicPartition, position: int, diverges_at: int | None) -> None:
-        place = "nobody knows where" if diverges_at is None else f"offset {diverges_at}"
+        offset = "an unknown offset" if diverges_at is None else f"offset {diverges_at}"
         super().__init__(
-            f"the log of {partition} was truncated: it was read up to {position}, and differs from {place} "
-            "on; seek to where it goes on"
+            f"the log of {partition} was truncated: it was read up to {position}, and differs from {offset} "
+            "on; seek to the offset to continue at"
         )
         self.partition = partition
         self.position = position
@@ -63,7 +65,7 @@ class LogTruncated(ClientError):
 
 
 class RecordDeserializationFailed(ClientError):
-    """A record's key or value is not what its deserializer reads. Seek past its offset to leave it out."""
+    """A deserializer failed for a record's key or value. Seek past its offset to skip the record."""
 
     def __init__(
         self, what: Literal["key", "value"], partition: TopicPartition, offset: int, cause: BaseException
@@ -76,7 +78,7 @@ class RecordDeserializationFailed(ClientError):
 
 
 class GroupFailed(ClientError):
-    """The consumer cannot be a member of its group. It tries again when it is asked for records again."""
+    """The consumer cannot join its group. It tries again when the application asks for records again."""
 
 
 class InconsistentAssignors(GroupFailed):
@@ -93,7 +95,7 @@ class InconsistentAssignors(GroupFailed):
 
 
 class Fenced(GroupFailed):
-    """Another consumer took over the group.instance.id. This one is no member any more, and stays out."""
+    """Another consumer joined with the same group.instance.id. This one stays out of the group."""
 
     def __init__(self, group_id: str, instance_id: str) -> None:
         super().__init__(
@@ -104,17 +106,17 @@ class Fenced(GroupFailed):
 
 
 class CommitFailed(ClientError):
-    """Offsets were not committed, because the group gave the partitions to others meanwhile.
+    """Offsets were not committed, because the group assigned the partitions to other members.
 
-    What was read since the last commit will be read again by the new owners.
+    Records read since the last commit are read again by the new owners.
     """
 
 
 class NoSuchPartitions(errors.UnknownTopicOrPartition):
-    """Offsets were not committed of partitions that are not there, or not any more; those of others were.
+    """Offsets of partitions that do not exist were not committed; offsets of the others were.
 
-    It is raised at once, and not tried again for a minute as Java's client does: commits that follow would
-    wait behind it. A topic that was made just now is known to all brokers a moment later; commit again.
+    It is raised at once, while Java's client retries for a minute: later commits would wait for it. A new
+    topic is known to all brokers after a moment; commit again then.
     """
 
     retriable = False
@@ -122,7 +124,7 @@ class NoSuchPartitions(errors.UnknownTopicOrPartition):
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions = frozenset(partitions)
         names = ", ".join(str(each) for each in sorted(self.partitions))
-        super().__init__(f"offsets were not committed, as there is no such partition: {names}")
+        super().__init__(f"offsets were not committed: no such partition: {names}")
 
 
 class ListenerFailed(ClientError):
@@ -130,5 +132,5 @@ class ListenerFailed(ClientError):
 
 
 def named_error(what: str, code: int) -> errors.KafkaError:
-    """Return what a broker answered about something. Newer brokers may have codes that nobody here knows."""
+    """Return the error of a code, with its subject. Unknown codes, of newer brokers, keep their number."""
     return errors.error_for(code, f"{what}: {errors.error_for(code).code.name}")

@@ -1,4 +1,4 @@
-"""Names of other clients that are not here, and what to use for them."""
+"""Names of other clients that this consumer does not have, and what to use instead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRODUCER_SETTINGS = frozenset(
 )
 
 _INSTEAD = {
-    "last_poll_timestamp": "ask a record for its timestamp, and the clock for when it came",
+    "last_poll_timestamp": "use the timestamp of records, and your own clock for their arrival",
     "poll": "use getmany(timeout_ms=..., max_records=...), or iterate",
     "consume": "use getmany(timeout_ms=..., max_records=...), or iterate",
     "commit_async": "use commit_nowait()",
@@ -39,22 +39,22 @@ _INSTEAD = {
     "unassign": "use assign([])",
     "store_offsets": "a record is finished when the next one is asked for; or commit({partition: offset})",
     "get_watermark_offsets": "use beginning_offsets([partition]) and end_offsets([partition])",
-    "incremental_assign": "use assign(partitions): those that are read already go on",
-    "incremental_unassign": "use assign(partitions) with those that stay",
+    "incremental_assign": "use assign(partitions): those assigned before keep their positions",
+    "incremental_unassign": "use assign(partitions) with the partitions to keep",
     "list_topics": "use topics(), or ottla.client.admin.Admin",
     "consumer_group_metadata": "use group_metadata()",
 }
 
 
 def check_settings(given: Mapping[str, Any]) -> None:
-    """Raise SettingError for a setting of producers."""
+    """Raise SettingError for a setting of the producer."""
     for name in given:
         if name in PRODUCER_SETTINGS:
-            raise SettingError(f"{name} is a setting of the producer, and means nothing to a consumer")
+            raise SettingError(f"{name} is a setting of the producer, not of the consumer")
 
 
 def no_such_name(owner: object, name: str) -> AttributeError:
-    """Return the error for an attribute that is not there."""
+    """Return the error for an unknown attribute, with what to use instead if it is another client's."""
     kind = type(owner).__name__
     instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
     return AttributeError(f"{kind!r} object has no attribute {name!r}{instead}", name=name, obj=owner)

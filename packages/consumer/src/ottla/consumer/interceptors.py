@@ -1,4 +1,4 @@
-"""What interceptors of a consumer are told. Subclass ConsumerInterceptor, or have any of its methods."""
+"""The interface of consumer interceptors: subclass ConsumerInterceptor, or define any of its methods."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class ConsumerInterceptor:
-    """Is told of records and commits; every method may be left out.
+    """Observes records and commits; every method is optional.
 
-    Methods run on the event loop between other work and must be quick. What they raise is logged.
+    Methods run on the event loop and must be quick. Exceptions they raise are logged.
     """
 
     def on_consume(self, records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord] | None:
-        """See records before they are given out; return others in their place, or None to leave them."""
+        """Receive records before they are delivered; return others in their place, or None to keep them."""
         return None
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Hear what was committed."""
+        """Receive offsets after they were committed."""

@@ -1,4 +1,4 @@
-"""Listening to a consumer's partitions as they come and go."""
+"""The listener of rebalances, and how its methods are called."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ Partitions = frozenset[TopicPartition]
 
 
 class RebalanceListener:
-    """Hears which partitions a consumer is given and which are taken. Methods may be plain or `async`.
+    """Is called when partitions are assigned, revoked or lost. Methods may be plain or `async`.
 
-    No record of the partitions in question is given out while a method runs. What a method raises reaches the
-    application with its next call to the consumer; the rebalance goes on all the same.
+    No record of these partitions is delivered while a method runs. An exception of a method is raised to the
+    application by its next call to the consumer; the rebalance continues.
     """
 
     def on_partitions_revoked(self, revoked: Partitions) -> Awaitable[None] | None:
-        """Partitions go to others after this: the last time to commit for them. Never called with none."""
+        """Commit for partitions before they are assigned to others. Never called without partitions."""
         return None
 
     def on_partitions_assigned(self, assigned: Partitions) -> Awaitable[None] | None:
-        """New partitions are there: the time to seek. Called after every rebalance, even with none."""
+        """Seek in new partitions before they are read. Called after every rebalance, even with none."""
         return None
 
     def on_partitions_lost(self, lost: Partitions) -> Awaitable[None] | None:
-        """Partitions were taken without warning, and others may read them already: no commit will work."""
+        """Partitions were lost, and others may read them already: commits for them fail."""
         return self.on_partitions_revoked(lost)
 
 
 async def tell(listener: Any, what: str, partitions: Partitions, timeout_s: float) -> None:
-    """Call one method of a listener, and wait for it if it is async. Raises ListenerFailed after the timeout.
+    """Call a method of a listener, and await it if it is async. Raises ListenerFailed after the timeout.
 
-    Any object will do that has the methods, but `on_partitions_lost`, for which revoked is called then.
+    Any object with the methods is a listener. `on_partitions_revoked` stands in for a missing
+    `on_partitions_lost`.
     """
     method = getattr(listener, f"on_partitions_{what}", None)
     if method is None and what == "lost":
@@ -57,7 +58,7 @@ async def tell(listener: Any, what: str, partitions: Partitions, timeout_s: floa
 
 
 async def _uncancelled(answer: Awaitable[object], what: str) -> None:
-    """Await a listener. One that was cancelled, and not we with it, has failed: nobody else would hear."""
+    """Await a listener. If it was cancelled, and this task was not, it failed: nothing else reports that."""
     try:
         await answer
     except asyncio.CancelledError as error:

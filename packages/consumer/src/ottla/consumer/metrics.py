@@ -1,4 +1,4 @@
-"""What a consumer counts. Names are Kafka's (`consumer-fetch-manager-metrics` and others)."""
+"""Counters and timers of the consumer, under Kafka's metric names (`consumer-fetch-manager-metrics` …)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _no_lags() -> Mapping[TopicPartition, int]:
 
 @dataclass(slots=True)
 class ConsumerTopicMetrics(Metrics):
-    """What a consumer counts of one topic."""
+    """The metrics of one topic."""
 
     records_consumed_total: int = counter("Records that were fetched.")
     bytes_consumed_total: int = counter("Bytes of batches that were fetched, compressed.")
@@ -27,40 +27,40 @@ LAG = Description("records_lag", "gauge", "Records between position and end.", (
 
 @dataclass(slots=True)
 class ConsumerMetrics(Metrics):
-    """What a consumer counts. Attributes can be read at any time; `samples` gives all for exporters."""
+    """The metrics of a consumer. Attributes can be read at any time; `samples` returns all for exporters."""
 
     prefix = "consumer"
     derived: ClassVar = {
-        "fetch_size_avg": "Bytes of an answer, on average.",
-        "fetch_latency_avg": "Milliseconds from fetch to answer, on average; brokers wait for data.",
-        "records_per_request_avg": "Records of an answer, on average.",
-        "commit_latency_avg": "Milliseconds a commit took, on average.",
-        "rebalance_latency_avg": "Milliseconds a rebalance took, on average.",
-        "records_lag_max": "Records between position and end, of the partition that is most behind.",
-        "assigned_partitions": "Partitions that are read.",
+        "fetch_size_avg": "Average bytes of a response.",
+        "fetch_latency_avg": "Average milliseconds from fetch to response; brokers wait for data.",
+        "records_per_request_avg": "Average records of a response.",
+        "commit_latency_avg": "Average milliseconds of a commit.",
+        "rebalance_latency_avg": "Average milliseconds of a rebalance.",
+        "records_lag_max": "Records between position and end, of the partition with the largest lag.",
+        "assigned_partitions": "Assigned partitions.",
     }
 
     records_consumed_total: int = counter("Records that were fetched.")
     bytes_consumed_total: int = counter("Bytes of batches that were fetched, compressed.")
-    fetch_total: int = counter("Fetches that were answered.")
-    fetch_latency_total_ms: float = total("Milliseconds from fetch to answer, of all fetches.")
-    fetch_latency_max: float = gauge("Milliseconds from fetch to answer, of the slowest.")
-    fetch_throttle_time_total_ms: float = total("Milliseconds that brokers asked to wait, for quotas.")
+    fetch_total: int = counter("Fetch responses.")
+    fetch_latency_total_ms: float = total("Milliseconds from fetch to response, of all fetches.")
+    fetch_latency_max: float = gauge("Milliseconds from fetch to response, of the slowest.")
+    fetch_throttle_time_total_ms: float = total("Milliseconds that brokers throttled fetches for quotas.")
     commit_total: int = counter("Commits that succeeded.")
     commit_error_total: int = counter("Commits that failed.")
     commit_latency_total_ms: float = total("Milliseconds of all commits.")
     commit_latency_max: float = gauge("Milliseconds of the slowest commit.")
-    heartbeat_total: int = counter("Heartbeats that were answered.")
+    heartbeat_total: int = counter("Heartbeat responses.")
     join_total: int = counter("Times the consumer joined its group.")
-    rebalance_total: int = counter("Rebalances that were done.")
-    failed_rebalance_total: int = counter("Rebalances that failed, and were begun anew.")
+    rebalance_total: int = counter("Completed rebalances.")
+    failed_rebalance_total: int = counter("Failed rebalances.")
     rebalance_latency_total_ms: float = total("Milliseconds of all rebalances.")
     rebalance_latency_max: float = gauge("Milliseconds of the slowest rebalance.")
     topics: dict[str, ConsumerTopicMetrics] = field(default_factory=dict)
     lags: Callable[[], Mapping[TopicPartition, int]] = field(default=_no_lags, repr=False)
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
-        """Count what an answer held of one partition."""
+        """Count the data of one partition in a response."""
         found = self.topics.get(topic)
         if found is None:
             found = self.topics[topic] = ConsumerTopicMetrics()
@@ -70,7 +70,7 @@ class ConsumerMetrics(Metrics):
         self.bytes_consumed_total += size_bytes
 
     def answered(self, latency_ms: float, throttle_ms: float = 0) -> None:
-        """Count the answer to a fetch."""
+        """Count a fetch response."""
         self.fetch_total += 1
         self.fetch_latency_total_ms += latency_ms
         self.fetch_throttle_time_total_ms += throttle_ms
@@ -78,14 +78,14 @@ class ConsumerMetrics(Metrics):
             self.fetch_latency_max = latency_ms
 
     def committed(self, latency_ms: float) -> None:
-        """Count a commit that succeeded."""
+        """Count a successful commit."""
         self.commit_total += 1
         self.commit_latency_total_ms += latency_ms
         if latency_ms > self.commit_latency_max:
             self.commit_latency_max = latency_ms
 
     def rebalanced(self, latency_ms: float) -> None:
-        """Count a rebalance that was done."""
+        """Count a completed rebalance."""
         self.rebalance_total += 1
         self.rebalance_latency_total_ms += latency_ms
         if latency_ms > self.rebalance_latency_max:
@@ -93,46 +93,46 @@ class ConsumerMetrics(Metrics):
 
     @property
     def fetch_size_avg(self) -> float:
-        """Bytes of an answer, on average."""
+        """Average bytes of a response."""
         return average(self.bytes_consumed_total, self.fetch_total)
 
     @property
     def fetch_latency_avg(self) -> float:
-        """Milliseconds from fetch to answer, on average."""
+        """Average milliseconds from fetch to response."""
         return average(self.fetch_latency_total_ms, self.fetch_total)
 
     @property
     def records_per_request_avg(self) -> float:
-        """Records of an answer, on average."""
+        """Average records of a response."""
         return average(self.records_consumed_total, self.fetch_total)
 
     @property
     def commit_latency_avg(self) -> float:
-        """Milliseconds a commit took, on average."""
+        """Average milliseconds of a commit."""
         return average(self.commit_latency_total_ms, self.commit_total)
 
     @property
     def rebalance_latency_avg(self) -> float:
-        """Milliseconds a rebalance took, on average."""
+        """Average milliseconds of a rebalance."""
         return average(self.rebalance_latency_total_ms, self.rebalance_total)
 
     @property
     def records_lag_max(self) -> int:
-        """Records between position and end, of the partition that is most behind."""
+        """Records between position and end, of the partition with the largest lag."""
         return max(self.lags().values(), default=0)
 
     @property
     def assigned_partitions(self) -> int:
-        """Partitions that are read."""
+        """Assigned partitions."""
         return len(self.lags())
 
     @classmethod
     def all_descriptions(cls) -> tuple[Description, ...]:
-        """Say which metrics there are, those of topics and partitions among them."""
+        """Return the descriptions of all metrics, including those of topics and partitions."""
         return (*cls.descriptions(), *ConsumerTopicMetrics.descriptions(("topic",)), LAG)
 
     def samples(self) -> Iterator[Sample]:
-        """Give every metric with its value, those of topics and partitions among them."""
+        """Return every metric with its value, including those of topics and partitions."""
         yield from self.tagged({})
         for name, metrics in tuple(self.topics.items()):
             yield from metrics.tagged({"topic": name})

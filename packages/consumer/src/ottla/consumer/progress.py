@@ -1,4 +1,4 @@
-"""How far a reader of records has got, kept under its group's name."""
+"""Commit the offsets of records that the command printed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LAST_COMMIT_TIMEOUT_S = 5.0
 
 
 class Progress(RebalanceListener):
-    """What was printed, and commits of it now and then: a reader that is killed repeats little.
+    """Tracks printed records and commits them at an interval: a command that is killed repeats few records.
 
-    As a listener it commits what was printed of partitions before they go to others of the group.
+    As a listener it commits the printed records of partitions before they are revoked.
     """
 
     def __init__(self, consumer: Consumer, *, commits: bool) -> None:
@@ -30,16 +30,16 @@ class Progress(RebalanceListener):
         self._committed_s = asyncio.get_running_loop().time()
 
     def printed(self, record: ConsumerRecord) -> None:
-        """Count a record as read. Not when it is polled: who closes our pipe has not seen it."""
+        """Count a record as printed. Not when it is polled: a closed pipe has not shown it."""
         self._printed[TopicPartition(record.topic, record.partition)] = record.offset + 1
 
     async def commit_when_due(self) -> None:
-        """Commit if the last time is some seconds ago."""
+        """Commit if the interval has passed."""
         if asyncio.get_running_loop().time() - self._committed_s >= COMMIT_EVERY_S:
             await self._commit()
 
     async def end(self) -> None:
-        """Commit for the last time, within a bound: whoever presses Ctrl-C does not want to wait."""
+        """Commit for the last time, within a timeout: Ctrl-C should not wait for a cluster that is down."""
         try:
             async with asyncio.timeout(LAST_COMMIT_TIMEOUT_S):
                 await self._commit()
@@ -47,11 +47,11 @@ class Progress(RebalanceListener):
             log.warning("the last offsets were not committed: the cluster does not answer")
 
     async def on_partitions_revoked(self, revoked: frozenset[TopicPartition]) -> None:
-        """Commit what was printed of them, while that is still ours to do."""
+        """Commit the printed records of partitions while they are still assigned."""
         await self._commit(revoked)
 
     def on_partitions_lost(self, lost: frozenset[TopicPartition]) -> None:
-        """Forget them: others read from the last commit on."""
+        """Forget partitions: other members read from the last commit on."""
         for partition in lost:
             self._printed.pop(partition, None)
 

@@ -1,4 +1,4 @@
-"""Records as the consumer gives them out, one by one or by the batch."""
+"""Records as the consumer delivers them: one by one, or in batches."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["ConsumerRecord", "RecordBatch"]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RecordBatch(Sequence[ConsumerRecord]):
-    """Records of one partition, in order: a sequence that knows where it comes from."""
+    """Records of one partition, in order, with the offset to continue at."""
 
     topic_partition: TopicPartition
     records: list[ConsumerRecord]
     next_offset: int
-    """Where the partition goes on behind this batch; offsets in between may be missing."""
+    """The offset after this batch; offsets in between may be missing."""
     high_watermark: int
-    """Where the partition ended when this was fetched."""
+    """The high watermark of the partition when the batch was fetched."""
 
     @property
     def topic(self) -> str:

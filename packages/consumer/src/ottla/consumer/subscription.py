@@ -1,4 +1,4 @@
-"""Which topics a consumer wants: some by name, or all whose names match. Pure."""
+"""Subscriptions: topics by name, or all topics that match a pattern. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Expressions = str | re.Pattern[str] | Iterable[str | re.Pattern[str]]
 
 
 class TopicFilter:
-    """Topics by regular expressions that match whole names: any of those allowed, none of those denied.
+    """Selects topics by regular expressions over whole names: any of `allow`, none of `deny`.
 
         TopicFilter(allow=["orders", r"payments\\..*"], deny=r".*\\.test")
 
-    A string may hold several, separated by commas, as the old consumers took them. Raises ValueError for
-    what is no regular expression.
+    A string may hold several expressions, separated by commas, as in the old consumers. Raises ValueError
+    for an invalid expression.
     """
 
     def __init__(self, allow: Expressions = ".*", deny: Expressions = ()) -> None:
@@ -26,7 +26,7 @@ class TopicFilter:
         self.deny = _compiled(deny)
 
     def matches(self, topic: str) -> bool:
-        """Say whether a topic is wanted."""
+        """Return whether a topic matches."""
         wanted = any(each.fullmatch(topic) for each in self.allow)
         return wanted and not any(each.fullmatch(topic) for each in self.deny)
 
@@ -37,15 +37,15 @@ class TopicFilter:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is subscribed to: names, or a filter."""
+    """A subscription: names, or a filter."""
 
     names: frozenset[str] = frozenset()
     filter: TopicFilter | None = None
 
     def topics(self, known: Mapping[str, bool], *, exclude_internal: bool = True) -> frozenset[str]:
-        """Return the topics that are wanted of those that are known, with whether each is internal.
+        """Return the subscribed topics, given known topics and whether each is internal.
 
-        Topics that are subscribed to by name are wanted even where they are not known yet.
+        Topics subscribed to by name are returned even if they are not known yet.
         """
         if self.filter is None:
             return self.names
@@ -60,16 +60,16 @@ class Subscription:
 def subscription(
     topics: str | Iterable[str] = (), pattern: str | re.Pattern[str] | TopicFilter | None = None
 ) -> Subscription:
-    """Read what `subscribe` is given. Raises ValueError for both or neither of topics and pattern.
+    """Return the subscription for the arguments of `subscribe`.
 
-    Raises TypeError and ValueError for what is no topic's name, too.
+    Raises ValueError for both or neither of topics and pattern, TypeError and ValueError for illegal names.
     """
     names = frozenset(to_topics(topics))
     if bool(names) == (pattern is not None):
         raise ValueError("subscribe to topics by name, or to a pattern: one of the two")
     if pattern is None:
         return Subscription(names)
-    # A comma is part of a pattern here: only the lists of the old consumers are taken apart.
+    # A comma is part of a pattern here: only `TopicFilter` splits strings.
     return Subscription(filter=pattern if isinstance(pattern, TopicFilter) else TopicFilter([pattern]))
 
 

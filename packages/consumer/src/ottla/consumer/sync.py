@@ -1,4 +1,4 @@
-"""The consumer for threads: the asynchronous one on an event loop of its own."""
+"""The consumer for threads: an asynchronous consumer on an event loop thread."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class SyncConsumer:
             for record in consumer:
                 print(record.offset, record.key, record.value)
 
-    All threads of a process may share one; each record goes to one of them. Records that are at hand cost no
-    visit to the loop. A listener's plain methods run on threads of their own, and may call the consumer.
-    After a fork a consumer is of no use any more, and says so: start it in each worker.
+    All threads of a process may share one; each record is delivered to one of them. Buffered records are
+    delivered without a call to the loop. A listener's plain methods run on threads of their own, and may call
+    the consumer. After a fork a consumer raises an error: start it in each worker.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SyncConsumer:
         self._topics = to_topics(topics)
         self._thread = LoopThread(self._make, name="the consumer")
         self._consumer: Consumer | None = None
-        # Of the threads one asks at a time: records of a partition are given out in their order.
+        # One thread at a time asks, so that records of a partition are delivered in order.
         self._asking = threading.Lock()
         self._interrupted: Call[Any] | None = None
         self._settling = threading.Lock()
@@ -73,13 +73,13 @@ class SyncConsumer:
             raise no_such_name(self, name)
 
     def start(self) -> Self:
-        """Connect. Raises DeadlineExceeded, and what else opening a consumer raises."""
+        """Connect. Raises DeadlineExceeded, and what starting a consumer raises."""
         self._consumer = self._thread.start()
         self._at_hand = self._consumer._delivery._at_hand
         return self
 
     def stop(self, timeout: float | None = None) -> None:
-        """Commit what is finished, leave the group, and end; TimeoutError after `timeout` seconds."""
+        """Commit finished records, leave the group, and close; TimeoutError after `timeout` seconds."""
         self._thread.close(timeout)
 
     close = stop
@@ -115,14 +115,14 @@ class SyncConsumer:
     def getmany(
         self, *partitions: Partition, timeout_ms: float | None = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return what is at hand of all partitions or some, waiting up to `timeout_ms` for the first."""
+        """Return buffered records of all partitions or some, waiting up to `timeout_ms` for the first."""
         records: dict[TopicPartition, list[ConsumerRecord]] = self._ask(
             lambda consumer: consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records)
         )
         return records
 
     def batches(self, *, max_records: int | None = None) -> Iterator[RecordBatch]:
-        """Iterate over batches of records of one partition; one is finished when the next is asked for."""
+        """Iterate over batches of one partition each; a batch is finished when the next is asked for."""
         batches = self._opened.batches(max_records=max_records)
         while (batch := self._ask(lambda _: anext(batches, None))) is not None:
             yield batch
@@ -136,7 +136,7 @@ class SyncConsumer:
         columns: Iterable[str] | None = None,
         until: Mapping[TopicPartition, int] | None = None,
     ) -> pyarrow.RecordBatch:
-        """Return what is at hand as Arrow columns, waiting up to `timeout_ms` for the first of it."""
+        """Return buffered records as Arrow columns, waiting up to `timeout_ms` for the first."""
         return self._ask(
             lambda consumer: consumer.fetch_arrow(
                 *partitions,
@@ -155,7 +155,7 @@ class SyncConsumer:
         max_bytes: int = DEFAULT_BYTES,
         columns: Iterable[str] | None = None,
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Iterate over Arrow batches; one is finished when the next is asked for."""
+        """Iterate over Arrow batches; a batch is finished when the next is asked for."""
         batches = self._opened.arrow_batches(max_records=max_records, max_bytes=max_bytes, columns=columns)
         while (batch := self._ask(lambda _: anext(batches, None))) is not None:
             yield batch
@@ -178,7 +178,7 @@ class SyncConsumer:
         self._do(lambda consumer: consumer.unsubscribe())
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics that are subscribed to."""
+        """Return the subscribed topics."""
         return self._do(lambda consumer: consumer.subscription())
 
     def assign(self, partitions: Iterable[Partition]) -> None:
@@ -186,57 +186,57 @@ class SyncConsumer:
         self._do(lambda consumer: consumer.assign(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are read."""
+        """Return the assigned partitions."""
         return self._do(lambda consumer: consumer.assignment())
 
     def pause(self, *partitions: Partition) -> None:
-        """Give out, and fetch, nothing of some partitions until they are resumed."""
+        """Stop fetching and delivering partitions until they are resumed."""
         self._do(lambda consumer: consumer.pause(*partitions))
 
     def resume(self, *partitions: Partition) -> None:
-        """Go on with partitions that were paused."""
+        """Continue partitions that were paused."""
         self._do(lambda consumer: consumer.resume(*partitions))
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the partitions that are paused."""
         return self._do(lambda consumer: consumer.paused())
 
-    # --- states
+    # --- positions
 
     def seek(self, partition: Partition, offset: Offset) -> None:
-        """Go on with a partition from an offset."""
+        """Continue a partition at an offset."""
         self._do(lambda consumer: consumer.seek(partition, offset))
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Go on from the first records of partitions, or of all that are read."""
+        """Continue at the first records of partitions, or of all assigned ones."""
         self._call(lambda consumer: consumer.seek_to_beginning(*partitions))
 
     def seek_to_end(self, *partitions: Partition) -> None:
-        """Go on behind the last records of partitions, or of all that are read."""
+        """Continue after the last records of partitions, or of all assigned ones."""
         self._call(lambda consumer: consumer.seek_to_end(*partitions))
 
     def seek_to_timestamp(self, timestamps: int | Mapping[TopicPartition, int]) -> None:
-        """Go on from the first records at or after a time in ms, of all partitions or each its own."""
+        """Continue at the first records at or after a timestamp in ms: one for all, or one per partition."""
         self._call(lambda consumer: consumer.seek_to_timestamp(timestamps))
 
     def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
-        """Go on from where the group stands. Returns the offsets."""
+        """Continue at the committed offsets of the group; return them, None where there is none."""
         return self._call(lambda consumer: consumer.seek_to_committed(*partitions))
 
     def position(self, partition: Partition) -> int:
-        """Return the offset of the next record of a partition that will be given out."""
+        """Return the offset of the next record of a partition to be delivered."""
         return self._call(lambda consumer: consumer.position(partition))
 
     def highwater(self, partition: Partition) -> int | None:
-        """Return where a partition ended in the last answer; None before there was one."""
+        """Return the high watermark of a partition in the last response; None before the first."""
         return self._do(lambda consumer: consumer.highwater(partition))
 
     def last_stable_offset(self, partition: Partition) -> int | None:
-        """Return up to where no transaction was open in the last answer; None before there was one."""
+        """Return the last stable offset of a partition in the last response; None before the first."""
         return self._do(lambda consumer: consumer.last_stable_offset(partition))
 
     def lag(self, partition: Partition) -> int | None:
-        """Return how many offsets the position is behind the end, as far as is known without asking."""
+        """Return the lag of a partition as of the last response, without a request; None if unknown."""
         return self._do(lambda consumer: consumer.lag(partition))
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
@@ -244,23 +244,23 @@ class SyncConsumer:
         return self._call(lambda consumer: consumer.beginning_offsets(partitions))
 
     def end_offsets(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
-        """Return where partitions end, one past their last record; None: those that are read."""
+        """Return the end offsets of partitions, one past their last record; None: of all assigned ones."""
         return self._call(lambda consumer: consumer.end_offsets(partitions))
 
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record at or after a time in ms of each partition; None where there is none."""
+        """Return the first offset at or after a timestamp in ms by partition; None where there is none."""
         return self._call(lambda consumer: consumer.offsets_for_times(timestamps))
 
     # --- commits
 
     def commit(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> None:
-        """Keep the state under the group's name: behind all records that were given out, or as told."""
+        """Commit offsets for the group: after all delivered records, or those given."""
         self._call(lambda consumer: consumer.commit(offsets))
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> Call[None]:
-        """`commit` without waiting for it; `result()` of what it returns does."""
+        """Commit without waiting; `result()` of the returned call waits."""
         consumer = self._settled
 
         async def commit() -> None:
@@ -269,21 +269,21 @@ class SyncConsumer:
         return self._thread.submit(commit)
 
     def committed(self, partition: Partition) -> int | None:
-        """Return the offset that the group has committed of a partition; None where it has none."""
+        """Return the offset that the group committed for a partition; None if there is none."""
         return self._call(lambda consumer: consumer.committed(partition))
 
     def committed_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed, with its notes."""
+        """Return the committed offsets of the group with their metadata."""
         return self._call(lambda consumer: consumer.committed_offsets(partitions))
 
     def group_metadata(self) -> GroupMetadata:
-        """Return who speaks for the group, for a producer that commits offsets of it in a transaction."""
+        """Return the group metadata for a producer that commits offsets of the group in a transaction."""
         return self._do(lambda consumer: consumer.group_metadata())
 
     # --- the cluster
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partitions of a topic; None where there is none."""
+        """Return the partition numbers of a topic; None if it does not exist."""
         return self._call(lambda consumer: consumer.partitions_for_topic(topic))
 
     def topics(self) -> set[str]:
@@ -292,7 +292,7 @@ class SyncConsumer:
 
     @property
     def metrics(self) -> ConsumerMetrics:
-        """What the consumer counts."""
+        """The metrics of this consumer."""
         return self._opened.metrics
 
     # --- the thread
@@ -308,10 +308,10 @@ class SyncConsumer:
 
     @property
     def _settled(self) -> Consumer:
-        """The consumer, with nothing taken that a call which was interrupted did not bring."""
+        """The consumer, after records of an interrupted call were put back."""
         consumer = self._opened
         if self._interrupted is not None and not self._thread.is_here:
-            self._put_back_interrupted(consumer)
+            self._rewind_interrupted(consumer)
         return consumer
 
     def _call(self, what: Callable[[Consumer], Coroutine[Any, Any, T]]) -> T:
@@ -319,7 +319,7 @@ class SyncConsumer:
         return self._thread.call(lambda: what(consumer))
 
     def _do(self, what: Callable[[Consumer], T]) -> T:
-        """Do something that needs no waiting, but must not come between other work."""
+        """Call something that does not wait, but must run on the loop."""
         consumer = self._settled
 
         async def done() -> T:
@@ -328,7 +328,7 @@ class SyncConsumer:
         return what(consumer) if self._thread.is_here else self._thread.call(done)
 
     def _ask(self, what: Callable[[Consumer], Any]) -> Any:
-        """Ask for records otherwise than one by one."""
+        """Ask for records in lists or batches."""
         with self._asking:
             consumer = self._settled
 
@@ -338,7 +338,7 @@ class SyncConsumer:
             return self._wait_for(asked)
 
     def _await_record(self) -> ConsumerRecord | None:
-        """Wait on the loop; None at the end of `consumer_timeout_ms`."""
+        """Wait for a record on the loop; None after `consumer_timeout_ms`."""
         consumer = self._settled
 
         async def following() -> ConsumerRecord | None:
@@ -352,11 +352,11 @@ class SyncConsumer:
     def _wait_for(self, asked: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Wait for records on the loop.
 
-        What ends the wait may come from outside: Ctrl-C, or whatever a signal handler raises. Then records
-        may have been taken already that nobody saw.
+        Ctrl-C, or an exception of a signal handler, may end the wait after records were taken that were not
+        returned: the next call puts them back.
         """
         if self._thread.is_here:
-            return self._thread.call(asked)  # which is refused
+            return self._thread.call(asked)  # which raises: the loop cannot wait for itself
         call: Call[Any] | None = None
         try:
             call = self._thread.submit(asked)
@@ -365,8 +365,8 @@ class SyncConsumer:
             self._interrupted = call
             raise
 
-    def _put_back_interrupted(self, consumer: Consumer) -> None:
-        """Go back behind what the application has seen. It ends at once what still waits."""
+    def _rewind_interrupted(self, consumer: Consumer) -> None:
+        """Cancel an interrupted call, and rewind to the first record that was not returned."""
         with self._settling:
             call = self._interrupted
             if call is None:
@@ -377,14 +377,14 @@ class SyncConsumer:
             except TimeoutError as error:
                 if not call.done():
                     raise DeadlineExceeded("ending a call that was interrupted", SETTLE_S, error) from error
-            except Exception:  # it brought nothing, and where it failed by itself that was raised
-                log.debug("an interrupted call had brought nothing")
+            except Exception:  # it took no records; its own error was raised
+                log.debug("an interrupted call had taken no records")
             else:
-                self._thread.submit(partial(_put_back, consumer)).result(SETTLE_S)
+                self._thread.submit(partial(_rewind, consumer)).result(SETTLE_S)
             self._interrupted = None
 
 
-async def _put_back(consumer: Consumer) -> None:
+async def _rewind(consumer: Consumer) -> None:
     consumer._control.rewind_unfinished()
 
 
@@ -395,19 +395,19 @@ class OnThreads(RebalanceListener):
         self._listener = listener
 
     async def on_partitions_revoked(self, revoked: Partitions) -> None:
-        """Pass it on."""
-        await self._pass_on("on_partitions_revoked", revoked)
+        """Call the listener."""
+        await self._call_listener("on_partitions_revoked", revoked)
 
     async def on_partitions_assigned(self, assigned: Partitions) -> None:
-        """Pass it on."""
-        await self._pass_on("on_partitions_assigned", assigned)
+        """Call the listener."""
+        await self._call_listener("on_partitions_assigned", assigned)
 
     async def on_partitions_lost(self, lost: Partitions) -> None:
-        """Pass it on; to `on_partitions_revoked` where there is no such method."""
+        """Call the listener; `on_partitions_revoked` if it has no such method."""
         has_own = hasattr(self._listener, "on_partitions_lost")
-        await self._pass_on("on_partitions_lost" if has_own else "on_partitions_revoked", lost)
+        await self._call_listener("on_partitions_lost" if has_own else "on_partitions_revoked", lost)
 
-    async def _pass_on(self, name: str, partitions: Partitions) -> None:
+    async def _call_listener(self, name: str, partitions: Partitions) -> None:
         method = getattr(self._listener, name, None)
         if method is None:
             return

@@ -1,4 +1,4 @@
-"""Offsets of a group: committing them and reading them back."""
+"""Commit the offsets of a group, automatically or on request, and read them back."""
 
 from __future__ import annotations
 
@@ -37,13 +37,17 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 log = logging.getLogger(__name__)
 
-_ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
-_STALE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
-_IN_BETWEEN = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
+_COORDINATOR_MOVED = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+_NO_MEMBER = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+_REBALANCING = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 class _Rebalancing(ClientError):
-    """The group is between two generations."""
+    """The group rebalances; the commit is retried in the next generation."""
 
     retriable = True
 
@@ -51,10 +55,9 @@ class _Rebalancing(ClientError):
 class Commits:
     """Commits and reads the offsets of one group.
 
-    `committer` says for which member; it gives None while there should be one and is not, because the group
-    went on without this consumer. `keeps` says whether partitions stay the consumer's while the group
-    rebalances: a commit for such waits for the next generation and goes on in its name. Commits are done one
-    after the other, in the order of the calls.
+    `committer` returns the member to commit for, or None if the group continues without this consumer.
+    `keeps` returns whether partitions stay assigned during a rebalance: their commit then waits for the next
+    generation. Commits are sent one after the other, in the order of the calls.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Commits:
     ) -> None:
         self.group_id = group_id
         self._cluster = cluster
-        # Not the coordinator that members join on: commits shall not wait for others to join.
+        # Not the connection that members join on: commits must not wait for other members to join.
         self._coordinator = CoordinatorConnection(cluster, group_id)
         self._committer = committer
         self._keeps = keeps
@@ -79,24 +82,24 @@ class Commits:
         self._unawaited: set[asyncio.Task[None]] = set()
 
     async def commit(self, offsets: Offsets, *, timeout_s: float | None = None) -> None:
-        """Store offsets, trying again while that may help. What can be stored is, whatever others fail with.
+        """Store offsets, with retries. Offsets of some partitions are stored even if those of others fail.
 
-        Raises CommitFailed when the group gave the partitions to others, NoSuchPartitions at once for those
-        that are not there, what the broker refuses as its KafkaError, and DeadlineExceeded after
+        Raises CommitFailed when the group assigned the partitions to others, NoSuchPartitions at once for
+        those that do not exist, KafkaError for other refusals, and DeadlineExceeded after
         `default_api_timeout_ms`.
         """
         await self._commit(self._committer(), offsets, self._fifo.take(), timeout_s)
 
     def commit_nowait(self, offsets: Offsets, tasks: asyncio.TaskGroup) -> asyncio.Future[None]:
-        """Store offsets without waiting for it; the future tells how it went, and may be left alone."""
+        """Store offsets without waiting; the future has the result, and need not be awaited."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Both are those of this moment, not of the one in which the task gets to run.
+        # Both are taken now, not when the task starts.
         committer, ticket = self._committer(), self._fifo.take()
 
         async def commit() -> None:
             try:
                 await self._commit(committer, offsets, ticket)
-            except Exception as error:  # the future's to tell, whatever it is; nobody else waits
+            except Exception as error:  # it is reported through the future
                 extra = {"group": self.group_id, "reason": str(error)}
                 log.warning("offsets were not committed", extra=extra)
                 _fail(done, error)
@@ -115,7 +118,7 @@ class Commits:
         return done
 
     async def settle(self, timeout_s: float) -> None:
-        """Wait until all that was to be committed is, within a bound: no member, no commit."""
+        """Wait for outstanding commits, within a timeout: after the member left they would fail."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._fifo.take():
                 return
@@ -130,13 +133,13 @@ class Commits:
         left = dict(offsets)
         try:
             async with asyncio.timeout(timeout_s), ticket:
-                # Offsets of one generation must not be stored in the name of a later one.
+                # Offsets of one generation must not be stored for a later one.
                 if not offsets:
                     return
                 if committer is None:
                     raise CommitFailed(_OUT_OF_GROUP)
                 await self._store(committer, left)
-        except TimeoutError as error:  # of this bound: others arrive as cancellation
+        except TimeoutError as error:  # of this timeout: outer ones arrive as a cancellation
             self._metrics.commit_error_total += 1
             raise DeadlineExceeded(self._what, timeout_s or 0, error) from error
         except (ClientError, KafkaError):
@@ -152,17 +155,17 @@ class Commits:
         return f"committing offsets of group {self.group_id!r}"
 
     async def _store(self, committer: GroupMetadata, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """Store offsets, and take out of `left` what is stored."""
+        """Store offsets, and remove the stored ones from `left`."""
         loop = asyncio.get_running_loop()
         since_s = loop.time()
-        speaking = committer
+        member = committer
 
         async def ask() -> None:
-            nonlocal speaking
+            nonlocal member
             try:
-                await self._send(speaking, left)
+                await self._send(member, left)
             except _Rebalancing as error:
-                speaking = self._successor(speaking, left, error)
+                member = self._successor(member, left, error)
                 raise
 
         await self._cluster.retry(self._what, ask)
@@ -183,7 +186,7 @@ class Commits:
         self._raise_commit_errors(failed)
 
     def _successor(self, committer: GroupMetadata, offsets: Offsets, error: _Rebalancing) -> GroupMetadata:
-        """Return who speaks in the generation that follows, if the partitions were kept all the time."""
+        """Return the member of the next generation, if the partitions were kept all the time."""
         now = self._committer()
         if now is None or now.member_id != committer.member_id or not self._keeps(offsets):
             raise CommitFailed(f"{_OUT_OF_GROUP} ({error})") from error
@@ -192,10 +195,10 @@ class Commits:
     async def committed(
         self, partitions: Iterable[TopicPartition], *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed; partitions without a commit are left out.
+        """Return the committed offsets; partitions without one are left out.
 
-        With `require_stable` it waits for open transactions that commit such offsets (KIP-447), where the
-        broker knows of that.
+        With `require_stable` it waits for open transactions with pending commits (KIP-447), if the broker
+        supports that.
         """
         topics = [
             OffsetFetchRequestTopic(name=topic, partition_indexes=[each.partition for each in found])
@@ -216,7 +219,7 @@ class Commits:
         return await self._cluster.retry(f"reading the offsets of group {self.group_id!r}", ask)
 
     async def close(self) -> None:
-        """Close the connection, and give up what nobody waits for."""
+        """Close the connection, and cancel commits that are not awaited."""
         for task in self._unawaited:
             task.cancel()
         await self._coordinator.close()
@@ -233,7 +236,7 @@ class Commits:
         return found
 
     def _raise_commit_errors(self, failed: Mapping[TopicPartition, int]) -> None:
-        """Raise what is wrong. That a partition is not there comes last: trying again helps others first."""
+        """Raise an error. Missing partitions are raised last, as a retry may help the others."""
         unknown = [each for each, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         for partition, code in failed.items():
             if partition not in unknown:
@@ -242,25 +245,24 @@ class Commits:
             raise NoSuchPartitions(unknown)
 
     def _raise_commit_error(self, partition: TopicPartition, code: int) -> None:
-        if code in _STALE:
+        if code in _NO_MEMBER:
             raise CommitFailed(f"{_OUT_OF_GROUP} ({ErrorCode(code).name} for {partition})")
-        if code in _IN_BETWEEN:
+        if code in _REBALANCING:
             raise _Rebalancing(f"{ErrorCode(code).name} for {partition}")
         self._raise_error(code, f"offsets of {partition} were not committed")
 
     def _raise_error(self, code: int, message: str | None = None) -> None:
         if code == ErrorCode.NONE:
             return
-        if code in _ELSEWHERE:
+        if code in _COORDINATOR_MOVED:
             self._coordinator.forget()
         raise error_for(code, message)
 
 
 class AutoCommit:
-    """Commits what the application is finished with: every interval, and when it is told to.
+    """Commits finished offsets at an interval, and on request.
 
-    Only what changed since is sent. Nobody waits for the regular commits, so that what goes wrong with them
-    is logged; what is not stored by one is stored by the next.
+    Only changed offsets are sent. Errors are logged, as no caller waits; the next commit repeats them.
     """
 
     def __init__(
@@ -275,7 +277,7 @@ class AutoCommit:
         self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
 
     async def run(self) -> None:
-        """Commit for ever, until cancelled."""
+        """Commit at the interval, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             await self.commit()
@@ -283,7 +285,7 @@ class AutoCommit:
     async def commit(
         self, partitions: frozenset[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> None:
-        """Commit what is finished, of some partitions or of all; what goes wrong is logged."""
+        """Commit finished offsets of all partitions or some; errors are logged."""
         finished = self._finished()
         changed = {
             partition: offset
@@ -299,15 +301,15 @@ class AutoCommit:
             self._stored |= changed
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was committed: others may commit for these partitions now."""
+        """Forget committed offsets: other members may commit for these partitions now."""
         for partition in partitions:
             self._stored.pop(partition, None)
 
 
 _OUT_OF_GROUP = (
-    "the group went on without this consumer, and its partitions may have gone to others: it was not asked "
-    "for records for longer than max_poll_interval_ms, or its heartbeats did not get through for "
-    "session_timeout_ms. What was not committed will be read again. Handle fewer records between two calls "
+    "the group continued without this consumer, and its partitions may be assigned to others: it was not "
+    "polled for longer than max_poll_interval_ms, or its heartbeats did not arrive for session_timeout_ms. "
+    "Records that were not committed are read again. Handle fewer records between two calls "
     "(max_poll_records), or raise these limits"
 )
 
@@ -340,4 +342,4 @@ def _commit_partition(index: int, offset: OffsetAndMetadata) -> OffsetCommitRequ
 def _fail(done: asyncio.Future[None], error: Exception) -> None:
     if not done.done():
         done.set_exception(error)
-        done.exception()  # it is logged, so that nobody has to ask for it
+        done.exception()  # retrieved: it was logged

@@ -1,4 +1,4 @@
-"""How a consumer takes part in a group."""
+"""The settings of group membership."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """How a consumer takes part in a group. Names are Kafka's, in snake case."""
+    """Settings of a consumer's membership in its group. Names are Kafka's, in snake case."""
 
     group_id: str
     """The group's name."""
     group_instance_id: str | None = None
-    """A name that outlives restarts: a member that comes back by it gets what it had (KIP-345)."""
+    """The id of a static member: it keeps its partitions through a restart (KIP-345)."""
     partition_assignment_strategy: str | Assignor | Iterable[str | Assignor] = DEFAULT_ASSIGNORS
-    """Assignors, best first: range, roundrobin, sticky, cooperative-sticky, or objects of one's own."""
+    """Assignors, preferred first: range, roundrobin, sticky, cooperative-sticky, or custom objects."""
     session_timeout_ms: int = 45_000
-    """After so long without a heartbeat the group takes a member for dead."""
+    """After so long without a heartbeat the coordinator removes a member."""
     heartbeat_interval_ms: int = 3_000
-    """How often to send heartbeats, which is also how soon a rebalance is noticed."""
+    """The interval of heartbeats; a rebalance is noticed within it."""
     max_poll_interval_ms: int = 300_000
-    """After so long without being asked for records, the consumer leaves until it is asked again."""
+    """After so long without a poll, the consumer leaves its group until the application polls again."""
     handling_grace_ms: int = 3_000
-    """How long a rebalance waits for the application to finish with what it has in hand of partitions that
-    are given up. What is not finished by then will be read again by their new owner."""
+    """How long a rebalance waits for the application to finish delivered records of partitions to revoke.
+    Records not finished by then are read again by the new owner."""
     client_rack: str | None = None
-    """Where the consumer is: assignors prefer partitions with a replica there (KIP-881)."""
+    """The rack of the consumer: assignors prefer partitions with a replica there (KIP-881)."""
     enable_auto_commit: bool = True
-    """Whether offsets of what the application is finished with are committed by themselves."""
+    """Whether offsets of finished records are committed automatically."""
     auto_commit_interval_ms: int = 5_000
-    """How often."""
+    """The interval of automatic commits."""
     require_stable: bool = False
-    """Whether reading committed offsets waits for the end of transactions that commit some (KIP-447)."""
+    """Whether committed offsets are read only after transactions with pending commits end (KIP-447)."""
     allow_auto_create_topics: bool = True
-    """Whether subscribing to a topic that is not there may create it, where brokers do that."""
+    """Whether the broker may create a missing topic that is subscribed to."""
     exclude_internal_topics: bool = True
-    """Whether patterns leave out topics of the brokers themselves."""
+    """Whether patterns exclude internal topics of the brokers."""
     metadata_max_age_ms: int = 300_000
-    """How often to look for new topics and partitions."""
+    """The interval of looking for new topics and partitions."""
     close_timeout_ms: int = 30_000
-    """How long committing, the listener and leaving may take together as the consumer closes."""
+    """The bound of the final commit, the listener and leaving the group together, on close."""
 
     def __post_init__(self) -> None:
         if not self.group_id:

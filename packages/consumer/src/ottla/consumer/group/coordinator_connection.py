@@ -1,7 +1,7 @@
-"""The way to a group's coordinator, on a connection of its own.
+"""A connection to a group's coordinator that is not shared.
 
-A JoinGroup is answered when all members have joined, which may take minutes, and brokers answer in order:
-on a shared connection everything else would wait behind it.
+A JoinGroup is answered when all members joined, which may take minutes, and brokers answer in order: on a
+shared connection all other responses would wait for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ R = TypeVar("R", bound=Message)
 
 
 class CoordinatorConnection:
-    """One connection to the group's coordinator, made when it is needed, and anew after it moved or broke."""
+    """One connection to the group's coordinator, opened on demand, and again after a move or an error."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self.group_id = group_id
@@ -35,9 +35,9 @@ class CoordinatorConnection:
         timeout_s: float | None = None,
         min_version: int | None = None,
     ) -> R:
-        """Send a request to the coordinator and return the answer; its error codes are the caller's to read.
+        """Send a request to the coordinator and return the response, whose error codes the caller reads.
 
-        Raises what finding and reaching the coordinator raises; it is looked for again then.
+        Raises the errors of finding and reaching the coordinator, which is looked up again then.
         """
         try:
             connection = await self._connected()
@@ -47,7 +47,7 @@ class CoordinatorConnection:
             raise
 
     async def version(self, request: type[Message]) -> int:
-        """Return the version that a request would be sent in. Raises as `send`."""
+        """Return the version in which a request would be sent. Raises as `send`."""
         try:
             return choose_version(request, (await self._connected()).versions)
         except ClientError:
@@ -55,11 +55,11 @@ class CoordinatorConnection:
             raise
 
     def forget(self) -> None:
-        """Look for the coordinator again before the next request."""
+        """Find the coordinator again before the next request."""
         self.cluster.forget_coordinator(self.group_id)
 
     async def close(self) -> None:
-        """Close the connection; what waits for answers on it fails. The next request makes another."""
+        """Close the connection; outstanding requests fail. The next request opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()

@@ -1,4 +1,4 @@
-"""What the leader of a group's generation does: it divides the partitions, and watches for new ones. Pure."""
+"""The work of a group's leader: assign the partitions, and detect that they changed. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Given = Mapping[str, Sequence[TopicPartition]]
 class Leadership:
     """One generation, as its leader sees it.
 
-    With `assigns` false the group goes on with the assignment it has (KIP-814), and is only watched.
+    With `assigns` false the group keeps its assignment (KIP-814), and its topics are only watched.
     """
 
     def __init__(self, members: Mapping[str, MemberSubscription], *, assigns: bool) -> None:
         self.members = members
         self.assigns = assigns
         self.watched: TopicRacks = {}
-        """The topics of all members as they were when they were divided; without partitions where missing."""
+        """The topics of all members at the time of the assignment; missing topics have no partitions."""
 
     @classmethod
     def of(cls, answer: Joined, group_id: str) -> Self:
-        """Read what the coordinator tells the leader. Raises GroupFailed for members that do not consume."""
+        """Return the generation of a JoinGroup response. Raises GroupFailed for other protocols."""
         try:
             members = {
                 each.member_id: decode_subscription(each.metadata, each.instance_id)
@@ -41,13 +41,13 @@ class Leadership:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that somebody reads."""
+        """The topics of all subscriptions."""
         return frozenset(topic for member in self.members.values() for topic in member.topics)
 
     def assign(self, assignor: Assignor) -> dict[str, bytes]:
-        """Divide what is watched; return each member's assignment, as it is sent.
+        """Assign the watched partitions; return the encoded assignment of each member.
 
-        Raises GroupFailed where an assignor gives one partition to two, and what an assignor raises.
+        Raises GroupFailed if an assignor assigns a partition twice, and what the assignor raises.
         """
         there = {topic: racks for topic, racks in self.watched.items() if racks}
         given = assignor.assign(there, self.members)
@@ -55,9 +55,9 @@ class Leadership:
         return {member_id: encode_assignment(given.get(member_id, ())) for member_id in self.members}
 
     def differs(self, seen: TopicRacks) -> bool:
-        """Say whether there are other partitions, or in other racks, than when they were divided.
+        """Return whether partitions, or their racks, differ from those at the time of the assignment.
 
-        Racks seem to change as brokers restart: they do not matter where no member has one.
+        Racks change as brokers restart; they are ignored if no member has one.
         """
         shown = _racks if any(member.rack for member in self.members.values()) else _counts
         return shown(seen) != shown(self.watched)

@@ -1,4 +1,4 @@
-"""What a member of a group may be doing, and the facts that do not change while it lives."""
+"""The phases of a group member, and its settings that never change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.consumer.assignors import Assignor
 
 
 class Phase(Enum):
-    """What a member is doing."""
+    """The phase of a member."""
 
     OUT = "out"
     PREPARING = "preparing"
@@ -24,13 +24,13 @@ class Phase(Enum):
     LEAVING = "leaving"
 
 
-REBALANCING = (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
-BEATING = frozenset(Phase) - {Phase.OUT, Phase.JOINING, Phase.WAITING, Phase.LEAVING}
+JOIN_PHASES = (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
+HEARTBEAT_PHASES = frozenset(Phase) - {Phase.OUT, Phase.JOINING, Phase.WAITING, Phase.LEAVING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRules:
-    """What does not change while a member lives."""
+    """The settings of a member."""
 
     group_id: str
     assignors: tuple[Assignor, ...]
@@ -38,5 +38,5 @@ class MemberRules:
     rack: str | None = None
     heartbeat_interval_ms: float = 3_000
     max_poll_interval_ms: float = 300_000
-    leave_patience_ms: float = 10_000
+    leave_timeout_ms: float = 10_000
     backoff: Backoff = field(default_factory=lambda: Backoff(jitter=0))

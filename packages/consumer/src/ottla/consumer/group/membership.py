@@ -1,10 +1,9 @@
-"""Being in a group: the requests, timers and calls to the application that a `MemberStateMachine` wants done.
+"""The shell of a group membership: carries out the effects of a `MemberStateMachine`.
 
-How a consumer uses it: make it with an `Application`, run `run()` as a task for as long as the consumer is
-open, call `subscribe` and `unsubscribe` as the application does, call `asked()` whenever the application asks
-for records and none are at hand, and await `close()` in the end. Everything else comes to the application
-through the `Application` protocol, one call at a time. `wake` is called when `asked()` would raise something,
-or lead back into the group: the application may be waiting.
+A consumer creates it with an `Application`, runs `run()` as a task while it is open, forwards `subscribe` and
+`unsubscribe`, calls `polled()` whenever the application asks for records and none are buffered, and awaits
+`close()` in the end. The membership calls the `Application`, one call at a time. It calls `wake` when
+`polled()` would raise an error or join the group again: the application may be waiting for records.
 """
 
 from __future__ import annotations
@@ -57,39 +56,39 @@ from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.subscription import Subscription
 from ottla.protocol.errors import KafkaError
 
-# How often to look whether the application is through with what it has in hand, while a rebalance waits.
-LOOK_EVERY_S = 0.01
+# The interval of checking whether the application finished its records, while a rebalance waits.
+CHECK_EVERY_S = 0.01
 LEAVE_TIMEOUT_S = 5.0
 
 log = logging.getLogger(__name__)
 
 
 class Application(Protocol):
-    """What a membership needs of the consumer. Only `revoke`, `lost` and `assign` may take time."""
+    """What a membership needs of the consumer. Only `revoke`, `lost` and `assign` may wait."""
 
     def owned(self) -> Partitions:
-        """Return the partitions that the consumer has."""
+        """Return the assigned partitions."""
 
     def hold(self, partitions: Partitions) -> None:
-        """Give out no more records of partitions, those at hand included. Positions stay."""
+        """Stop the delivery of partitions, buffered records included. Positions stay."""
 
     def release(self, partitions: Partitions) -> None:
-        """Give out records again of partitions that were held, and are still there."""
+        """Resume the delivery of held partitions that are still assigned."""
 
     async def revoke(self, partitions: Partitions) -> None:
-        """Take partitions away. They are held, and what was finished is committed."""
+        """Unassign partitions. They are held, and finished records are committed."""
 
     async def lost(self, partitions: Partitions) -> None:
-        """Take partitions away that others may have already."""
+        """Unassign partitions that other members may own already."""
 
     async def assign(self, partitions: Partitions, added: Partitions) -> None:
-        """Have exactly these partitions; those that are added come held, until `release`."""
+        """Assign exactly these partitions; added ones are held until `release`."""
 
     def was_polled(self) -> bool:
-        """Say whether the application asked for records since the last call of this, or waits for some."""
+        """Return whether the application asked for records since the last call of this, or waits for some."""
 
     def is_handling(self, partitions: Partitions) -> bool:
-        """Say whether the application has records of partitions in hand that it is not finished with."""
+        """Return whether the application has unfinished records of partitions."""
 
 
 class Membership:
@@ -129,24 +128,24 @@ class Membership:
     # --- what the consumer calls
 
     def subscribe(self, subscription: Subscription, listener: Any = None) -> None:
-        """Join the group for some topics, or change what one is in it for."""
+        """Join the group for topics, or change the subscription."""
         self._listener = listener
         self._watch.subscribe(subscription)
 
     def unsubscribe(self) -> None:
-        """Give everything up and leave the group."""
+        """Revoke all partitions and leave the group."""
         self._watch.subscribe(None)
 
     def polled(self) -> None:
-        """Take note that the application asks. Raises what the group or the listener failed with since."""
+        """Note that the application asks for records. Raises what the group or the listener failed with."""
         if self._failures:
-            # Whoever was fenced stays out, and hears so each time.
+            # A fenced member stays out of the group, and raises each time.
             raise self._failures[0] if isinstance(self._failures[0], Fenced) else self._failures.pop(0)
         if self._member.phase is Phase.OUT:
             self._inbox.put_nowait(Polled())
 
     def committer(self) -> GroupMetadata | None:
-        """Return for whom this consumer commits now; None while it is not in the group."""
+        """Return the member and generation to commit for; None while the consumer is not in the group."""
         member = self._member
         if member.generation == NO_GENERATION:
             return None
@@ -154,25 +153,25 @@ class Membership:
         return GroupMetadata(self.config.group_id, member.generation, member.member_id, instance_id)
 
     def group_metadata(self) -> GroupMetadata:
-        """Return who speaks for the group, for a producer that commits its offsets (KIP-447)."""
+        """Return the group metadata for a producer that commits offsets of the group (KIP-447)."""
         nobody = GroupMetadata(self.config.group_id, group_instance_id=self.config.group_instance_id)
         return self.committer() or nobody
 
     @property
     def is_involved(self) -> bool:
-        """Whether the consumer is in the group, on its way in, or still giving up what it had there."""
+        """Whether the consumer is in the group, joining it, or leaving it."""
         return self._member.phase is not Phase.OUT
 
     @property
     def keeps_partitions(self) -> bool:
-        """Whether what stays this consumer's stays so all through a rebalance (KIP-429)."""
+        """Whether partitions that stay assigned are kept during a rebalance (KIP-429)."""
         member = self._member
         is_in = member.phase not in (Phase.OUT, Phase.WAITING, Phase.LEAVING)
         return member.protocol is RebalanceProtocol.COOPERATIVE and is_in
 
     @property
     def is_stable(self) -> bool:
-        """Whether the consumer is in the group, with nothing under way."""
+        """Whether the consumer is in the group, without a rebalance."""
         return self._stable.is_set()
 
     async def stable(self) -> None:
@@ -180,7 +179,7 @@ class Membership:
         await self._stable.wait()
 
     async def run(self) -> None:
-        """Be in the group, until `close` or cancelled."""
+        """Take part in the group, until `close` or cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -188,7 +187,7 @@ class Membership:
                     self._watch.run(self._inbox.put_nowait, lambda: self._member.watched)
                 )
                 await self._live()
-                # Nobody is left to hear their answers; only leaving is seen through.
+                # Their answers are not needed any more; only LeaveGroup is completed.
                 for task in (watching, self._request, self._heartbeat):
                     if task is not None:
                         task.cancel()
@@ -197,9 +196,9 @@ class Membership:
             await self._coordinator.close()
 
     async def close(self) -> None:
-        """Commit what is finished, give everything up, and leave, unless static; bounded by the config.
+        """Commit finished records, revoke all partitions, and leave unless static, within a timeout.
 
-        A run that ended already, or never began, has nothing left to close.
+        Does nothing if `run` has ended or never started.
         """
         if self._tasks is None or self._closed.is_set():
             return
@@ -232,18 +231,19 @@ class Membership:
         before = self._member.phase
         effects = self._member.step(event, self._now_ms())
         if self._member.phase is not before:
-            self._say(event)
+            self._log_phase(event)
             self._measure(event)
         if isinstance(event, TopicsFound) and not all(event.topics.values()):
             self._watch.look_now()
         for effect in effects:
             self._do(effect)
         if self._member.phase is Phase.OUT and before is not Phase.OUT:
-            # Whoever asked on the way out (a listener may take its time) was not heard, and waits for records
-            # that a member that is out will never have. It asks again, and that leads back in.
+            # A poll while the member was leaving (a listener may be slow) had no effect, and the application
+            # now waits for records that a member outside of the group never gets. It must poll again, which
+            # makes the member join.
             self._wake_application()
 
-    def _say(self, event: Event) -> None:
+    def _log_phase(self, event: Event) -> None:
         member = self._member
         (self._stable.set if member.phase is Phase.STABLE else self._stable.clear)()
         self._log(logging.DEBUG, f"group member is {member.phase.value}", after=type(event).__name__)
@@ -267,11 +267,11 @@ class Membership:
             case Adopt():
                 self._start(self._adopt(effect))
             case Join():
-                self._ask(effect.token, partial(self._requests.join, effect))
+                self._request_event(effect.token, partial(self._requests.join, effect))
             case Sync():
-                self._ask(effect.token, partial(self._requests.sync, effect))
+                self._request_event(effect.token, partial(self._requests.sync, effect))
             case LookUp():
-                self._ask(effect.token, partial(self._look_up, effect))
+                self._request_event(effect.token, partial(self._look_up, effect))
             case Heartbeat():
                 self._heartbeat = self._start(self._beat(effect))
             case Leave():
@@ -279,7 +279,7 @@ class Membership:
             case ForgetCoordinator():
                 self._coordinator.forget()
             case Fail():
-                self._log(logging.ERROR, "cannot be in the group", reason=effect.error)
+                self._log(logging.ERROR, "cannot join the group", reason=effect.error)
                 self._fail(effect.error)
             case _:
                 assert_never(effect)
@@ -296,29 +296,29 @@ class Membership:
         if effect.lost:
             self._log(logging.WARNING, "partitions were lost", partitions=sorted(partitions))
             await self._tell("lost", partitions)
-            await self._pass_on(self._application.lost(partitions))
+            await self._call_application(self._application.lost(partitions))
         else:
             await self._let_finish(partitions)
             if self._auto_commit is not None:
                 await self._auto_commit.commit(partitions, timeout_s=self._commit_timeout_s)
             await self._tell("revoked", partitions)
-            await self._pass_on(self._application.revoke(partitions))
+            await self._call_application(self._application.revoke(partitions))
         if self._auto_commit is not None:
             self._auto_commit.forget(partitions)
         self._inbox.put_nowait(Revoked())
 
     async def _let_finish(self, partitions: Partitions) -> None:
-        """Wait a little for records in hand: what is not finished now will be read by two consumers."""
+        """Wait for unfinished records, within a bound: what is unfinished then is read by two consumers."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.handling_grace_ms / 1_000
-        # The consumer cannot tell at each record that it gives out: that would cost more than looking here.
+        # Polled here: a notification per delivered record would cost more.
         while self._application.is_handling(partitions) and loop.time() < deadline:
             if self._is_closing:
                 return
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(CHECK_EVERY_S)
 
     async def _adopt(self, effect: Adopt) -> None:
-        await self._pass_on(self._application.assign(effect.partitions, effect.added))
+        await self._call_application(self._application.assign(effect.partitions, effect.added))
         await self._tell("assigned", effect.added)
         self._application.release(effect.added)
         self._inbox.put_nowait(Adopted())
@@ -326,10 +326,10 @@ class Membership:
     async def _tell(self, what: str, partitions: Partitions) -> None:
         if self._listener is not None:
             timeout_s = self.config.max_poll_interval_ms / 1_000
-            await self._pass_on(tell(self._listener, what, partitions, timeout_s))
+            await self._call_application(tell(self._listener, what, partitions, timeout_s))
 
-    async def _pass_on(self, call: Awaitable[None]) -> None:
-        """Await a call into the application; what it raises reaches the application with its next call."""
+    async def _call_application(self, call: Awaitable[None]) -> None:
+        """Await a call into the application; its exception is raised by the application's next call."""
         try:
             await call
         except Exception as error:
@@ -340,18 +340,18 @@ class Membership:
         self._wake_application()
 
     def _wake_application(self) -> None:
-        if self._wake is not None:  # an application that waits for records would not ask for long
+        if self._wake is not None:  # the application may be waiting for records
             self._wake()
 
     @property
     def _commit_timeout_s(self) -> float:
-        # A rebalance is worth some patience, but the group waits for it; and leaving takes its time as well.
-        patience_ms = self.config.close_timeout_ms / 2 if self._is_closing else self.config.session_timeout_ms
-        return min(patience_ms, self._cluster.config.default_api_timeout_ms) / 1_000
+        # The group waits for this commit during a rebalance; on close, leaving needs time as well.
+        timeout_ms = self.config.close_timeout_ms / 2 if self._is_closing else self.config.session_timeout_ms
+        return min(timeout_ms, self._cluster.config.default_api_timeout_ms) / 1_000
 
     # --- requests
 
-    def _ask(self, token: int, question: Callable[[], Awaitable[Event]]) -> None:
+    def _request_event(self, token: int, question: Callable[[], Awaitable[Event]]) -> None:
         async def ask() -> None:
             self._inbox.put_nowait(await _or_refusal(token, question))
 
@@ -374,10 +374,10 @@ class Membership:
         waiting, self._request = self._request, None
         if waiting is not None:
             waiting.cancel()
-        self._start(self._send_leave(effect, hang_up=waiting is not None and not waiting.done()))
+        self._start(self._send_leave(effect, close_connection=waiting is not None and not waiting.done()))
 
-    async def _send_leave(self, effect: Leave, *, hang_up: bool) -> None:
-        if hang_up:  # the broker would answer after the join that waits there
+    async def _send_leave(self, effect: Leave, *, close_connection: bool) -> None:
+        if close_connection:  # the broker would answer only after the JoinGroup that waits on this connection
             await self._coordinator.close()
         self._log(logging.INFO, "leaving the group", reason=effect.reason)
         try:
@@ -396,7 +396,7 @@ class Membership:
 
 
 async def _or_refusal(token: int, question: Callable[[], Awaitable[Event]]) -> Event:
-    """Ask and await the answer; what keeps it from coming is an event too."""
+    """Send a request and await its answer; an error becomes an event too."""
     try:
         return await question()
     except KafkaError as error:
@@ -415,6 +415,6 @@ def _rules(config: GroupConfig, cluster: Cluster) -> MemberRules:
         rack=config.client_rack,
         heartbeat_interval_ms=config.heartbeat_interval_ms,
         max_poll_interval_ms=config.max_poll_interval_ms,
-        leave_patience_ms=config.close_timeout_ms / 3,
+        leave_timeout_ms=config.close_timeout_ms / 3,
         backoff=Backoff(client.retry_backoff_ms, client.retry_backoff_max_ms, jitter=0),
     )

@@ -1,4 +1,4 @@
-"""Subscriptions and assignments as bytes, the way consumers pass them through the coordinator."""
+"""Encode and decode subscriptions and assignments, which the coordinator passes on as bytes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ottla.protocol.group_payloads import (
 from ottla.protocol.topics import TopicPartition
 
 SUBSCRIPTION_VERSION = 3
-# Later versions of the assignment carry nothing more, and everybody can read the first.
+# Later versions of the assignment have no further fields, and every client reads version 0.
 ASSIGNMENT_VERSION = 0
 
 
 def encode_subscription(member: MemberSubscription) -> bytes:
-    """Write what a member tells its leader; the same facts give the same bytes."""
+    """Encode a member's subscription for its leader; equal subscriptions give equal bytes."""
     return ConsumerProtocolSubscription(
         topics=sorted(member.topics),
         user_data=member.user_data,
@@ -30,7 +30,7 @@ def encode_subscription(member: MemberSubscription) -> bytes:
 
 
 def decode_subscription(data: bytes, instance_id: str | None) -> MemberSubscription:
-    """Read what a member tells its leader. Raises MalformedMessage."""
+    """Decode a member's subscription. Raises MalformedMessage."""
     read = ConsumerProtocolSubscription.from_bytes(data)
     return MemberSubscription(
         topics=tuple(dict.fromkeys(read.topics)),
@@ -43,12 +43,12 @@ def decode_subscription(data: bytes, instance_id: str | None) -> MemberSubscript
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Write what a member shall read."""
+    """Encode the assignment of a member."""
     return ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions)).to_bytes(ASSIGNMENT_VERSION)
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Read what this member shall read; no bytes mean nothing. Raises MalformedMessage."""
+    """Decode the assignment of a member; no bytes mean no partitions. Raises MalformedMessage."""
     if not data:
         return ()
     return _partitions(ConsumerProtocolAssignment.from_bytes(data).assigned_partitions)

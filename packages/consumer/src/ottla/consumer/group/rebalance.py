@@ -35,7 +35,7 @@ from ottla.consumer.assignors import (
 )
 from ottla.consumer.errors import Fenced, GroupFailed
 from ottla.consumer.group.leadership import Leadership
-from ottla.consumer.group.member_rules import BEATING, REBALANCING, MemberRules, Phase
+from ottla.consumer.group.member_rules import HEARTBEAT_PHASES, JOIN_PHASES, MemberRules, Phase
 from ottla.consumer.group.payloads import (
     decode_assignment,
     encode_subscription,
@@ -136,13 +136,13 @@ class MemberStateMachine:
     def wake_at_ms(self) -> float | None:
         """When to send `TimePassed`; None if only another event can change something."""
         due = []
-        if self.phase in BEATING and self.generation != NO_GENERATION and not self._beat_out:
+        if self.phase in HEARTBEAT_PHASES and self.generation != NO_GENERATION and not self._beat_out:
             due.append(self._beat_at_ms)
         if self.phase is Phase.WAITING:
             due.append(self._retry_at_ms)
         if self.phase is Phase.STABLE:
             due.append(self._idle_at_ms)
-        if self.phase in REBALANCING and not self._is_staying:
+        if self.phase in JOIN_PHASES and not self._is_staying:
             due.append(self._leave_by_ms)
         return min(due, default=None)
 
@@ -216,9 +216,9 @@ class MemberStateMachine:
             self._prepare(self._reason)
         if self.phase is Phase.STABLE and self._now_ms >= self._idle_at_ms:
             self._leave_idle()
-        if self.phase in REBALANCING and not self._is_staying and self._now_ms >= self._leave_by_ms:
+        if self.phase in JOIN_PHASES and not self._is_staying and self._now_ms >= self._leave_by_ms:
             self._stop()
-        beating = self.phase in BEATING and self.generation != NO_GENERATION
+        beating = self.phase in HEARTBEAT_PHASES and self.generation != NO_GENERATION
         if beating and not self._beat_out and self._now_ms >= self._beat_at_ms:
             self._beat_out = True
             self._effects.append(Heartbeat(self.member_id, self.generation))
@@ -238,8 +238,8 @@ class MemberStateMachine:
         """
         if self.phase in (Phase.PREPARING, Phase.REVOKING, Phase.ADOPTING, Phase.LEAVING, Phase.OUT):
             return
-        if self.phase in REBALANCING and self.owned and self.generation != NO_GENERATION:
-            self._leave_by_ms = self._now_ms + self.rules.leave_patience_ms
+        if self.phase in JOIN_PHASES and self.owned and self.generation != NO_GENERATION:
+            self._leave_by_ms = self._now_ms + self.rules.leave_timeout_ms
         else:
             self._stop()
 
@@ -499,7 +499,7 @@ class MemberStateMachine:
     # --- errors
 
     def _refused(self, answer: Refused) -> None:
-        if answer.token != self._token or self.phase not in REBALANCING:
+        if answer.token != self._token or self.phase not in JOIN_PHASES:
             return
         if answer.failure is not None:
             self._fail(answer.failure)

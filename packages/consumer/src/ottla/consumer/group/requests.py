@@ -1,4 +1,4 @@
-"""The requests of a group's member, and what their answers mean to it."""
+"""The requests of a group member, and its responses as events."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupRes
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 PROTOCOL_TYPE = "consumer"
-# The versions that know static members (KIP-345).
-JOIN_WITH_INSTANCES, SYNC_WITH_INSTANCES, BEAT_WITH_INSTANCES = 5, 3, 3
+# The first versions with static members (KIP-345).
+JOIN_WITH_INSTANCES, SYNC_WITH_INSTANCES, HEARTBEAT_WITH_INSTANCES = 5, 3, 3
 LEAVE_WITH_SEVERAL = 3
 
 JOIN_MARGIN_MS = 5_000
-SMALLEST_BEAT_TIMEOUT_MS = 1_000
+MIN_HEARTBEAT_TIMEOUT_MS = 1_000
 
 
 class GroupRequests:
-    """Sends a member's requests. Errors in answers come back as events; those of the way are raised."""
+    """Sends a member's requests. Error codes are returned as events; errors of the connection are raised."""
 
     def __init__(self, coordinator: CoordinatorConnection, config: GroupConfig) -> None:
         self._coordinator = coordinator
         self._config = config
 
     async def join(self, effect: Join) -> Event:
-        """Join; the answer comes when all members have joined."""
+        """Send JoinGroup; the response arrives when all members joined."""
         config = self._config
         request = JoinGroupRequest(
             group_id=config.group_id,
@@ -54,7 +54,7 @@ class GroupRequests:
         answer = await self._coordinator.send(
             request,
             JoinGroupResponse,
-            timeout_s=self._patience_s,
+            timeout_s=self._join_timeout_s,
             min_version=self._since(JOIN_WITH_INSTANCES),
         )
         if answer.error_code != ErrorCode.NONE:
@@ -73,7 +73,7 @@ class GroupRequests:
         )
 
     async def sync(self, effect: Sync) -> Event:
-        """Ask for the assignment; it comes when the leader has sent it."""
+        """Send SyncGroup; the response arrives when the leader sent the assignments."""
         request = SyncGroupRequest(
             group_id=self._config.group_id,
             generation_id=effect.generation,
@@ -89,7 +89,7 @@ class GroupRequests:
         answer = await self._coordinator.send(
             request,
             SyncGroupResponse,
-            timeout_s=self._patience_s,
+            timeout_s=self._join_timeout_s,
             min_version=self._since(SYNC_WITH_INSTANCES),
         )
         if answer.error_code != ErrorCode.NONE:
@@ -97,20 +97,20 @@ class GroupRequests:
         return Synced(effect.token, bytes(answer.assignment))
 
     async def beat(self, effect: Heartbeat) -> int | None:
-        """Send a heartbeat; return the code of its answer, None where there was none."""
+        """Send Heartbeat; return the error code of its response, None without a response."""
         request = HeartbeatRequest(
             group_id=self._config.group_id,
             generation_id=effect.generation,
             member_id=effect.member_id,
             group_instance_id=self._config.group_instance_id,
         )
-        timeout_ms = max(self._config.session_timeout_ms / 3, SMALLEST_BEAT_TIMEOUT_MS)
+        timeout_ms = max(self._config.session_timeout_ms / 3, MIN_HEARTBEAT_TIMEOUT_MS)
         try:
             answer = await self._coordinator.send(
                 request,
                 HeartbeatResponse,
                 timeout_s=timeout_ms / 1_000,
-                min_version=self._since(BEAT_WITH_INSTANCES),
+                min_version=self._since(HEARTBEAT_WITH_INSTANCES),
             )
         except ClientError:
             return None
@@ -119,7 +119,7 @@ class GroupRequests:
         return answer.error_code
 
     async def leave(self, effect: Leave) -> None:
-        """Leave the group."""
+        """Send LeaveGroup."""
         several = await self._coordinator.version(LeaveGroupRequest) >= LEAVE_WITH_SEVERAL
         identity = MemberIdentity(member_id=effect.member_id, reason=effect.reason)
         request = LeaveGroupRequest(
@@ -130,7 +130,7 @@ class GroupRequests:
         await self._coordinator.send(request, LeaveGroupResponse)
 
     @property
-    def _patience_s(self) -> float:
+    def _join_timeout_s(self) -> float:
         request_ms = self._coordinator.cluster.config.request_timeout_ms
         return max(request_ms, self._config.max_poll_interval_ms + JOIN_MARGIN_MS) / 1_000
 

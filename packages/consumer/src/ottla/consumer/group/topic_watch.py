@@ -1,4 +1,4 @@
-"""Watching the topics of a group: which there are, with how many partitions, and where their replicas are."""
+"""Watch the topics of a group: which exist, their partitions, and the racks of their replicas."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ottla.consumer.subscription import Subscription
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
-# Topics that are wanted and not there may be made any moment.
+# Subscribed topics that do not exist may be created at any moment.
 LOOK_SOON_S = 1.0
 
-_PASSING = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_TRANSIENT = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 Racks = dict[str, list[frozenset[str]]]
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicWatch:
-    """Tells a member what it is subscribed to, and its leader what there is of it."""
+    """Reports the subscribed topics to a member, and their partitions to the leader."""
 
     def __init__(self, cluster: Cluster, config: GroupConfig) -> None:
         self._cluster = cluster
@@ -38,17 +38,17 @@ class TopicWatch:
         self._told: frozenset[str] | None = None
 
     def subscribe(self, subscription: Subscription | None) -> None:
-        """Watch for this from now on."""
+        """Change the subscription; None ends it."""
         self._subscription = subscription
         self._has_ended = self._has_ended or subscription is None
         self._changed.set()
 
     def look_now(self) -> None:
-        """Look before the time has come: something was not there."""
+        """Look now instead of at the next interval: a topic was missing."""
         self._changed.set()
 
     async def run(self, tell: Callable[[Event], None], watched: Callable[[], TopicRacks]) -> None:
-        """Tell of the subscription at once, and of topics every `metadata_max_age_ms`, until cancelled."""
+        """Report the subscription at once, and topics every `metadata_max_age_ms`, until cancelled."""
         while True:
             self._changed.clear()
             wait_s = self._config.metadata_max_age_ms / 1_000
@@ -66,9 +66,9 @@ class TopicWatch:
                 continue
 
     async def racks(self, topics: Iterable[str], *, known: TopicRacks | None = None) -> Racks:
-        """Ask once for the partitions of topics, and the racks of their replicas; none where there is none.
+        """Request the partitions of topics and the racks of their replicas once; missing topics have none.
 
-        What is known is kept for topics that are in trouble. Raises TopicAuthorizationFailed and its kin.
+        Topics with a transient error keep what is known. Raises TopicAuthorizationFailed and other errors.
         """
         wanted = sorted(topics)
         if not wanted:
@@ -77,10 +77,10 @@ class TopicWatch:
         return self._racks(answer, wanted, known or {})
 
     async def _look(self, tell: Callable[[Event], None], watched: Callable[[], TopicRacks]) -> bool:
-        """Look once; say whether everything that is wanted is there."""
+        """Look once; return whether all subscribed topics exist."""
         subscription, answer = self._subscription, None
         if self._has_ended:
-            # Also where it began anew before this looked, for the same topics: what the member had is gone.
+            # Also if the same topics were subscribed again before this look: the partitions were unassigned.
             self._has_ended = False
             self._tell_subscribed(None, tell)
         if subscription is None:
@@ -112,7 +112,7 @@ class TopicWatch:
             code = topic.error_code if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if topic is not None and code == ErrorCode.NONE:
                 racks[name] = self._topic_racks(topic)
-            elif code in _PASSING:
+            elif code in _TRANSIENT:
                 gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 racks[name] = [] if gone else list(known.get(name, ()))
             else:
