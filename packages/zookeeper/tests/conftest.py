@@ -18,7 +18,7 @@ SHORT_SESSION_MS = 1_000
 
 @pytest.fixture(scope="session")
 def embedded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An embedded coordinator with a directory; gives its connect string."""
+    """An embedded coordinator with a directory; yields its connect string."""
     limits = Limits(min_session_timeout_ms=SHORT_SESSION_MS)
     coordinator = EmbeddedCoordinator(tmp_path_factory.mktemp("embedded"), limits=limits, tick_ms=50)
     with Background(coordinator) as server:
@@ -27,7 +27,7 @@ def embedded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real ZooKeeper, or a skip; gives its connect string."""
+    """A real ZooKeeper, or a skip; yields its connect string."""
     try:
         find_installation()
     except NoZooKeeper as error:

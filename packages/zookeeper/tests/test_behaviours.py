@@ -175,12 +175,12 @@ async def test_large_values_come_back_whole(session: KazooSession) -> None:
     assert (await session.get("/a"))[0] == value
 
 
-async def test_names_may_be_any_letters(session: KazooSession) -> None:
+async def test_names_may_contain_any_letters(session: KazooSession) -> None:
     await session.create("/grüße-日本")
     assert await session.children("/") == ["grüße-日本"]
 
 
-async def test_paths_that_are_none_are_refused(session: KazooSession) -> None:
+async def test_illegal_paths_are_rejected(session: KazooSession) -> None:
     for path in ("a", "/a/", "//a", "/a/../b", "/a\0b", ""):
         with pytest.raises(IllegalName):
             await session.get(path)

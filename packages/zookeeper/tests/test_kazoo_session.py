@@ -53,14 +53,14 @@ async def test_operations_are_timed_whether_they_succeed_or_not(embedded_server:
     assert all(0 < one < 10_000 for one in times_ms)
 
 
-async def test_nobody_there_is_said_in_time() -> None:
+async def test_an_unreachable_server_is_reported_in_time() -> None:
     started = time.monotonic()
     with pytest.raises(Unavailable, match=r"not connected within 0\.5 s"):
         await KazooSession(f"127.0.0.1:{free_port()}", connection_timeout_ms=500).__aenter__()
     assert time.monotonic() - started < 5
 
 
-async def test_a_closed_session_refuses(embedded_server: str) -> None:
+async def test_a_closed_session_rejects_operations(embedded_server: str) -> None:
     async with KazooSession(embedded_server) as session:
         states = States(session)
     assert states.seen == [SessionState.CLOSED]
@@ -68,7 +68,7 @@ async def test_a_closed_session_refuses(embedded_server: str) -> None:
         await session.get("/")
 
 
-async def test_a_value_above_the_cap_never_leaves(embedded_server: str) -> None:
+async def test_a_value_above_the_limit_is_not_sent(embedded_server: str) -> None:
     async with KazooSession(embedded_server) as session:
         with pytest.raises(ValueTooLarge):
             await session.multi([SetData("/", bytes(500_000)), SetData("/", bytes(500_000))])
@@ -101,7 +101,7 @@ async def test_a_silent_connection_is_suspended_then_lost_by_the_own_lease() -> 
         await states.until(SessionState.CONNECTED)
 
 
-async def test_an_operation_waiting_for_a_place_is_not_sent_in_a_later_session(embedded_server: str) -> None:
+async def test_an_operation_that_waits_for_a_slot_is_not_sent_in_a_later_session(embedded_server: str) -> None:
     async with (
         MisbehavingProxy(embedded_server) as proxy,
         KazooSession(proxy.connect_string, session_timeout_ms=4_000, max_in_flight=1) as session,

@@ -256,7 +256,7 @@ def test_preferred_election_takes_strings_and_no_version() -> None:
     assert PreferredReplicaElection.decode(b'{"partitions":[{"topic":"t","partition":"0"}]}') == node
 
 
-def test_a_topic_name_that_climbs_is_refused_when_read() -> None:
+def test_a_topic_name_with_dots_for_a_parent_is_rejected_when_read() -> None:
     with pytest.raises(MalformedZnode, match="partitions"):
         IsrChange.decode(b'{"version":1,"partitions":[{"topic":"../x","partition":0}]}')
 
@@ -320,7 +320,7 @@ def test_bad_data_is_always_a_typed_error(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "a\x1fb", "\ud800"])
-def test_names_that_cannot_be_a_step_never_become_a_path(name: str) -> None:
+def test_names_that_cannot_be_a_component_never_become_a_path(name: str) -> None:
     builds: list[Callable[[], str]] = [
         lambda: paths.consumer_ids(name),
         lambda: paths.topic(name),

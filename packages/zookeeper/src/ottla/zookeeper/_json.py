@@ -1,4 +1,4 @@
-"""JSON as Kafka writes it, and reading it without trusting it."""
+"""Write JSON as Kafka does, and read JSON with every field checked."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Fields:
         return cls(path, parse(path, data))
 
     def required(self, name: str, read: Callable[[object], T]) -> T:
-        """Read a field that has to be there."""
+        """Read a required field."""
         value = self._fields.get(name, _MISSING)
         if value is _MISSING:
             raise MalformedZnode(self._path, f"no field {name!r}")

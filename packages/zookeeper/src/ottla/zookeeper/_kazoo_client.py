@@ -1,6 +1,6 @@
-"""kazoo's client with its sharp edges covered: the threads' side of `KazooSession`.
+"""kazoo's client with its defects worked around: the part of `KazooSession` on kazoo's threads.
 
-Everything in here runs on kazoo's threads or takes a lock for them.
+All code in here runs on kazoo's threads or takes a lock against them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from ottla.zookeeper.session import Acl, Check, Create, Delete, Operation, SetDa
 log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger("ottla.zookeeper.kazoo")
 
-__all__ = ["GuardedClient", "KazooState", "KeeperState", "OwnThread", "transaction_of", "translated"]
+__all__ = [
+    "DetachedThread",
+    "GuardedClient",
+    "KazooState",
+    "KeeperState",
+    "to_zookeeper_error",
+    "transaction_of",
+]
 
 # Reconnect at once and keep trying: the default back-off doubles up to an hour and loses sessions
 # that an outage shorter than their timeout should have kept.
@@ -37,15 +44,15 @@ _DEAD_STATES = (KeeperState.CLOSED, KeeperState.AUTH_FAILED, KeeperState.EXPIRED
 _REPEAT_AFTER_S = 10.0
 
 
-class _Rarely(logging.Filter):
-    """Lets one and the same message through once in a while: kazoo repeats itself at every attempt."""
+class _RepeatFilter(logging.Filter):
+    """Passes a repeated message once per `_REPEAT_AFTER_S`: kazoo logs the same ones at every attempt."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        # Filled by kazoo's templates, of which there are few.
+        # Bounded: the keys are kazoo's message templates.
         last = self._last.get(str(record.msg))
         if last is not None and record.created - last < _REPEAT_AFTER_S:
             return False
@@ -53,16 +60,16 @@ class _Rarely(logging.Filter):
         return True
 
 
-_kazoo_log.addFilter(_Rarely())
+_kazoo_log.addFilter(_RepeatFilter())
 
 
-# One server that accepts and says nothing must not eat the whole session, as it does in kazoo, which
-# waits a session timeout for the connection and again one for the first answer.
+# A server that accepts connections and does not respond must not use up the whole session timeout, as it does
+# in kazoo, which waits a session timeout for the connection and another one for the first response.
 _HANDSHAKE_SHARE = 3
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Threads whose end is logged, not printed: a desynchronised connection raises through its thread."""
+    """Runs kazoo's threads, and logs the error that ends one instead of printing it."""
 
     def __init__(self, handshake_timeout_s: float) -> None:
         super().__init__()
@@ -85,11 +92,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class GuardedClient(KazooClient):  # type: ignore[misc]
-    """A client that never carries a request into a later session than it was decided in.
+    """A client that never sends a request in a later session than the one it was decided in.
 
-    `era` counts the sessions that ended. The owner sets `decided_in` to the era it knows of;
-    a request is refused while the two differ, which closes the gap between the end of a session
-    on kazoo's thread and the owner hearing of it.
+    `era` counts the sessions that ended. The owner sets `decided_in` to the era it knows of; a request
+    fails while the two differ. That closes the gap between the end of a session on kazoo's thread and the
+    callback that informs the owner.
     """
 
     def __init__(self, hosts: str, timeout_s: float, credentials: Sequence[tuple[str, str]]) -> None:
@@ -121,18 +128,18 @@ class GuardedClient(KazooClient):  # type: ignore[misc]
             return super()._call(request, async_object)
 
     def session_id_now(self) -> int:
-        """The id of the session of this moment, 0 without one."""
+        """The id of the current session, 0 without one."""
         return int(self._session_id or 0)
 
     def cut(self) -> None:
-        """Break the connection's socket, so that its thread wakes up and ends."""
+        """Shut down the connection's socket, so that its thread wakes up and ends."""
         try:
             self._connection._socket.shutdown(2)
         except (OSError, AttributeError):
             return
 
     def shut_down(self) -> None:
-        """Stop and close; blocks until kazoo's threads are done."""
+        """Stop and close; blocks until kazoo's threads end."""
         try:
             self.stop()
         finally:
@@ -140,7 +147,7 @@ class GuardedClient(KazooClient):  # type: ignore[misc]
 
 
 def _bound_handshake(connection: Any, timeout_s: float) -> None:
-    """Let the requests of a connection's start, and only those, wait at most `timeout_s`."""
+    """Limit the wait of the requests that open a connection, and only of those, to `timeout_s`."""
     invoke = connection._invoke
 
     def bounded(timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -149,10 +156,10 @@ def _bound_handshake(connection: Any, timeout_s: float) -> None:
     connection._invoke = bounded
 
 
-class OwnThread:
-    """Runs one function on a thread of its own, which may be left behind. What it raises is logged.
+class DetachedThread:
+    """Runs one function on a daemon thread that may be abandoned; logs its error.
 
-    Not on the loop's executor: a thread that hangs there would keep the process from ending.
+    The loop's executor would not do: a thread that hangs there keeps the process from ending.
     """
 
     def __init__(self, function: Callable[[], object]) -> None:
@@ -170,7 +177,7 @@ class OwnThread:
             post(self._loop, self._done.set)
 
     async def done_within(self, timeout_s: float) -> bool:
-        """Wait for its end; tell whether it came in time."""
+        """Wait for its end; return whether it ended in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._done.wait()
@@ -180,27 +187,27 @@ class OwnThread:
 
 
 def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
-    """Run `callback` on the loop, or never when the loop is closed."""
+    """Run `callback` on the loop; do nothing when the loop is closed."""
     try:
         loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:
         return
 
 
-def translated(error: BaseException, path: str) -> ZooKeeperError:
-    """Return our error for one of kazoo's."""
+def to_zookeeper_error(error: BaseException, path: str) -> ZooKeeperError:
+    """Return this package's error for one of kazoo's."""
     if isinstance(error, ZooKeeperError):
         return error
     if isinstance(error, SessionExpiredError):
         return SessionExpired(path)
     if isinstance(error, KazooZookeeperError):
         return error_for(int(getattr(error, "code", None) or 0), path)
-    # A reply that could not be read, or one that was not ours: whether it was done nobody knows.
+    # A malformed reply, or the reply to another request: the outcome is unknown.
     return ConnectionLoss(path, repr(error))
 
 
 def transaction_of(client: GuardedClient, operations: Sequence[Operation]) -> Any:
-    """Return kazoo's transaction of operations whose paths are complete and whose ACLs are given."""
+    """Return kazoo's transaction of operations with full paths and ACLs."""
     transaction = client.transaction()
     transaction.operations.extend(_kazoo_operation(operation) for operation in operations)
     return transaction
@@ -225,14 +232,14 @@ def kazoo_acl(entries: Sequence[Acl]) -> list[Any]:
 
 
 def multi_results(operations: Sequence[Operation], answers: Sequence[Any]) -> list[Any]:
-    """Return the results of a transaction; raises what made it fail, which kazoo only returns."""
+    """Return the results of a transaction; raise the error that kazoo only returns."""
     for index, answer in enumerate(answers):
         if isinstance(answer, Exception) and not isinstance(answer, RolledBackError | RuntimeInconsistency):
-            error = translated(answer, operations[index].path)
+            error = to_zookeeper_error(answer, operations[index].path)
             error.operation_index = index
             raise error
     if any(isinstance(answer, Exception) for answer in answers):
-        raise ConnectionLoss(operations[0].path, "a transaction failed without saying why")
+        raise ConnectionLoss(operations[0].path, "a transaction failed without a reason")
     return [_result(operation, answer) for operation, answer in zip(operations, answers, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""The verbs of a session, written once over whatever carries them."""
+"""The operations of a session, written once over the transport that carries them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ottla.zookeeper.watches import WatchKind
 
 
 class Read(Enum):
-    """What can be read."""
+    """The reads of ZooKeeper."""
 
     GET = "get"
     EXISTS = "exists"
@@ -33,27 +33,27 @@ class Read(Enum):
 
     @property
     def watch_kind(self) -> WatchKind:
-        """Which watches this reading arms."""
+        """The kind of watch that this read arms."""
         return WatchKind.CHILDREN if self is Read.CHILDREN else WatchKind.DATA
 
 
 class Transport(Protocol):
-    """Carries a checked request to ZooKeeper and its answer back."""
+    """Sends a checked request to ZooKeeper and returns the response."""
 
     async def read(self, what: Read, path: str, watch: Watch | None, session_number: int | None) -> object:
-        """Answer `(data, stat)`, `stat | None` or the sorted children."""
+        """Return `(data, stat)`, `stat | None` or the sorted children."""
 
     async def write(
         self, operations: Sequence[Operation], session_number: int | None
     ) -> list[str | Stat | None]:
-        """Do all or nothing."""
+        """Apply all operations or none."""
 
     async def flush(self, path: str, session_number: int | None) -> None:
-        """Synchronise."""
+        """Wait until the server has applied all earlier writes."""
 
 
 class CheckedOperations:
-    """`Operations` over a transport, bound to a session number or free (None)."""
+    """`Operations` over a transport, bound to a session number, or to none (None)."""
 
     def __init__(self, transport: Transport, session_number: int | None = None) -> None:
         self._transport = transport
@@ -101,11 +101,11 @@ class CheckedOperations:
         await self._write([Delete(path, version)])
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """Do all or nothing; see `Operations`."""
+        """Apply all operations or none; see `Operations`."""
         return await self._write(operations) if operations else []
 
     async def sync(self, path: str = "/") -> None:
-        """Make later reads see what was committed before; see `Operations`."""
+        """Make later reads see all earlier commits; see `Operations`."""
         await self._transport.flush(_checked(path), self._bound_to)
 
     async def _create(self, operation: Create) -> str:
@@ -115,7 +115,7 @@ class CheckedOperations:
         try:
             await self.create(path, make_parents=True)
         except NodeExists:
-            return  # somebody else made it in between, which is as good
+            return  # another client made it meanwhile
 
     async def _write(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         _check_operations(operations)
@@ -123,7 +123,7 @@ class CheckedOperations:
 
 
 class SessionOperations(CheckedOperations):
-    """The part of `Session` that every session has alike."""
+    """The part of `Session` that all implementations share."""
 
     def __init__(self, transport: Transport, session_state: SessionStateMachine, timeout_ms: int) -> None:
         super().__init__(transport)
@@ -147,7 +147,7 @@ class SessionOperations(CheckedOperations):
 
     @property
     def state(self) -> SessionState:
-        """Where the session stands."""
+        """The session's state."""
         return self._session_state.state
 
     @property
@@ -157,17 +157,17 @@ class SessionOperations(CheckedOperations):
 
     @property
     def armed_watches(self) -> int:
-        """How many watches wait for their event."""
+        """The number of armed watches."""
         return len(self._session_state.watches)
 
     def bound(self, session_number: int | None = None) -> Operations:
-        """Return the verbs bound to one session number, the current one by default."""
+        """Return the operations bound to a session number, by default the current one."""
         return CheckedOperations(
             self._transport, self._session_state.session_number if session_number is None else session_number
         )
 
     def listen(self, listener: Callable[[StateChange], None]) -> Callable[[], None]:
-        """Call `listener` at every state change; return how to stop it."""
+        """Call `listener` at every state change; return a function that removes it."""
         return self._session_state.listen(listener)
 
     async def wait_connected(self, timeout_ms: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The life of a client's session as its owner sees it: numbers, states, listeners, watches."""
+"""The client's state machine of a session: number, state, listeners, watches, operations in flight."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class SessionStateMachine:
-    """Keeps the number, tells the listeners, ends what was decided in an earlier session.
+    """Tracks state and session number, calls listeners, and fails operations of earlier sessions.
 
-    Lives on the event loop. Every operation in flight is a future in here, so that a lost
-    session or connection ends it at once, whatever the transport still does.
+    Used on the event loop only. Every operation in flight is a future tracked here, so that the end of a
+    session or connection fails it at once, even if the transport still works on it.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class SessionStateMachine:
         """Whether operations can be sent now."""
         return self.state is SessionState.CONNECTED
 
-    # -- what happens to the session
+    # -- transitions
 
     def became_connected(self, session_id: int) -> None:
-        """The session, the old or a new one, works; every armed watch fires once with NONE."""
+        """Enter CONNECTED with the same or a new session; every armed watch fires once with NONE."""
         if self.state is SessionState.CLOSED:
             return
         if self.session_id and session_id != self.session_id and self.state is not SessionState.LOST:
@@ -49,14 +49,14 @@ class SessionStateMachine:
             _call(watch, event)
 
     def became_suspended(self) -> None:
-        """The connection is gone; what is in flight has an unknown outcome."""
+        """Enter SUSPENDED: the connection is lost; operations in flight fail with an unknown outcome."""
         if self.state is not SessionState.CONNECTED:
             return
         self._fail_in_flight(ConnectionLoss("", "the connection broke"))
         self._enter(SessionState.SUSPENDED)
 
     def became_lost(self, why: str) -> None:
-        """The session is over, or has to be taken for it; the number rises."""
+        """Enter LOST: the session expired or must be presumed expired; the number rises."""
         if self.state in (SessionState.CONNECTING, SessionState.CLOSED):
             return
         self.session_number += 1
@@ -64,7 +64,7 @@ class SessionStateMachine:
         self._enter(SessionState.LOST)
 
     def became_closed(self) -> None:
-        """The owner closed it."""
+        """Enter CLOSED, for good."""
         if self.state is SessionState.CLOSED:
             return
         self.session_number += 1
@@ -72,17 +72,17 @@ class SessionStateMachine:
         self._enter(SessionState.CLOSED)
         self._listeners.clear()
 
-    def heard(self, event: EventType, path: str, session_number: int) -> None:
-        """A watch of the transport fired; late news from an earlier session is dropped."""
+    def watch_fired(self, event: EventType, path: str, session_number: int) -> None:
+        """Call the watches of an event; drop events of an earlier session."""
         if session_number != self.session_number:
             return
         for watch in self.watches.take(kinds_of(event), path):
             _call(watch, WatchEvent(event, path, session_number))
 
-    # -- what the owner asks
+    # -- queries of the owner
 
     def check(self, session_number: int | None) -> None:
-        """Raise unless an operation decided in `session_number` may be sent now."""
+        """Raise unless an operation decided in session `session_number` may be sent now."""
         if self.state is SessionState.CLOSED:
             raise SessionExpired("", "the session was closed")
         if session_number is not None and session_number != self.session_number:
@@ -91,13 +91,13 @@ class SessionStateMachine:
             raise ConnectionLoss("", f"not connected ({self.state.value})")
 
     def track(self, future: asyncio.Future[T]) -> asyncio.Future[T]:
-        """End `future` when the session or the connection ends."""
+        """Fail `future` when the session or the connection ends."""
         self._in_flight.add(future)  # type: ignore[arg-type]
         future.add_done_callback(self._in_flight.discard)
         return future
 
     def listen(self, listener: Callable[[StateChange], None]) -> Callable[[], None]:
-        """Add a listener; return how to take it away."""
+        """Add a listener; return a function that removes it."""
         self._listeners[listener] = None
         return lambda: self._stop(listener)
 
@@ -138,5 +138,5 @@ def _call(callback: Callable[[T], None], argument: T) -> None:
     try:
         callback(argument)
     except Exception:
-        # A broken listener must not keep the others from hearing.
+        # A listener that raises must not keep the others from being called.
         log.exception("a session callback failed")

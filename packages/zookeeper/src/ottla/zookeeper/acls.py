@@ -1,4 +1,4 @@
-"""Which ACL a znode gets when the cluster secures them (`zookeeper.set.acl`)."""
+"""The ACLs of new znodes with `zookeeper.set.acl`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ CREATOR_ALL: tuple[Acl, ...] = (Acl(ALL_PERMISSIONS, "auth", ""),)
 CREATOR_ALL_WORLD_READ: tuple[Acl, ...] = (*CREATOR_ALL, Acl(READ_PERMISSION, "world", "anyone"))
 
 SENSITIVE = (f"{paths.CONFIG}/users", f"{paths.CONFIG}/brokers", paths.DELEGATION_TOKEN)
-"""Below these are secrets: nobody but the brokers reads them."""
+"""Znodes below these paths hold secrets: only brokers may read them."""
 
 
 def secure_acl(path: str) -> tuple[Acl, ...]:
-    """Return the ACL for a new znode: its creator may do everything, the world may read.
+    """Return the ACL of a new znode: all permissions for its creator, read permission for the world.
 
-    Below `SENSITIVE` the world may not read; below `/consumers` everybody may write, because old
-    consumers register and commit there. The session needs credentials.
+    Below `SENSITIVE` the world may not read; below `/consumers` everyone may write, because old consumers
+    register and commit there. The session needs credentials.
     """
     if _below(path, (paths.CONSUMERS,)):
         return OPEN_ACL

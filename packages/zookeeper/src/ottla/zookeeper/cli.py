@@ -1,4 +1,4 @@
-"""`ottla zookeeper`: run a ZooKeeper, look into one."""
+"""`ottla zookeeper`: run a ZooKeeper server, list and print znodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REAL_DIR = Path("data/zookeeper")
 
 @click.group()
 def zookeeper() -> None:
-    """Run a ZooKeeper for one machine, or look into any."""
+    """Run a ZooKeeper server on one machine; list and print znodes of any server."""
 
 
 @zookeeper.command(
@@ -35,30 +35,36 @@ Examples:
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=2181, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
+    "--port",
+    default=2181,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 chooses a free one.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"Where its data lives.  [default: {REAL_DIR}, or {EMBEDDED_DIR}]",
+    help=f"Data directory.  [default: {REAL_DIR}, or {EMBEDDED_DIR}]",
 )
-@click.option("--embedded", is_flag=True, help="Run Ottla's own, in this process: no Java, one machine only.")
-@click.option("--in-memory", is_flag=True, help="With --embedded: keep nothing on disk.")
+@click.option(
+    "--embedded", is_flag=True, help="Run Ottla's own server in this process: no Java, one machine only."
+)
+@click.option("--in-memory", is_flag=True, help="With --embedded: keep all data in memory.")
 @click.option(
     "--fsync",
     type=click.Choice([each.value for each in Fsync]),
     default=Fsync.ALWAYS.value,
     show_default=True,
-    help="With --embedded: when to force writes to disk.",
+    help="With --embedded: when to sync writes to disk.",
 )
-@click.option("--heap", default="512m", show_default=True, help="Memory of the Java server.")
+@click.option("--heap", default="512m", show_default=True, help="Heap of the Java server.")
 def start(
     host: str, port: int, data_dir: Path | None, embedded: bool, in_memory: bool, fsync: str, heap: str
 ) -> None:
     """Run a ZooKeeper server until Ctrl-C.
 
-    Without --embedded this is Apache's server, from ZOOKEEPER_HOME, Debian's package, Maven's cache or
-    pyspark's jars, whichever is found first; it needs Java.
+    Without --embedded it runs Apache's server, which needs Java. It looks for the jars in ZOOKEEPER_HOME,
+    Debian's package, Maven's cache and pyspark, in this order.
     """
     if in_memory and not embedded:
         raise click.UsageError("--in-memory needs --embedded")
@@ -88,7 +94,7 @@ def ls(connect: str, path: str) -> None:
 @zookeeper.command(epilog="\b\nExample:\n  ottla zookeeper get localhost:2181 /controller")
 @click.argument("connect")
 @click.argument("path")
-@click.option("--stat", is_flag=True, help="Show version and times too, on standard error.")
+@click.option("--stat", is_flag=True, help="Also print version and times, on standard error.")
 def get(connect: str, path: str, stat: bool) -> None:
     """Print the data of PATH at the ZooKeeper CONNECT (host:port[,host:port...][/chroot])."""
 
@@ -118,7 +124,7 @@ async def _serve_real(server: RealZooKeeper) -> None:
 
 
 async def _until_signalled(serving: Coroutine[None, None, object]) -> None:
-    """Serve until SIGINT or SIGTERM; raises what ends the serving before."""
+    """Serve until SIGINT or SIGTERM; raises the error that ends the server before."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,15 +1,14 @@
-"""What can go wrong at ZooKeeper, as types that carry facts."""
+"""Errors of ZooKeeper, one type each, with path and detail."""
 
 from __future__ import annotations
 
 
 class ZooKeeperError(Exception):
-    """Root of everything this package raises about ZooKeeper.
+    """The base of all errors of this package.
 
-    `code` is ZooKeeper's own error number, 0 where it has none. `retriable` says that
-    the same call may succeed later. `outcome_unknown` says that the server may have
-    carried the write out although no answer came: read back before deciding.
-    `operation_index` is the failed operation of a `multi`, None elsewhere.
+    `code` is ZooKeeper's error number, 0 without one. `retriable`: the same call may succeed later.
+    `outcome_unknown`: the server may have executed the write although no response arrived; read back before
+    deciding. `operation_index` is the failed operation of a `multi`, None elsewhere.
     """
 
     code = 0
@@ -28,19 +27,19 @@ class ZooKeeperError(Exception):
 
 
 class NodeExists(ZooKeeperError):
-    """The path to create is there already."""
+    """The path to create exists."""
 
     code = -110
 
 
 class NoNode(ZooKeeperError):
-    """The path, or for a create its parent, is not there."""
+    """The path, or for a create its parent, does not exist."""
 
     code = -101
 
 
 class BadVersion(ZooKeeperError):
-    """The znode's version is not the expected one: somebody else wrote in between."""
+    """The znode's version is not the expected one: another client wrote meanwhile."""
 
     code = -103
 
@@ -64,7 +63,7 @@ class SessionExpired(ZooKeeperError):
 
 
 class ConnectionLoss(ZooKeeperError):
-    """No connection now, or it broke before the answer came."""
+    """There is no connection, or it broke before the response."""
 
     code = -4
     retriable = True
@@ -72,7 +71,7 @@ class ConnectionLoss(ZooKeeperError):
 
 
 class OperationTimeout(ZooKeeperError):
-    """The operation's deadline passed without an answer."""
+    """The operation's deadline passed without a response."""
 
     code = -7
     retriable = True
@@ -80,7 +79,7 @@ class OperationTimeout(ZooKeeperError):
 
 
 class NoAuth(ZooKeeperError):
-    """The znode's ACL does not let this session do that."""
+    """The znode's ACL does not allow the operation to this session."""
 
     code = -102
 
@@ -92,49 +91,49 @@ class AuthFailed(ZooKeeperError):
 
 
 class InvalidAcl(ZooKeeperError):
-    """The ACL names nobody, or a scheme the server does not know."""
+    """The ACL is empty, or has a scheme that the server does not know."""
 
     code = -114
 
 
 class BadArguments(ZooKeeperError):
-    """The path or another argument is not acceptable to ZooKeeper."""
+    """ZooKeeper does not accept the path or another argument."""
 
     code = -8
 
 
 class Unimplemented(ZooKeeperError):
-    """The server does not do this operation."""
+    """The server does not support the operation."""
 
     code = -6
 
 
 class Marshalling(ZooKeeperError):
-    """A request or a reply could not be read."""
+    """A request or a response could not be decoded."""
 
     code = -5
 
 
 class RuntimeInconsistency(ZooKeeperError):
-    """An operation of a `multi` was not tried because an earlier one failed."""
+    """An operation of a `multi` was not executed because an earlier one failed."""
 
     code = -2
 
 
 class ValueTooLarge(ZooKeeperError):
-    """The value is above what ZooKeeper takes; sending it would drop the connection."""
+    """The value is larger than ZooKeeper allows; sending it would drop the connection."""
 
 
 class IllegalName(ZooKeeperError, ValueError):
-    """A name that must not become a step of a path."""
+    """A name cannot be a component of a path."""
 
 
 class MalformedZnode(ZooKeeperError, ValueError):
-    """The data of a znode is not what its path promises."""
+    """The data of a znode is not of the form its path requires."""
 
 
 class Unavailable(ZooKeeperError):
-    """ZooKeeper could not be reached, or started, within the time given."""
+    """ZooKeeper could not be reached or started in time."""
 
     retriable = True
 

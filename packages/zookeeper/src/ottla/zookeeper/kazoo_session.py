@@ -1,9 +1,9 @@
-"""A `Session` against a ZooKeeper ensemble: kazoo on its threads, this on the event loop.
+"""A `Session` with a ZooKeeper ensemble: kazoo on its threads, `KazooSession` on the event loop.
 
-What it adds to kazoo, each measured against a real ensemble: an own lease, because kazoo never
-says LOST while it is disconnected; a deadline on every operation, because kazoo waits for ever;
-watches that fire after a reconnect, because kazoo forgets them; a new client when a connection
-thread dies, because kazoo stays closed; and operations bound to the session they were decided in.
+It adds to kazoo, each point tested with a real ensemble: a lease of its own, because kazoo never reports LOST
+while it is disconnected; a deadline for every operation, because kazoo waits for ever; watches that fire
+after a reconnect, because kazoo forgets them; a new client after a connection thread dies, because kazoo
+stays closed; and operations bound to the session they were decided in.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from types import TracebackType
 from typing import Any
 
 from ottla.zookeeper._kazoo_client import (
+    DetachedThread,
     GuardedClient,
     KazooState,
     KeeperState,
-    OwnThread,
     multi_results,
     post,
+    to_zookeeper_error,
     transaction_of,
-    translated,
 )
 from ottla.zookeeper._operations import Read, SessionOperations
 from ottla.zookeeper._session_state import SessionStateMachine
@@ -42,13 +42,13 @@ _CLOSE_TIMEOUT_S = 3.0
 
 
 def open_acl(path: str) -> tuple[Acl, ...]:
-    """Let everybody do everything, ZooKeeper's default."""
+    """Give everyone all permissions, ZooKeeper's default."""
     return OPEN_ACL
 
 
 @dataclass(frozen=True)
 class _Watcher:
-    """What kazoo gets for a watch: equal for the same path, so that re-arming adds nothing."""
+    """The watch given to kazoo: equal for equal paths, so that arming it again adds nothing."""
 
     kind: WatchKind
     path: str
@@ -56,8 +56,8 @@ class _Watcher:
     session: KazooSession = field(compare=False, repr=False)
 
     def __call__(self, event: Any) -> None:
-        if event.type != "NONE":  # the session tells of lost connections itself
-            self.session.post(self.session.event_came, event.type, event.path, self.session_number)
+        if event.type != "NONE":  # the session reports lost connections itself
+            self.session.post(self.session.watch_fired, event.type, event.path, self.session_number)
 
 
 class KazooSession(SessionOperations):
@@ -68,10 +68,10 @@ class KazooSession(SessionOperations):
 
     Entering waits until connected and makes the chroot; raises Unavailable after
     `connection_timeout_ms`. `operation_timeout_ms` bounds every operation (default: the session
-    timeout). The server may clamp the session timeout: pin its min and maxSessionTimeout around
-    `session_timeout_ms`, which the lease is counted by. Every new connection starts with a sync,
-    so that nothing older than the last session is read. Leaving closes the session. `took_ms` is told how
-    long each operation took, those that failed included.
+    timeout). The server may clamp the session timeout: set its minSessionTimeout and maxSessionTimeout
+    around `session_timeout_ms`, which the lease uses. Every new connection starts with a sync, so that no
+    state older than the last session's is read. Leaving closes the session. `took_ms` is called with the
+    duration of each operation, failed ones included.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class KazooSession(SessionOperations):
         self._supervisor = self._loop.create_task(self._supervise(), name="zookeeper-supervisor")
         try:
             async with asyncio.timeout(self._connection_timeout_s):
-                await OwnThread(self._client.start_async).done_within(self._connection_timeout_s)
+                await DetachedThread(self._client.start_async).done_within(self._connection_timeout_s)
                 await self._session_state.wait_connected(2**31)
                 await self._enter_chroot()
         except TimeoutError:
@@ -128,7 +128,7 @@ class KazooSession(SessionOperations):
         await self.close()
 
     async def close(self) -> None:
-        """Close the session, whose ephemerals go at once if the ensemble can be reached. Bounded."""
+        """Close the session; its ephemerals vanish at once if the ensemble can be reached. Bounded."""
         self._session_state.became_closed()
         self._stop_lease()
         self._stop_sync_timer()
@@ -139,10 +139,10 @@ class KazooSession(SessionOperations):
             await asyncio.wait([self._supervisor])
         await self._shut_down(self._client)
 
-    # -- the transport
+    # -- the transport of operations
 
     async def read(self, what: Read, path: str, watch: Watch | None, session_number: int | None) -> object:
-        """Answer `(data, stat)`, `stat | None` or the sorted children."""
+        """Return `(data, stat)`, `stat | None` or the sorted children."""
         full, kind = self._full(path), what.watch_kind
 
         def ask(client: GuardedClient) -> Any:
@@ -157,7 +157,7 @@ class KazooSession(SessionOperations):
 
         if watch is None:
             return _read_result(what, await self._ask(ask, path, session_number))
-        # Before asking: the event may overtake the answer, and has to find the watch here.
+        # Arm before the request: the event may overtake the response, and must find the watch here.
         fresh = self._session_state.watches.arm(kind, path, watch)
         try:
             answer = await self._ask(ask, path, session_number)
@@ -165,14 +165,14 @@ class KazooSession(SessionOperations):
             if fresh:
                 self._session_state.watches.disarm(kind, path, watch)
             raise
-        # Again: another reading of this path that failed may have taken it out meanwhile.
+        # Arm again: another read of this path that failed may have removed the watch meanwhile.
         self._session_state.watches.arm(kind, path, watch)
         return _read_result(what, answer)
 
     async def write(
         self, operations: Sequence[Operation], session_number: int | None
     ) -> list[str | Stat | None]:
-        """Do all or nothing."""
+        """Apply all operations or none."""
         full = [self._complete(operation) for operation in operations]
         answers = await self._ask(
             lambda client: transaction_of(client, full).commit_async(), operations[0].path, session_number
@@ -181,7 +181,7 @@ class KazooSession(SessionOperations):
         return [self._stripped(result) if isinstance(result, str) else result for result in results]
 
     async def flush(self, path: str, session_number: int | None) -> None:
-        """Make the server that answers catch up."""
+        """Wait until the connected server has applied all earlier writes."""
         full = self._full(path)
         await self._ask(lambda client: client.sync_async(full), path, session_number)
 
@@ -192,7 +192,7 @@ class KazooSession(SessionOperations):
         decided_in, begun_s = self.session_number, self._loop.time()
         try:
             async with asyncio.timeout(self._operation_timeout_s), self._in_flight:
-                self._session_state.check(decided_in)  # the wait for a free place may have been long
+                self._session_state.check(decided_in)  # the wait for the semaphore may have been long
                 answer = self._session_state.track(self._loop.create_future())
                 submit(self._client).rawlink(partial(self._answered, answer, path))
                 return await answer
@@ -202,7 +202,7 @@ class KazooSession(SessionOperations):
             self._took_ms((self._loop.time() - begun_s) * 1000)
 
     def _answered(self, answer: asyncio.Future[Any], path: str, result: Any) -> None:
-        """On kazoo's completion thread: hand the outcome over."""
+        """Hand the outcome to the loop; called on kazoo's completion thread."""
         self.post(_settle, answer, path, result.value, result.exception)
 
     def post(self, callback: Callable[..., object], *args: object) -> None:
@@ -227,16 +227,16 @@ class KazooSession(SessionOperations):
         return replace(operation, path=path)
 
     async def _enter_chroot(self) -> None:
-        """Make the chroot while it is not in force yet: under it, it could not be made."""
+        """Create the chroot before it applies to paths: below itself it could not be created."""
         chroot = self._wanted_chroot
         if chroot and await self.exists(chroot) is None:
             try:
                 await self.create(chroot, make_parents=parent_of(chroot) != "/")
             except NodeExists:
-                log.debug("somebody else made the chroot %s", chroot)
+                log.debug("another client made the chroot %s", chroot)
         self._chroot = chroot
 
-    # -- what kazoo tells
+    # -- callbacks of kazoo
 
     def _new_client(self) -> GuardedClient:
         self._generation += 1
@@ -244,14 +244,16 @@ class KazooSession(SessionOperations):
         generation = self._generation
 
         def state_changed(state: Any) -> None:
-            # On the connection thread, before pending calls fail: only hand it over.
+            # On the connection thread, before pending calls fail: only hand the facts to the loop.
             facts = (state, client.client_state, client.era, client.session_id_now())
-            self.post(self._state_came, generation, *facts)
+            self.post(self._state_changed, generation, *facts)
 
         client.add_listener(state_changed)
         return client
 
-    def _state_came(self, generation: int, state: Any, keeper_state: Any, era: int, session_id: int) -> None:
+    def _state_changed(
+        self, generation: int, state: Any, keeper_state: Any, era: int, session_id: int
+    ) -> None:
         if generation != self._generation:
             return
         self._connection_number += 1
@@ -265,16 +267,16 @@ class KazooSession(SessionOperations):
             self._stop_lease()
             self._session_state.became_lost(f"kazoo: {keeper_state}")
             if keeper_state != KeeperState.EXPIRED_SESSION:
-                # The connection thread is gone: wrong xid, or refused credentials.
+                # The connection thread ended: a wrong xid, or rejected credentials.
                 self._dead.set()
 
     def _synchronise(self, session_id: int, connection_number: int) -> None:
-        """Start a connection with a sync: a new session may have reached a follower that lags."""
+        """Start a connection with a sync: the server may be a follower that lags."""
         if connection_number != self._connection_number:
             return
         answered = partial(self._synchronised, session_id, connection_number)
         self._client.sync_async("/").rawlink(lambda result: self.post(answered, result.exception))
-        # In case the answer is lost without the connection: ask again.
+        # If the response is lost and the connection is not, sync again.
         self._synchronise_after(self._operation_timeout_s, session_id, connection_number)
 
     def _synchronise_after(self, delay_s: float, session_id: int, connection_number: int) -> None:
@@ -294,19 +296,19 @@ class KazooSession(SessionOperations):
             self._synchronise_after(_FIRST_REBUILD_DELAY_S, session_id, connection_number)
             return
         self._stop_sync_timer()
-        self._connection_number += 1  # this connection is settled
+        self._connection_number += 1  # later callbacks of this sync are stale
         self._stop_lease()
         self._rebuild_delay_s = _FIRST_REBUILD_DELAY_S
         self._session_state.became_connected(session_id)
 
-    def event_came(self, kind: str, path: str, session_number: int) -> None:
-        """A watch fired."""
-        self._session_state.heard(EventType[kind], self._stripped(path), session_number)
+    def watch_fired(self, kind: str, path: str, session_number: int) -> None:
+        """Handle a watch event of kazoo."""
+        self._session_state.watch_fired(EventType[kind], self._stripped(path), session_number)
 
     # -- the lease
 
     def _start_lease(self) -> None:
-        """Count the time without a connection: kazoo learns of an expiry only when it is back."""
+        """Start the lease: kazoo learns of an expiry only after it reconnects."""
         if self._lease is None and self._session_state.connected:
             self._lease = self._loop.call_later(self._timeout_ms / 1000, self._lease_ended)
 
@@ -319,28 +321,28 @@ class KazooSession(SessionOperations):
             self._lease.cancel()
             self._lease = None
 
-    # -- clients that died
+    # -- replacing dead clients
 
     async def _supervise(self) -> None:
-        """Replace a client whose connection thread is gone by a new one, with a new session."""
+        """Replace a client whose connection thread ended by a new one, with a new session."""
         while True:
             await self._dead.wait()
             self._dead.clear()
             await asyncio.sleep(self._rebuild_delay_s)
             self._rebuild_delay_s = min(2 * self._rebuild_delay_s, _LAST_REBUILD_DELAY_S)
             dead, self._client = self._client, self._new_client()
-            log.warning("the ZooKeeper connection is started anew", extra={"generation": self._generation})
+            log.warning("the ZooKeeper client is replaced", extra={"generation": self._generation})
             await self._shut_down(dead)
-            await OwnThread(self._client.start_async).done_within(self._connection_timeout_s)
+            await DetachedThread(self._client.start_async).done_within(self._connection_timeout_s)
 
     async def _shut_down(self, client: GuardedClient) -> None:
-        thread = OwnThread(client.shut_down)
+        thread = DetachedThread(client.shut_down)
         if await thread.done_within(_CLOSE_TIMEOUT_S):
             return
-        # The server does not answer, so neither does kazoo: take its socket away.
+        # The server does not respond, so kazoo does not end: shut down its socket.
         client.cut()
         if not await thread.done_within(_CLOSE_TIMEOUT_S):
-            log.warning("a ZooKeeper connection did not end in time and was left behind")
+            log.warning("a ZooKeeper connection did not end in time and was abandoned")
 
 
 def _settle(answer: asyncio.Future[Any], path: str, value: Any, error: BaseException | None) -> None:
@@ -349,7 +351,7 @@ def _settle(answer: asyncio.Future[Any], path: str, value: Any, error: BaseExcep
     if error is None:
         answer.set_result(value)
     else:
-        answer.set_exception(translated(error, path))
+        answer.set_exception(to_zookeeper_error(error, path))
 
 
 def _read_result(what: Read, answer: Any) -> object:

@@ -1,4 +1,4 @@
-"""Runs a real ZooKeeper server with the jars and the Java that are on this machine."""
+"""Run Apache's ZooKeeper server with the jars and the Java of this machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ottla.zookeeper.errors import Unavailable
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 NEEDED = ("zookeeper", "slf4j-api")
-"""Without these no server starts."""
+"""Jars that every server needs."""
 WELCOME = ("zookeeper-jute", "metrics-core", "slf4j-simple", "snappy-java")
-"""Servers since 3.5 and 3.6 need the first two as well; the others are used when they are there."""
+"""Servers since 3.5 and 3.6 also need the first two; the others are used when found."""
 _VERSION = re.compile(r"-(\d+(?:\.\d+)*)(?:[.-][A-Za-z]\w*)?\.jar\Z")
 _MAVEN_GROUPS = {
     "zookeeper": "org/apache/zookeeper",
@@ -36,20 +36,20 @@ _MAVEN_GROUPS = {
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where a ZooKeeper was found, and the class path that starts it."""
+    """A ZooKeeper installation: where it was found, and its class path."""
 
     source: str
     classpath: str
 
 
 class NoZooKeeper(Unavailable):
-    """No ZooKeeper server, or no Java, on this machine."""
+    """This machine has no ZooKeeper server, or no Java."""
 
 
 def find_installation() -> Installation:
     """Return the first ZooKeeper found: ZOOKEEPER_HOME, Debian's package, Maven's cache, pyspark's jars.
 
-    Raises NoZooKeeper, whose one line says what to install.
+    Raises NoZooKeeper; its one-line message says what to install.
     """
     if shutil.which("java") is None:
         raise NoZooKeeper("", "no java on the PATH (Debian: apt install openjdk-17-jre-headless)")
@@ -109,20 +109,20 @@ def _version_of(jar: Path) -> tuple[int, ...]:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that was free a moment ago."""
+    """Return a port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 class RealZooKeeper:
-    """One ZooKeeper server in a JVM of its own, ready when entered, ended when left.
+    """A ZooKeeper server in a JVM: started and ready on entering, ended on leaving.
 
         async with RealZooKeeper(tmp_path / "zk") as zookeeper:
             print(zookeeper.connect_string)
 
     Session timeouts are clamped to 2 and 20 `tick_ms`. Raises NoZooKeeper without Java or jars,
-    Unavailable when the server does not answer within `start_timeout_s`.
+    Unavailable when the server does not respond within `start_timeout_s`.
     """
 
     def __init__(
@@ -156,12 +156,12 @@ class RealZooKeeper:
 
     @property
     def connect_string(self) -> str:
-        """What goes into `zookeeper.connect`."""
+        """The address for `zookeeper.connect`."""
         return f"{self.host}:{self.port}"
 
     @property
     def log_path(self) -> Path:
-        """Where the server's output goes, unless it was given another place."""
+        """The file of the server's output, unless another was given."""
         return self._data_dir / "zookeeper.out"
 
     async def start(self) -> None:
@@ -190,13 +190,13 @@ class RealZooKeeper:
             raise
 
     async def _spawn(self, command: list[str], output: IO[bytes]) -> asyncio.subprocess.Process:
-        # A session of its own, so that Ctrl-C reaches it through us only.
+        # A session of its own, so that Ctrl-C reaches only this process, which then ends the server.
         return await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
 
     async def stop(self, timeout_s: float = 5.0) -> None:
-        """End the server with SIGTERM, and with SIGKILL when it takes too long."""
+        """End the server with SIGTERM, after a timeout with SIGKILL."""
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
@@ -210,7 +210,7 @@ class RealZooKeeper:
             await process.wait()
 
     async def kill(self) -> None:
-        """End the server with SIGKILL, as a crash does."""
+        """End the server with SIGKILL, like a crash."""
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             process.kill()

@@ -1,7 +1,7 @@
-"""Where Kafka keeps things in ZooKeeper.
+"""Kafka's paths in ZooKeeper.
 
-Every function that takes a name checks it: a name that came out of a znode or a request never
-becomes a path unchecked.
+Every function that takes a name checks it, so a name from a znode or a request never becomes a path
+unchecked.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PERSISTENT_ROOTS = (
     LOG_DIR_EVENT_NOTIFICATION,
     *(f"{CONFIG}/{entity_type}" for entity_type in CONFIG_TYPES),
 )
-"""What a broker makes sure of, parents included, before it does anything else."""
+"""Paths that a broker creates at its start, parents included."""
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
@@ -56,7 +56,7 @@ _SEQUENCE = re.compile(r"(-?\d{10,})\Z")
 
 
 def why_illegal_path(path: str) -> str | None:
-    """Say why ZooKeeper would refuse `path`, or None when it would not."""
+    """Return why ZooKeeper would reject `path`, or None for a legal path."""
     if not path.startswith("/"):
         return "a path starts with /"
     if path == "/":
@@ -72,19 +72,19 @@ def why_illegal_path(path: str) -> str | None:
 
 
 def parent_of(path: str) -> str:
-    """Return the path of the parent; the root is its own."""
+    """Return the path of the parent; the root is its own parent."""
     return path.rpartition("/")[0] or "/"
 
 
 def name_of(path: str) -> str:
-    """Return the last step of `path`."""
+    """Return the last component of `path`."""
     return path.rpartition("/")[2]
 
 
 def segment(name: str) -> str:
-    """Return `name` if it can be one step of a path; raises IllegalName otherwise."""
+    """Return `name` if it can be a component of a path; raises IllegalName otherwise."""
     if not name or name in (".", "..") or "/" in name or _UNPRINTABLE.search(name):
-        raise IllegalName("", f"{name!r} cannot be one step of a path")
+        raise IllegalName("", f"{name!r} cannot be a component of a path")
     return name
 
 
@@ -96,7 +96,7 @@ def topic_segment(topic: str) -> str:
 
 
 def number_segment(number: int, what: str = "number") -> str:
-    """Return a broker id or partition as a step of a path; raises IllegalName for a negative one."""
+    """Return a broker id or partition as a component of a path; raises IllegalName if negative."""
     if number < 0:
         raise IllegalName("", f"{what} {number} is negative")
     return str(number)
@@ -111,7 +111,7 @@ def sequence_of(path: str) -> int:
 
 
 def sanitized(name: str) -> str:
-    """Encode a user, client id or IP as Kafka does before it becomes a step of a path."""
+    """Encode a user, client id or IP as Kafka does for a component of a path."""
     return segment(quote(name, safe="~"))
 
 
@@ -139,7 +139,7 @@ def partitions(topic_name: str) -> str:
 
 
 def partition(topic_name: str, number: int) -> str:
-    """One partition; its state is one step below."""
+    """One partition; its state is the child `state`."""
     return f"{partitions(topic_name)}/{number_segment(number, 'partition')}"
 
 
@@ -159,7 +159,7 @@ def deleted_topic(name: str) -> str:
 def config_entity(entity_type: str, name: str) -> str:
     """The configuration overrides of one topic, broker, client, user or IP (`name` already sanitized)."""
     if entity_type not in CONFIG_TYPES:
-        raise IllegalName("", f"{entity_type!r} is no kind of configuration entity")
+        raise IllegalName("", f"{entity_type!r} is not a type of configuration entity")
     return f"{CONFIG}/{entity_type}/{segment(name)}"
 
 
@@ -183,7 +183,7 @@ ISR_CHANGE_PREFIX = f"{ISR_CHANGE_NOTIFICATION}/isr_change_"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENT_NOTIFICATION}/log_dir_event_"
 
 
-# -- consumers of the ZooKeeper age
+# -- consumers that use ZooKeeper
 
 
 def consumer_ids(group: str) -> str:

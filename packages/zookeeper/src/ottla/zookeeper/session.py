@@ -1,6 +1,6 @@
-"""What the broker and the consumer ask of a ZooKeeper session, whoever provides it.
+"""The protocol `Session` that the broker and the consumer use, and its types.
 
-`KazooSession` provides it against a server, `testing.MemorySession` in memory.
+`KazooSession` implements it with a server, `testing.MemorySession` in memory.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Stat(NamedTuple):
 
 
 class Acl(NamedTuple):
-    """Who may do what: permission bits, scheme and identity."""
+    """An ACL entry: permission bits, scheme and identity."""
 
     permissions: int
     scheme: str
@@ -82,7 +82,7 @@ OPEN_ACL: tuple[Acl, ...] = (Acl(ALL_PERMISSIONS, "world", "anyone"),)
 
 
 class EventType(IntEnum):
-    """What a watch saw; NONE means that the connection was lost in between and anything may have happened."""
+    """The kind of a watch event; NONE: the connection was lost, and any change may have been missed."""
 
     NONE = -1
     CREATED = 1
@@ -92,7 +92,7 @@ class EventType(IntEnum):
 
 
 class WatchEvent(NamedTuple):
-    """A hint that something at `path` moved: re-read, never take it for the news itself."""
+    """A hint that `path` changed: read it again, the event does not carry the new state."""
 
     type: EventType
     path: str
@@ -104,11 +104,11 @@ Watch = Callable[[WatchEvent], None]
 
 
 class SessionState(Enum):
-    """Where a session stands.
+    """The state of a session.
 
-    CONNECTING: not connected yet. CONNECTED: operations work. SUSPENDED: the connection is
-    gone, the session may live on. LOST: the session expired, or this side has to assume so;
-    every operation decided before it fails. CLOSED: closed by its owner.
+    CONNECTING: not connected yet. CONNECTED: operations work. SUSPENDED: the connection is lost, the
+    session may still exist. LOST: the session expired, or the client must presume so; every operation
+    decided before fails. CLOSED: closed by its owner.
     """
 
     CONNECTING = "connecting"
@@ -119,7 +119,7 @@ class SessionState(Enum):
 
 
 class StateChange(NamedTuple):
-    """A session came into `state`. CONNECTED with an unchanged `session_id` is the same session again."""
+    """A session entered `state`. CONNECTED with an unchanged `session_id` is the same session again."""
 
     state: SessionState
     session_number: int
@@ -156,7 +156,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Let a multi fail unless the znode has this version; -1 asks only that it is there."""
+    """Fail the multi unless the znode has this version; -1 requires only that it exists."""
 
     path: str
     version: int
@@ -166,16 +166,18 @@ Operation = Create | SetData | Delete | Check
 
 
 class Operations(Protocol):
-    """The verbs. Each raises a `ZooKeeperError`: most often NoNode, NodeExists, BadVersion, NotEmpty,
-    SessionExpired, ConnectionLoss or OperationTimeout. None waits longer than the session's
-    operation timeout; without a connection they fail at once with ConnectionLoss.
+    """The operations of ZooKeeper.
+
+    Each raises a `ZooKeeperError`: most often NoNode, NodeExists, BadVersion, NotEmpty, SessionExpired,
+    ConnectionLoss or OperationTimeout. None waits longer than the session's operation timeout; without a
+    connection they fail at once with ConnectionLoss.
     """
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """Return data and stat; `watch` is armed for the next change or deletion."""
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        """Return the stat, None for a missing znode; `watch` is armed either way."""
+        """Return the stat, None for a missing znode; `watch` is armed in both cases."""
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted; `watch` is armed for the next change of the list."""
@@ -197,29 +199,29 @@ class Operations(Protocol):
         """Delete a znode that has no children."""
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """Do all or nothing. Return the path of each Create, the stat of each SetData, None for the others.
+        """Apply all operations or none. Return each Create's path, each SetData's stat, None for others.
 
         Raises the error of the operation that failed, with its `operation_index`.
         """
 
     async def sync(self, path: str = "/") -> None:
-        """Make later reads see everything that was committed before this call."""
+        """Make later reads see every write that was committed before this call."""
 
 
 class Session(Operations, Protocol):
-    """One client's session, and the ones that follow when it expires.
+    """A client's session, and its successors after it expires.
 
-    Watches are one-shot. They survive a lost connection in this sense: on reconnect every
-    armed watch fires once with type NONE and has to be armed again by re-reading.
+    Watches are one-shot. After a reconnect every armed watch fires once with type NONE; reading again arms
+    it again.
     """
 
     @property
     def session_id(self) -> int:
-        """ZooKeeper's id of the current session, what `Stat.ephemeral_owner` shows; 0 before the first."""
+        """ZooKeeper's id of the current session, equal to `Stat.ephemeral_owner`; 0 before the first."""
 
     @property
     def session_number(self) -> int:
-        """Rises every time the session is lost or has to be presumed lost."""
+        """Rises whenever the session is lost or must be presumed lost."""
 
     @property
     def connected(self) -> bool:
@@ -227,21 +229,21 @@ class Session(Operations, Protocol):
 
     @property
     def state(self) -> SessionState:
-        """Where the session stands."""
+        """The session's state."""
 
     @property
     def timeout_ms(self) -> int:
         """How long the session outlives its connection."""
 
     def bound(self, session_number: int | None = None) -> Operations:
-        """Return the verbs bound to one session number, the current one by default.
+        """Return the operations bound to a session number, by default the current one.
 
-        Once the number moved every verb raises SessionExpired, without sending anything, so
-        that a decision made in one session is never carried out in the next.
+        Once the number has changed, every operation raises SessionExpired and sends nothing, so that a
+        decision made in one session is never executed in the next.
         """
 
     def listen(self, listener: Callable[[StateChange], None]) -> Callable[[], None]:
-        """Call `listener` on the loop at every state change, in order; return how to stop it."""
+        """Call `listener` on the loop at every state change, in order; return a function that removes it."""
 
     async def wait_connected(self, timeout_ms: int | None = None) -> None:
         """Return once connected; raises ConnectionLoss after `timeout_ms` (default: the session timeout)."""

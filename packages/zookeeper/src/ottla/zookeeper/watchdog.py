@@ -1,8 +1,8 @@
-"""Ties a process's ZooKeeper session to its event loop being alive.
+"""End a process whose event loop blocks while kazoo keeps its ZooKeeper session alive.
 
-kazoo pings from a thread of its own, so a loop that stands still keeps the session, and the
-cluster keeps a leader that serves nobody. The watchdog ends such a process; its session
-expires and the others take over.
+kazoo pings from a thread of its own, so a broker with a blocked loop keeps its session, and the cluster keeps
+a leader that serves nobody. The watchdog ends such a process; its session expires and other brokers take
+over.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ EXIT_STATUS = 70
 
 
 def dump_stacks(silent_ms: float) -> None:
-    """Say what every thread is doing."""
+    """Log the stack of every thread."""
     log.error("the event loop has been silent for %d ms", silent_ms)
     faulthandler.dump_traceback(all_threads=True)
 
 
 def end_process(silent_ms: float) -> None:
-    """End the process at once: what a dead loop holds cannot be closed in order."""
+    """End the process at once: the resources of a blocked loop cannot be closed in order."""
     log.critical("the event loop has been silent for %d ms, the process ends", silent_ms)
     os._exit(EXIT_STATUS)
 
@@ -36,9 +36,9 @@ def end_process(silent_ms: float) -> None:
 class LoopWatchdog:
     """Watches the running loop while the context lasts.
 
-    After two thirds of `session_timeout_ms` of silence `on_slow` is called, once per silence, and
-    after all of it `on_dead`; both on the watchdog's thread. Time in which the whole process stood
-    still (SIGSTOP, a sleeping laptop) does not count.
+    `on_slow` is called after two thirds of `session_timeout_ms` without an iteration of the loop, once per
+    pause, and `on_dead` after all of it; both on the watchdog's thread. Time in which the whole process was
+    stopped (SIGSTOP, a suspended laptop) does not count.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class LoopWatchdog:
         seen, silent_ms, told, last = 0, 0.0, False, monotonic_s()
         while not self._stop.wait(self._period_s):
             now = monotonic_s()
-            # If this thread did not run either, the process stood still, not the loop.
+            # If this thread did not run either, the process was stopped, not the loop blocked.
             elapsed_ms, last = min(now - last, 2 * self._period_s) * 1000, now
             if self._beats != seen:
                 seen, silent_ms, told = self._beats, 0.0, False

@@ -1,4 +1,4 @@
-"""One-shot watches: which are armed, and who hears what.
+"""One-shot watches: which are armed, and which an event fires.
 
 `WatchTable` is the server's side, `ArmedWatches` the client's.
 """
@@ -15,7 +15,7 @@ W = TypeVar("W", bound=Hashable)
 
 
 class TreeEvent(NamedTuple):
-    """What watches may be told."""
+    """A change of the tree that may fire watches."""
 
     type: EventType
     path: str
@@ -29,7 +29,7 @@ class WatchKind(Enum):
 
 
 class WatchTable(Generic[W]):
-    """Which watchers wait for which path, forgotten as soon as they are told."""
+    """The server's armed watches by path; firing removes them."""
 
     def __init__(self) -> None:
         self._data: dict[str, dict[W, None]] = {}
@@ -39,12 +39,12 @@ class WatchTable(Generic[W]):
         return sum(map(len, self._data.values())) + sum(map(len, self._children.values()))
 
     def arm(self, kind: WatchKind, path: str, watcher: W) -> None:
-        """Let `watcher` hear the next event at `path`."""
+        """Arm a watch of `watcher` for the next event at `path`."""
         table = self._data if kind is WatchKind.DATA else self._children
         table.setdefault(path, {})[watcher] = None
 
     def forget(self, watcher: W) -> None:
-        """Drop everything a watcher waits for."""
+        """Remove all watches of a watcher."""
         for table in (self._data, self._children):
             for path in [path for path, watchers in table.items() if watcher in watchers]:
                 del table[path][watcher]
@@ -52,20 +52,20 @@ class WatchTable(Generic[W]):
                     del table[path]
 
     def fire(self, events: Iterable[TreeEvent]) -> list[tuple[W, TreeEvent]]:
-        """Return who hears what, in order. One deletion is told once per watcher."""
-        told: list[tuple[W, TreeEvent]] = []
+        """Return the watchers of each event, in order. A deletion fires once per watcher."""
+        fired: list[tuple[W, TreeEvent]] = []
         for event in events:
-            hearers: dict[W, None] = {}
+            watchers: dict[W, None] = {}
             if event.type is not EventType.CHILD:
-                hearers.update(self._data.pop(event.path, {}))
+                watchers.update(self._data.pop(event.path, {}))
             if event.type in (EventType.CHILD, EventType.DELETED):
-                hearers.update(self._children.pop(event.path, {}))
-            told.extend((watcher, event) for watcher in hearers)
-        return told
+                watchers.update(self._children.pop(event.path, {}))
+            fired.extend((watcher, event) for watcher in watchers)
+        return fired
 
 
 class ArmedWatches:
-    """The watches a session's owner armed and has not heard of yet."""
+    """The client's armed watches."""
 
     def __init__(self) -> None:
         self._armed: dict[tuple[WatchKind, str], dict[Watch, None]] = {}
@@ -74,28 +74,28 @@ class ArmedWatches:
         return sum(map(len, self._armed.values()))
 
     def arm(self, kind: WatchKind, path: str, watch: Watch) -> bool:
-        """Remember `watch`; tell whether it was not armed before."""
+        """Arm `watch`; return whether it was not armed before."""
         watches = self._armed.setdefault((kind, path), {})
         fresh = watch not in watches
         watches[watch] = None
         return fresh
 
     def disarm(self, kind: WatchKind, path: str, watch: Watch) -> None:
-        """Forget `watch`, which could not be armed."""
+        """Remove `watch`, whose read failed."""
         watches = self._armed.get((kind, path), {})
         watches.pop(watch, None)
         if not watches:
             self._armed.pop((kind, path), None)
 
     def take(self, kinds: Iterable[WatchKind], path: str) -> list[Watch]:
-        """Take out the watches at `path`, each once."""
+        """Remove and return the watches at `path`, each once."""
         taken: dict[Watch, None] = {}
         for kind in kinds:
             taken.update(self._armed.pop((kind, path), {}))
         return list(taken)
 
     def take_all(self, session_number: int) -> list[tuple[Watch, WatchEvent]]:
-        """Take out everything, with the event of type NONE that each has to hear."""
+        """Remove and return all watches, with an event of type NONE for each."""
         armed, self._armed = self._armed, {}
         return [
             (watch, WatchEvent(EventType.NONE, path, session_number))
@@ -105,7 +105,7 @@ class ArmedWatches:
 
 
 def kinds_of(event: EventType) -> tuple[WatchKind, ...]:
-    """Which kinds of watch an event ends."""
+    """Return the kinds of watch that an event fires."""
     if event is EventType.CHILD:
         return (WatchKind.CHILDREN,)
     if event is EventType.DELETED:

@@ -1,7 +1,7 @@
-"""A ZooKeeper for one machine, in this process: for development, tests and single-node brokers.
+"""A ZooKeeper server in this process: for development, tests and single-node brokers.
 
-It speaks ZooKeeper's wire protocol, keeps a durable log when given a directory, and has no
-ensemble behind it. A cluster uses a real ZooKeeper.
+It speaks ZooKeeper's wire protocol and, given a directory, keeps a durable log. It is not an ensemble: a
+cluster uses a real ZooKeeper.
 """
 
 from ottla.zookeeper.embedded.journal import DamagedJournal, DirectoryInUse, Fsync

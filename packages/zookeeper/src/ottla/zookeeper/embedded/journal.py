@@ -1,9 +1,9 @@
-"""Keeps a tree on disk: a log of transactions and, now and then, a snapshot.
+"""The durable state of a tree: a journal of transactions and a snapshot.
 
-`journal` is a header with the zxid it starts after, then one record per transaction: length,
-CRC-32, payload. `snapshot` is one checked record of the whole tree. Both are replaced by rename,
-so only the end of the journal can be torn; what follows the first bad record is dropped, and
-recovery always gives the state after some prefix of the transactions, with every synced one.
+`journal` is a header with the zxid it starts after, then one record per transaction: length, CRC-32, payload.
+`snapshot` is one record of the whole tree with a CRC. Both are replaced by rename, so only the end of the
+journal can be torn. Recovery drops the first bad record and all that follows, and returns the state after a
+prefix of the transactions that contains every synced one.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _NODE = struct.Struct("!qqqqqqiii")
 
 
 class Fsync(Enum):
-    """ALWAYS syncs before any answer that depends on it; NEVER leaves that to the kernel."""
+    """When the journal is synced: ALWAYS before a dependent response, or NEVER, left to the kernel."""
 
     ALWAYS = "always"
     NEVER = "never"
 
 
 class DamagedJournal(ZooKeeperError):
-    """The files contradict each other; starting would forget what was acknowledged."""
+    """The files contradict each other; starting would lose acknowledged writes."""
 
 
 class DirectoryInUse(ZooKeeperError):
-    """Another coordinator has the directory."""
+    """Another coordinator uses the directory."""
 
 
 # -- transactions as bytes
@@ -122,17 +122,17 @@ def _decode_change(reader: _KindReader) -> Change:
 
 
 def record(payload: bytes) -> bytes:
-    """Put length and CRC in front."""
+    """Prefix a payload with length and CRC."""
     return _RECORD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def records(data: bytes, position: int) -> Iterator[tuple[bytes, int]]:
-    """Give each whole payload and where it ends, up to the first that is torn or damaged."""
+    """Yield each payload and its end, up to the first that is torn or damaged."""
     while position + _RECORD.size <= len(data):
         length, crc = _RECORD.unpack_from(data, position)
         end = position + _RECORD.size + length
         payload = data[position + _RECORD.size : end]
-        # A tail of zeros would pass as an empty record with the right CRC.
+        # Zeros at the end would pass as an empty record with a correct CRC.
         if length == 0 or end > len(data) or zlib.crc32(payload) != crc:
             return
         yield payload, end
@@ -143,7 +143,7 @@ def records(data: bytes, position: int) -> Iterator[tuple[bytes, int]]:
 
 
 def encode_snapshot(tree: Tree) -> bytes:
-    """Return the file of a whole tree."""
+    """Encode a whole tree as a snapshot file."""
     parts = [wire.LONG.pack(tree.zxid), wire.INT.pack(len(tree.sessions))]
     parts.extend(_encode_session(session) for session in tree.sessions.values())
     parts.append(wire.INT.pack(len(tree.nodes)))
@@ -171,7 +171,7 @@ def _encode_node(path: str, node: Node) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> Tree:
-    """Read the file of a whole tree; raises DamagedJournal."""
+    """Decode a snapshot file; raises DamagedJournal."""
     whole = list(records(data, len(SNAPSHOT_MAGIC)))
     if not data.startswith(SNAPSHOT_MAGIC) or len(whole) != 1:
         raise DamagedJournal("", "the snapshot is damaged")
@@ -207,7 +207,7 @@ def _link(tree: Tree) -> None:
 
 
 class Journal:
-    """The files of one coordinator. `append` is for the event loop, `write` and `compact` may block."""
+    """The files of a coordinator. `append` is for the event loop; `write` and `compact` block."""
 
     def __init__(
         self, directory: Path, *, fsync: Fsync = Fsync.ALWAYS, compact_above_bytes: int = 16 << 20
@@ -238,7 +238,7 @@ class Journal:
         os.close(self._lock)
 
     def recover(self) -> Tree:
-        """Return the tree as the files tell it, ready to append. Raises DamagedJournal."""
+        """Recover the tree from the files, ready to append. Raises DamagedJournal."""
         snapshot = self._directory / "snapshot"
         tree = decode_snapshot(snapshot.read_bytes()) if snapshot.exists() else Tree()
         path = self._directory / "journal"
@@ -253,21 +253,21 @@ class Journal:
         return tree
 
     def append(self, transaction: Transaction) -> None:
-        """Remember a transaction for the next `write`."""
+        """Buffer a transaction for the next `write`."""
         self._pending.append(record(encode_transaction(transaction)))
 
     @property
     def dirty(self) -> bool:
-        """Whether something waits for `write`."""
+        """Whether transactions wait for `write`."""
         return bool(self._pending)
 
     def take(self) -> bytes:
-        """Take out what waits, to pass it to `write`."""
+        """Remove and return the buffered bytes, for `write`."""
         pending, self._pending = self._pending, []
         return b"".join(pending)
 
     def write(self, chunk: bytes) -> None:
-        """Put a chunk at the end and make it durable. Raises OSError, after which nothing may be written."""
+        """Append a chunk and sync it. After an OSError nothing may be written any more."""
         view = memoryview(chunk)
         while view:
             view = view[os.write(self._file, view) :]
@@ -283,10 +283,10 @@ class Journal:
     def compact(self, zxid: int, snapshot: bytes) -> None:
         """Replace snapshot and journal by `snapshot`, which holds all transactions up to `zxid`.
 
-        Those that were written are among them. Those written only afterwards, replay skips.
+        All written transactions are among them. Replay skips those that are written afterwards.
         """
         self._replace(self._directory / "snapshot", snapshot)
-        # Between the two renames the old journal repeats what the snapshot has; replay skips that.
+        # Between the two renames the old journal repeats transactions of the snapshot; replay skips them.
         path = self._directory / "journal"
         self._replace(path, _header(zxid))
         os.close(self._file)
@@ -317,7 +317,7 @@ def _header(zxid: int) -> bytes:
 
 
 def replay(tree: Tree, data: bytes) -> int:
-    """Apply the records of a journal to `tree`; return where the good part ends. Raises DamagedJournal."""
+    """Apply the records of a journal to `tree`; return the end of the valid part. Raises DamagedJournal."""
     if len(data) < _HEADER_BYTES or not data.startswith(JOURNAL_MAGIC):
         raise DamagedJournal("", "the journal has no header")
     (base,) = wire.LONG.unpack_from(data, len(JOURNAL_MAGIC))

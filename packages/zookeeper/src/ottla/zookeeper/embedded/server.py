@@ -26,14 +26,14 @@ _VERSION = "3.8.0-ottla"
 
 
 class EmbeddedCoordinator:
-    """A ZooKeeper in this process, for one machine.
+    """A ZooKeeper server in this process, for one machine.
 
         async with EmbeddedCoordinator(Path("data/zookeeper")) as coordinator:
             print(coordinator.connect_string)
 
-    With a directory every acknowledged write is on disk (`fsync`); without one everything is
-    forgotten at the end. Sessions survive lost connections and, with a directory, restarts.
-    There is no ensemble, no ACL check and no TLS: bind it where only friends can reach it.
+    With a directory every acknowledged write is on disk (`fsync`); without one all state is in memory.
+    Sessions survive lost connections and, with a directory, restarts. There is no ensemble, no ACL check and
+    no TLS: bind it to addresses that only trusted clients can reach.
     Raises Unavailable when the port is taken, DamagedJournal or DirectoryInUse for the directory.
     """
 
@@ -68,7 +68,7 @@ class EmbeddedCoordinator:
         self._loop = asyncio.get_running_loop()
         self._failed = self._loop.create_future()
         async with self._stack as stack:
-            # Not the loop's own threads: a sync would wait there behind whatever else blocks.
+            # Not the loop's executor: a sync would wait there behind other blocking work.
             stack.callback(self._disk.shutdown, wait=False)
             tree = self._recover(stack)
             self.service = Service(tree, self._remember, now_ms, self._limits)
@@ -97,7 +97,7 @@ class EmbeddedCoordinator:
 
     @property
     def connect_string(self) -> str:
-        """What goes into `zookeeper.connect`."""
+        """The address for `zookeeper.connect`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -114,14 +114,14 @@ class EmbeddedCoordinator:
         self.flush_soon()
 
     def drop_connections(self) -> None:
-        """Cut every connection; the sessions stay."""
+        """Drop every connection; the sessions stay."""
         for connection in list(self._connections.values()):
             connection.abort()
 
     # -- called by connections
 
     def joined(self, connection: _Connection) -> bool:
-        """Take a connection, unless there are too many."""
+        """Register a connection, unless there are too many."""
         if len(self._connections) >= MAX_CONNECTIONS:
             return False
         self._connections[connection.client] = connection
@@ -133,7 +133,7 @@ class EmbeddedCoordinator:
         self.service.client_left(connection.client)
 
     def four_letter_answer(self, command: bytes) -> bytes:
-        """Answer the commands that tools send without a session."""
+        """Answer the four-letter commands that tools send without a session."""
         tree = self.service.tree
         match command:
             case b"ruok":
@@ -150,7 +150,7 @@ class EmbeddedCoordinator:
         return b"unknown command\n"
 
     def flush_soon(self) -> None:
-        """Send what is in the outbox once this turn of the loop is over, so that one sync serves all."""
+        """Send the outbox at the end of this iteration of the loop, so that one sync serves all of it."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -180,7 +180,7 @@ class EmbeddedCoordinator:
     def _flush(self) -> None:
         self._flushing = False
         if self._flusher is not None:
-            return  # what came meanwhile goes with its next round
+            return  # the flusher takes new transactions in its next round
         if self._failed is not None and self._failed.done():
             self._take_outbox()  # nothing may be written or promised after a failed write
             return
@@ -203,7 +203,7 @@ class EmbeddedCoordinator:
         except OSError as error:
             self._give_up(error)
         finally:
-            # Here, not in a done callback: what comes from now on has to start the next round.
+            # Here and not in a done callback: the next transaction must start a new flusher.
             self._flusher = None
 
     def _give_up(self, error: OSError) -> None:
@@ -213,7 +213,7 @@ class EmbeddedCoordinator:
             self._failed.set_exception(error)
             self._failed.exception()
         if self._tick_handle is not None:
-            self._tick_handle.cancel()  # nor does anybody's session end here any more
+            self._tick_handle.cancel()  # sessions no longer expire here either
         self._server.close()
         self.drop_connections()
 
@@ -243,7 +243,7 @@ class EmbeddedCoordinator:
         now = self._loop.time()
         elapsed_ms = (now - self._last_tick) * 1000
         self._last_tick = now
-        # While the loop stood still nobody could be heard, so that time does not count.
+        # Time in which the loop was blocked does not count: no client could be heard.
         self.service.time_passed(min(elapsed_ms, 2 * self._tick_ms))
         if self.service.outbox:
             self.flush_soon()
@@ -251,7 +251,7 @@ class EmbeddedCoordinator:
 
 
 class _Connection(asyncio.Protocol):
-    """One socket: cuts the bytes into frames and keeps both directions bounded."""
+    """One socket: splits bytes into frames and bounds both directions."""
 
     def __init__(self, coordinator: EmbeddedCoordinator) -> None:
         self.client = Client()
@@ -260,7 +260,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not asked for by isinstance: uvloop's transports are none of asyncio's classes.
+        # Not checked with isinstance: uvloop's transports are not subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         if not self._coordinator.joined(self):
             self._transport.abort()
@@ -294,7 +294,7 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
     def pause_writing(self) -> None:
-        # Whoever does not read its answers is not asked for more questions.
+        # Requests of a client that does not read its responses are not read either.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -304,7 +304,7 @@ class _Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def send(self, data: bytes) -> None:
-        """Send, unless the client left too much unread."""
+        """Send data; abort the connection when the client left too much unread."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
@@ -313,7 +313,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def close(self) -> None:
-        """Close after what was sent."""
+        """Close after the sent data."""
         if self._transport is not None:
             self._transport.close()
 

@@ -1,7 +1,7 @@
-"""Answers the requests of clients over a tree. Pure: frames and passing time in, frames out.
+"""The pure core of the embedded coordinator: frames and elapsed time in, frames out.
 
-The shell hands in whole frames and drains `outbox` in order; a transaction handed to `journal`
-has to be durable before the frames that follow it leave.
+The shell passes whole frames in and sends `outbox` in order. A transaction passed to `journal` must be
+durable before the frames that follow it are sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may ask for. Session timeouts are milliseconds and clamped."""
+    """Limits of clients. Session timeouts are milliseconds and clamped."""
 
     min_session_timeout_ms: int = 4_000
     max_session_timeout_ms: int = 60_000
@@ -43,10 +43,10 @@ class _Attendance:
 
 @dataclass(slots=True)
 class Service:
-    """All clients of one tree.
+    """Serves all clients of one tree.
 
-    `now_ms` is the wall clock that znodes show. `outbox` holds, per client and in order, frames to
-    send and None for "close the connection after what was sent".
+    `now_ms` is the wall clock of ctime and mtime. `outbox` holds, in order, clients and frames to send; None
+    as a frame means: close the connection after the sent frames.
     """
 
     tree: Tree
@@ -61,14 +61,14 @@ class Service:
     _last_session_id: int = 0
 
     def __post_init__(self) -> None:
-        """Give the recovered sessions their full time to come back."""
+        """Restart the timeouts of recovered sessions, so that their clients can reconnect."""
         for session_id in self.tree.sessions:
             self._attendance[session_id] = _Attendance(None, 0.0)
         self._last_session_id = max(
             (self.now_ms() << 16) & ((1 << 62) - 1), max(self.tree.sessions, default=0)
         )
 
-    # -- clients come and go
+    # -- connections
 
     def frame_came(self, client: Client, body: bytes) -> None:
         """Answer one frame."""
@@ -80,11 +80,11 @@ class Service:
             else:
                 self._request(client, Reader(body))
         except Marshalling:
-            # Without a readable header there is nothing to answer.
+            # Without a readable header no response is possible.
             self.close(client)
 
     def client_left(self, client: Client) -> None:
-        """The connection is gone; the session may come back."""
+        """Handle a lost connection; the session stays until its timeout."""
         client.closed = True
         self.watches.forget(client)
         attendance = self._attendance.get(client.session_id)
@@ -93,21 +93,21 @@ class Service:
             attendance.heard_at_ms = self._alive_ms
 
     def close(self, client: Client) -> None:
-        """Close a connection after what was sent."""
+        """Close a connection after the sent frames."""
         self.client_left(client)
         self.outbox.append((client, None))
 
     def time_passed(self, elapsed_ms: float) -> None:
-        """Count time in which clients could be heard; expire the sessions that were not."""
+        """Advance the clock by time in which clients could be heard; expire silent sessions."""
         self._alive_ms += elapsed_ms
         for session_id, attendance in list(self._attendance.items()):
             silent_ms = self._alive_ms - attendance.heard_at_ms
-            # Hearing is stamped with the last step of this clock, so one step is the client's.
+            # A session's last request is stamped with the clock's last step, so it gets one step more.
             if silent_ms > self.tree.sessions[session_id].timeout_ms + elapsed_ms:
                 self.expire(session_id)
 
     def expire(self, session_id: int) -> None:
-        """End a session; its ephemerals go and its connection is closed."""
+        """End a session: delete its ephemerals and close its connection."""
         attendance = self._attendance.get(session_id)
         if attendance is None:
             return
@@ -127,7 +127,7 @@ class Service:
         if session_id:
             self._reconnect(client, session_id, password, last_zxid)
         elif last_zxid > self.tree.zxid:
-            self.close(client)  # it has seen a newer world than ours
+            self.close(client)  # it has seen a later zxid than this server's
         else:
             self._welcome(client, self._open_session(timeout_ms))
 
@@ -209,7 +209,7 @@ class Service:
 
     def _read(self, client: Client, code: OpCode, reader: Reader) -> bytes:
         path, watch = reader.text(), reader.flag()
-        # exists is the one reading that arms a watch on a znode that is not there.
+        # exists is the only read that arms a watch on a missing znode.
         node = self.tree.nodes.get(path)
         kind = WatchKind.DATA if code in (OpCode.EXISTS, OpCode.GET_DATA) else WatchKind.CHILDREN
         if watch and (node is not None or code is OpCode.EXISTS):
@@ -245,7 +245,7 @@ class Service:
         )
 
     def _set_watches(self, client: Client, reader: Reader) -> None:
-        """Re-arm what a client had before it reconnected, or tell it at once what it missed."""
+        """Arm the watches of a reconnected client again, or fire those whose event it missed."""
         since = reader.long()
         for path in reader.texts():
             node = self.tree.nodes.get(path)

@@ -1,8 +1,8 @@
-"""The pure state of a ZooKeeper: znodes and sessions, moved only by transactions.
+"""The pure state of a ZooKeeper: znodes and sessions, changed only by transactions.
 
-A write is planned against the state (`plan` checks everything and changes nothing), which gives
-a transaction that cannot fail, which `apply` carries out. Applying the same transactions in the
-same order always gives the same state, so the journal stores transactions.
+`plan` checks a write against the state, changes nothing, and returns a transaction that cannot fail; `apply`
+executes it. The same transactions in the same order always give the same state, so the journal stores
+transactions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SYSTEM_PATHS = ("/zookeeper", "/zookeeper/config", "/zookeeper/quota")
 
 
 class NodeCreated(NamedTuple):
-    """A znode came; `owner` is the session of an ephemeral one, else 0."""
+    """A znode was created; `owner` is the session of an ephemeral znode, else 0."""
 
     path: str
     data: bytes
@@ -51,7 +51,7 @@ class NodeCreated(NamedTuple):
 
 
 class NodeDeleted(NamedTuple):
-    """A znode went."""
+    """A znode was deleted."""
 
     path: str
 
@@ -71,7 +71,7 @@ class AclSet(NamedTuple):
 
 
 class SessionOpened(NamedTuple):
-    """A session came."""
+    """A session was opened."""
 
     session_id: int
     password: bytes
@@ -79,13 +79,13 @@ class SessionOpened(NamedTuple):
 
 
 class SessionClosed(NamedTuple):
-    """A session went, and its ephemerals with it."""
+    """A session was closed, and its ephemerals deleted."""
 
     session_id: int
 
 
 class Checked(NamedTuple):
-    """A version was right; changes nothing."""
+    """A version matched; changes nothing."""
 
     path: str
 
@@ -94,7 +94,7 @@ Change = NodeCreated | NodeDeleted | DataSet | AclSet | SessionOpened | SessionC
 
 
 class Transaction(NamedTuple):
-    """Changes that happen together."""
+    """Changes that are applied together."""
 
     zxid: int
     time_ms: int
@@ -102,7 +102,7 @@ class Transaction(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What came of a transaction: per change the created path and its stat, the new stat, or nothing."""
+    """The results of a transaction: per change the created path and its stat, the new stat, or None."""
 
     results: list[tuple[str, Stat | None]]
     events: list[TreeEvent]
@@ -130,7 +130,7 @@ class Node:
 
     def stat(self) -> Stat:
         """Return its bookkeeping."""
-        # Only creations are counted; deletions follow from how many children are left.
+        # Only creations are counted; deletions follow from the number of children left.
         shown_cversion = 2 * self.cversion - len(self.children)
         return Stat(
             self.czxid,
@@ -182,8 +182,9 @@ class Tree:
     # -- planning
 
     def plan(self, operations: Sequence[Operation], session_id: int, time_ms: int) -> Transaction:
-        """Return the transaction that does all of `operations`; raises the error of the first that cannot be
-        done, with its `operation_index`. Changes nothing.
+        """Return the transaction of `operations`, changing nothing.
+
+        Raises the error of the first operation that is not possible, with its `operation_index`.
         """
         if session_id not in self.sessions:
             raise SessionExpired()
@@ -213,7 +214,7 @@ class Tree:
     # -- applying
 
     def apply(self, transaction: Transaction) -> Applied:
-        """Carry out a transaction planned on exactly this state."""
+        """Execute a transaction that was planned on exactly this state."""
         self.zxid = transaction.zxid
         applied = Applied([], [])
         for change in transaction.changes:
@@ -281,7 +282,7 @@ class Tree:
 
 
 def checked_path(path: str) -> str:
-    """Return `path` if it is one; raises BadArguments."""
+    """Return `path` if it is legal; raises BadArguments."""
     reason = why_illegal_path(path)
     if reason is not None:
         raise BadArguments(path, reason)
@@ -295,7 +296,7 @@ def _check_version(path: str, version: int, expected: int) -> None:
 
 @dataclass(slots=True)
 class _Facts:
-    """What planning needs to know of one znode, as it will be after the operations planned so far."""
+    """The facts of one znode that planning needs, as of the operations planned so far."""
 
     version: int
     cversion: int
@@ -312,7 +313,7 @@ class _Draft:
         self._seen: dict[str, _Facts | None] = {}
 
     def add(self, operation: Operation) -> Change:
-        """Check one operation, remember its effect, return the change."""
+        """Check one operation, record its effect, return the change."""
         match operation:
             case Create():
                 return self._create(operation)
@@ -328,7 +329,7 @@ class _Draft:
                 return Checked(path)
 
     def _create(self, operation: Create) -> Change:
-        # A sequential name may be nothing but its number: "/a/" becomes "/a/0000000000".
+        # A sequential name may consist of its number: "/a/" becomes "/a/0000000000".
         checked_path(operation.path + "0" if operation.sequential else operation.path)
         parent = self._look(parent_of(operation.path))
         if parent is None:
@@ -348,7 +349,7 @@ class _Draft:
 
     def _delete(self, path: str, version: int) -> Change:
         if path == "/" or not path.startswith("/"):
-            raise BadArguments(path, "nothing that can be deleted")
+            raise BadArguments(path, "cannot be deleted")
         facts = self._existing(path)
         _check_version(path, facts.version, version)
         if facts.num_children:

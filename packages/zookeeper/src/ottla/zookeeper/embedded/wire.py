@@ -1,4 +1,4 @@
-"""ZooKeeper's wire format (jute), as far as the coordinator speaks it.
+"""The part of ZooKeeper's wire format (jute) that the coordinator supports.
 
 Big-endian numbers, strings and buffers with a 4-byte length (-1 is null), vectors with a count.
 """
@@ -31,7 +31,7 @@ CONNECTED_STATE = 3
 
 
 class OpCode(IntEnum):
-    """The requests the coordinator answers."""
+    """The requests that the coordinator supports."""
 
     CREATE = 1
     DELETE = 2
@@ -53,7 +53,7 @@ class OpCode(IntEnum):
 
 
 class Reader:
-    """Reads one frame from the front; raises Marshalling when it ends too soon."""
+    """Decodes one frame; raises Marshalling when it ends too early."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame = frame
@@ -64,7 +64,7 @@ class Reader:
         try:
             values = layout.unpack_from(self._frame, self._position)
         except struct.error as error:
-            raise Marshalling("", "the request ends too soon") from error
+            raise Marshalling("", "the request ends too early") from error
         self._position += layout.size
         return values
 
@@ -77,14 +77,14 @@ class Reader:
         return self.unpack(LONG)[0]
 
     def flag(self) -> bool:
-        """Read one byte; a frame that ends here says no, as clients before 3.4 do."""
+        """Read one byte; a frame that ends here means False, as from clients before 3.4."""
         if self._position >= len(self._frame):
             return False
         self._position += 1
         return self._frame[self._position - 1] != 0
 
     def buffer(self) -> bytes:
-        """Read bytes; null reads as empty."""
+        """Read bytes; null becomes empty."""
         length = self.integer()
         if length < 0:
             return b""
@@ -103,7 +103,7 @@ class Reader:
             raise Marshalling("", "not UTF-8") from error
 
     def count(self) -> int:
-        """Read how many items follow; each takes at least 4 bytes."""
+        """Read the number of items that follow; each has at least 4 bytes."""
         count = self.integer()
         if count > (len(self._frame) - self._position) // 4:
             raise Marshalling("", "a count passes the end of the request")
@@ -146,12 +146,12 @@ def stat(value: Stat) -> bytes:
 
 
 def frame(body: bytes) -> bytes:
-    """Put the length in front."""
+    """Prefix a frame with its length."""
     return INT.pack(len(body)) + body
 
 
 def reply(xid: int, zxid: int, error: int, body: bytes = b"") -> bytes:
-    """Write a framed answer."""
+    """Write a framed response."""
     return frame(REPLY_HEADER.pack(xid, zxid, error) + body)
 
 
@@ -164,14 +164,14 @@ def event(event_type: int, path: str) -> bytes:
 
 
 class WireOperation(NamedTuple):
-    """A write, and the code it came with, which decides how it is answered."""
+    """A write and its request code, which decides the form of the response."""
 
     code: OpCode
     operation: Operation
 
 
 def read_operation(code: int, reader: Reader) -> WireOperation:
-    """Read one write; raises Unimplemented for what the coordinator does not do."""
+    """Read one write; raises Unimplemented for unsupported operations."""
     match code:
         case OpCode.CREATE | OpCode.CREATE2:
             path, data, entries, flags = reader.text(), reader.buffer(), reader.acl(), reader.integer()
@@ -198,7 +198,7 @@ def read_multi(reader: Reader) -> list[WireOperation]:
 
 
 def operation_answer(code: OpCode, path: str, value: Stat | None) -> bytes:
-    """Write what one write is answered with."""
+    """Write the response of one write."""
     if code is OpCode.CREATE:
         return text(path)
     if code is OpCode.CREATE2:
@@ -211,13 +211,13 @@ def operation_answer(code: OpCode, path: str, value: Stat | None) -> bytes:
 
 
 def multi_answer(results: Iterable[tuple[OpCode, bytes]]) -> bytes:
-    """Write the answers of a multi that was done."""
+    """Write the response of a successful multi."""
     written = b"".join(MULTI_HEADER.pack(code, False, 0) + body for code, body in results)
     return written + MULTI_HEADER.pack(-1, True, -1)
 
 
 def multi_failure(count: int, failed: int, error: int, untried: int) -> bytes:
-    """Write the answers of a multi that failed at operation `failed`: 0 before it, `untried` after it."""
+    """Write the response of a multi that failed at operation `failed`: 0 before it, `untried` after it."""
     codes = [0 if index < failed else error if index == failed else untried for index in range(count)]
     written = b"".join(MULTI_HEADER.pack(-1, False, code) + INT.pack(code) for code in codes)
     return written + MULTI_HEADER.pack(-1, True, -1)

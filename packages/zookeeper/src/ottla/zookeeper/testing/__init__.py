@@ -1,5 +1,4 @@
-"""For tests: ZooKeeper in memory, a server on a thread of its own, a proxy that misbehaves,
-an ear for a session's states."""
+"""For tests: ZooKeeper in memory, a server on a thread, a misbehaving proxy, a recorder of session states."""
 
 from ottla.zookeeper.testing.background import Background
 from ottla.zookeeper.testing.memory import MemoryEnsemble, MemorySession

@@ -1,4 +1,4 @@
-"""Keeps an async context open on a loop of its own, for tests that share a server across loops."""
+"""Run an async context manager on a loop of its own, for tests that share a server across loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = TypeVar("R")
 class Background(Generic[T]):
     """`with Background(RealZooKeeper(path)) as server:` runs it on a thread until the block ends.
 
-    `call` and `run` do something on the server's loop and wait for it, at most `timeout_s`.
+    `call` and `run` execute on the server's loop and wait for the result, at most `timeout_s`.
     """
 
     def __init__(self, context: AbstractAsyncContextManager[T], timeout_s: float = 60.0) -> None:
@@ -30,7 +30,7 @@ class Background(Generic[T]):
 
     @property
     def value(self) -> T:
-        """What the context gave on entering."""
+        """The value of the entered context manager."""
         return self._entered.result(self._timeout_s)
 
     def call(self, function: Callable[[], R]) -> R:

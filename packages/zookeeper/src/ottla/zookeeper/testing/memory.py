@@ -1,4 +1,4 @@
-"""ZooKeeper in memory, for tests and simulations: no sockets, no threads, the same order every time."""
+"""ZooKeeper in memory, for tests and simulations: no sockets, no threads, a deterministic order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class MemoryEnsemble:
-    """An ensemble over the embedded coordinator's own state machine, with faults on demand.
+    """An ensemble over the state machine of the embedded coordinator, with faults on demand.
 
-    Requests and answers take one turn of the loop each way, or `delay_ms()` of loop time when
-    given, in order per session. `now_ms` stamps ctime and mtime. Nothing expires by itself:
-    call `expire`. A disconnected session presumes itself lost after its timeout of loop time.
+    Requests and responses take one iteration of the loop each way, or `delay_ms()` of loop time, in order per
+    session. `now_ms` stamps ctime and mtime. Sessions expire only by `expire`. A disconnected session
+    presumes itself lost after its timeout of loop time.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class MemoryEnsemble:
         self._up = True
 
     def session(self, timeout_ms: int = 18_000) -> MemorySession:
-        """Return a session that connects on the next turn of the loop; close it or use `async with`."""
+        """Return a session that connects on the next iteration of the loop; close it or use `async with`."""
         session = MemorySession(self, timeout_ms)
         self._sessions.append(session)
         self.reconnect(session)
@@ -47,16 +47,16 @@ class MemoryEnsemble:
     # -- faults
 
     def disconnect(self, session: MemorySession) -> None:
-        """Break the connection: what is under way is lost, the session and its ephemerals stay."""
+        """Break the connection: messages in flight are lost, the session and its ephemerals stay."""
         self._watches.forget(session)
         session.connection_broke()
 
     def reconnect(self, session: MemorySession) -> None:
-        """Let the session connect again, as a new one if it expired in between."""
+        """Let the session connect again, as a new one if it expired meanwhile."""
         session.later(lambda: self._connect(session), new_connection=True)
 
     def expire(self, session: MemorySession, *, reconnect: bool = True) -> None:
-        """Expire the session at the server. A connected client learns it now, another when it reconnects."""
+        """Expire the session at the server. A disconnected client learns of it when it reconnects."""
         was_connected = session.connected
         self._close(session.server_session_id)
         if was_connected:
@@ -66,11 +66,11 @@ class MemoryEnsemble:
                 self.reconnect(session)
 
     def lose_next_reply(self, session: MemorySession, *, reconnect: bool = True) -> None:
-        """Carry out the session's next request, then break the connection instead of answering."""
+        """Execute the session's next request, then break the connection instead of responding."""
         session.fault = _Fault(carried_out=True, reconnect=reconnect)
 
     def lose_next_request(self, session: MemorySession, *, reconnect: bool = True) -> None:
-        """Break the connection before the session's next request is carried out."""
+        """Break the connection before the session's next request is executed."""
         session.fault = _Fault(carried_out=False, reconnect=reconnect)
 
     def stop(self) -> None:
@@ -89,11 +89,11 @@ class MemoryEnsemble:
     # -- the server's side, called by MemorySession
 
     def delay_s(self) -> float:
-        """How long the next message takes."""
+        """The delay of the next message."""
         return self._delay_ms() / 1000 if self._delay_ms is not None else 0.0
 
     def read(self, session: MemorySession, what: Read, path: str, watch: bool) -> object:
-        """Read, and arm the watch as ZooKeeper does: not on a missing znode unless by exists."""
+        """Read, and arm the watch as ZooKeeper does: on a missing znode only for exists."""
         node = self.tree.nodes.get(path) if what is Read.EXISTS else self.tree.node(path)
         if watch:
             self._watches.arm(what.watch_kind, path, session)
@@ -112,7 +112,7 @@ class MemoryEnsemble:
         ]
 
     def leave(self, session: MemorySession) -> None:
-        """Close for good."""
+        """Close a session."""
         self._watches.forget(session)
         self._close(session.server_session_id)
         if session in self._sessions:
@@ -166,7 +166,7 @@ class MemorySession(SessionOperations):
         self.close()
 
     def close(self) -> None:
-        """Close the session; its ephemerals go at once."""
+        """Close the session; its ephemerals vanish at once."""
         self._stop_lease()
         self._drop_connection()
         self._ensemble.leave(self)
@@ -175,7 +175,7 @@ class MemorySession(SessionOperations):
     # -- the transport
 
     async def read(self, what: Read, path: str, watch: Watch | None, session_number: int | None) -> object:
-        """Answer what the tree says; a watch is armed together with the reading."""
+        """Read from the tree; a watch is armed together with the read."""
 
         def ask() -> object:
             answer = self._ensemble.read(self, what, path, watch is not None)
@@ -188,11 +188,11 @@ class MemorySession(SessionOperations):
     async def write(
         self, operations: Sequence[Operation], session_number: int | None
     ) -> list[str | Stat | None]:
-        """Do all or nothing."""
+        """Apply all operations or none."""
         return await self._request(lambda: self._ensemble.write(self, operations), session_number)
 
     async def flush(self, path: str, session_number: int | None) -> None:
-        """A round trip; one server is always in sync with itself."""
+        """Take a round trip; a single server is always in sync."""
         await self._request(lambda: None, session_number)
 
     async def _request(self, ask: Callable[[], T], session_number: int | None) -> T:
@@ -218,7 +218,7 @@ class MemorySession(SessionOperations):
     # -- the connection
 
     def later(self, message: Callable[[], None], *, new_connection: bool = False) -> None:
-        """Let a message arrive after a delay, in order with the others of this connection."""
+        """Deliver a message after a delay, in order with the others of this connection."""
         if new_connection:
             self._drop_connection()
         connection = self._connection
@@ -236,17 +236,17 @@ class MemorySession(SessionOperations):
             loop.call_soon(arrive)
 
     def event_sent(self, event: TreeEvent) -> None:
-        """The server tells of a watched change."""
+        """Handle a watch event of the server."""
         number = self.session_number
-        self.later(lambda: self._session_state.heard(event.type, event.path, number))
+        self.later(lambda: self._session_state.watch_fired(event.type, event.path, number))
 
     def connection_made(self) -> None:
-        """The server accepted, with the session of before or a new one."""
+        """Handle the server's acceptance, with the same or a new session."""
         self._stop_lease()
         self._session_state.became_connected(self.server_session_id)
 
     def connection_broke(self) -> None:
-        """Nothing arrives any more; a lease runs until the session has to be taken for lost."""
+        """Handle a lost connection; a lease runs until the session must be presumed lost."""
         self._drop_connection()
         if not self.connected:
             return
@@ -255,7 +255,7 @@ class MemorySession(SessionOperations):
         self._lease = loop.call_later(self._timeout_ms / 1000, self.lease_ended)
 
     def lease_ended(self) -> None:
-        """Presume the session lost: disconnected for a whole session timeout."""
+        """Presume the session lost, after a whole session timeout without a connection."""
         self._stop_lease()
         self._session_state.became_lost("expired, or disconnected for a session timeout")
 
@@ -270,7 +270,7 @@ class MemorySession(SessionOperations):
 
 
 def _outcome(ask: Callable[[], T], answer: asyncio.Future[T]) -> Callable[[], None]:
-    """Ask now; return what delivers the answer or the error later."""
+    """Call `ask` now; return a function that delivers its result or error later."""
     try:
         value = ask()
     except ZooKeeperError as raised:

@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and a ZooKeeper that does what networks and broken servers do."""
+"""A TCP proxy between a client and a ZooKeeper that misbehaves like networks and broken servers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ _FIRST_ORDINARY_XID = 1
 
 
 class MisbehavingProxy:
-    """Passes whole frames on until told otherwise.
+    """Forwards whole frames, with faults on demand.
 
-    `swallow_replies` drops that many answers to requests (not to pings) and keeps the connection;
-    `cut_at_reply` drops the next answer and the connection with it. `corrupt_xid` changes the xid
-    of the next answer. `blackhole` passes nothing in either direction and keeps connections open;
-    `refuse` closes them at once; `mute` accepts new ones and answers them nothing, not even to connect.
-    `cut` drops every connection now.
+    `swallow_replies` drops that many replies to requests (not to pings) and keeps the connection;
+    `cut_at_reply` drops the next reply and the connection with it. `corrupt_xid` changes the xid of the next
+    reply. `blackhole` forwards nothing in either direction and keeps connections open; `refuse` closes them
+    at once; `mute` accepts connections and never replies, not even to connect. `cut` drops every connection.
     """
 
     def __init__(self, target: str) -> None:
@@ -49,7 +48,7 @@ class MisbehavingProxy:
 
     @property
     def connect_string(self) -> str:
-        """What goes into `zookeeper.connect`."""
+        """The address for `zookeeper.connect`."""
         return f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
@@ -58,7 +57,7 @@ class MisbehavingProxy:
             writer.transport.abort()
 
     async def more_connections_than(self, count: int) -> None:
-        """Return once more than `count` connections were accepted in all."""
+        """Return once more than `count` connections were accepted in total."""
         while self.connections <= count:
             self._connected.clear()
             await self._connected.wait()
@@ -106,7 +105,7 @@ class MisbehavingProxy:
                 await writer.drain()
 
     async def _pass_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(await _frame(reader))  # the answer to connect has no xid
+        writer.write(await _frame(reader))  # the reply to connect has no xid
         while True:
             frame = await _frame(reader)
             if self.blackhole:

@@ -1,4 +1,4 @@
-"""Collects what a session says of itself, and waits for it."""
+"""Record the states of a session, and wait for one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ottla.zookeeper.session import Session, SessionState, StateChange
 
 
 class States:
-    """The states a session came into since this was made, in order."""
+    """The states that a session entered since this object was made, in order."""
 
     def __init__(self, session: Session) -> None:
         self.seen: list[SessionState] = []

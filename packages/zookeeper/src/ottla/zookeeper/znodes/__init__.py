@@ -1,7 +1,7 @@
 """The data of Kafka's znodes: one frozen dataclass per kind.
 
-`path` says where it lives, `encode()` gives the bytes Kafka would write, `decode` reads what
-Kafka or an older tool wrote and raises MalformedZnode for anything else.
+`path` is the znode's path, `encode()` returns the bytes Kafka would write, `decode` reads data of Kafka and
+of older tools and raises MalformedZnode for any other.
 """
 
 from ottla.zookeeper.znodes.brokers import (

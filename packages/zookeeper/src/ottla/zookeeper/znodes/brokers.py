@@ -13,7 +13,7 @@ from ottla.zookeeper.errors import MalformedZnode
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one listener of a broker is reached. An IPv6 `host` has no brackets."""
+    """The address of a broker's listener. An IPv6 `host` has no brackets."""
 
     listener_name: str
     host: str
@@ -66,7 +66,7 @@ class BrokerRegistration:
 
     @property
     def host(self) -> str | None:
-        """The host of the plaintext endpoint, what clients before version 2 read; None without one."""
+        """The host of the plaintext endpoint, for readers before version 2; None without one."""
         plaintext = self._plaintext()
         return plaintext.host if plaintext else None
 
@@ -192,7 +192,7 @@ def _finalized_level(value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """`/latest_producer_id_block`: the last range of producer ids that was given out, both ends included."""
+    """`/latest_producer_id_block`: the last allocated range of producer ids, both ends included."""
 
     broker_id: int
     first: int

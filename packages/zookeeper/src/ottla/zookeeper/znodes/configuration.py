@@ -56,7 +56,7 @@ class ConfigChange:
 
     @classmethod
     def decode(cls, data: bytes) -> ConfigChange:
-        """Read version 2, version 1 (a type and a name) or what 0.8 wrote: the topic as a JSON string."""
+        """Read version 2, version 1 (a type and a name) or the form of 0.8: the topic as a JSON string."""
         where = paths.CONFIG_CHANGES
         value = parse(where, data)
         if isinstance(value, str):
@@ -66,7 +66,7 @@ class ConfigChange:
             return cls._checked(fields.required("entity_path", text))
         entity_type, name = fields.required("entity_type", text), fields.required("entity_name", text)
         if entity_type not in ("topics", "clients"):
-            raise MalformedZnode(where, f"version 1 cannot speak of {entity_type!r}")
+            raise MalformedZnode(where, f"version 1 has no entities of type {entity_type!r}")
         return cls._checked(f"{entity_type}/{name}")
 
     @classmethod

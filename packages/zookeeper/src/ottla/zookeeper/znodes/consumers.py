@@ -1,4 +1,4 @@
-"""Znodes of the consumers of the ZooKeeper age."""
+"""Znodes of the consumers that use ZooKeeper (Kafka 0.8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATTERNS = ("static", "white_list", "black_list")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
-    """`/consumers/[group]/ids/[id]`, ephemeral: a member, and how many streams it wants per topic.
+    """`/consumers/[group]/ids/[id]`, ephemeral: a member and its number of streams per topic.
 
     `pattern` is static, white_list or black_list; with the lists the one key of
     `subscription` is a regular expression.

@@ -1,4 +1,4 @@
-"""Znodes of the controller, and of those who ask it for something."""
+"""Znodes of the controller, and of requests to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ControllerNode:
 
     @classmethod
     def decode(cls, data: bytes) -> ControllerNode:
-        """Read who it is."""
+        """Read the controller."""
         fields = Fields.of(paths.CONTROLLER, data)
         return cls(fields.required("brokerid", integer), fields.optional("timestamp", integer, -1))
 
@@ -145,7 +145,7 @@ class IsrChange:
 
     @classmethod
     def decode(cls, data: bytes) -> IsrChange:
-        """Read which partitions."""
+        """Read the partitions."""
         fields = Fields.of(paths.ISR_CHANGE_NOTIFICATION, data)
         return cls(fields.required("partitions", array(_topic_partition)))
 
@@ -168,6 +168,6 @@ class LogDirEvent:
 
     @classmethod
     def decode(cls, data: bytes) -> LogDirEvent:
-        """Read which broker."""
+        """Read the broker."""
         fields = Fields.of(paths.LOG_DIR_EVENT_NOTIFICATION, data)
         return cls(fields.required("broker", integer), fields.optional("event", integer, 1))

@@ -31,7 +31,7 @@ def decode_topic_id(value: object) -> uuid.UUID:
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
-    """`/brokers/topics/[topic]`: which brokers hold which partition, the preferred leader first.
+    """`/brokers/topics/[topic]`: the replicas of each partition, the preferred leader first.
 
     Written as version 3 with a topic id and as version 2 without; versions 1 to 3 are read.
     `adding_replicas` and `removing_replicas` name only partitions under reassignment (KIP-455).
@@ -100,7 +100,7 @@ class PartitionState:
         return paths.partition_state(self.topic, self.partition)
 
     def encode(self) -> bytes:
-        """Return the JSON; the recovery state only while it says something."""
+        """Return the JSON; the recovery state only if it is not 0."""
         value: dict[str, object] = {
             "controller_epoch": self.controller_epoch,
             "leader": self.leader,
