@@ -1,8 +1,10 @@
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.handlers.group_testing import BROKER, GroupServices, TopicsStub, group_services, tell
 from ottla.broker.handlers.testing import DataPlane
 
 
@@ -11,3 +13,16 @@ def plane(tmp_path: Path) -> Iterator[DataPlane]:
     made = DataPlane(tmp_path)
     yield made
     made.logs.close()
+
+
+@pytest.fixture
+def topics() -> TopicsStub:
+    metadata = MetadataCache(BROKER)
+    tell(metadata, {"topic": 2})
+    return TopicsStub(metadata)
+
+
+@pytest.fixture
+async def services(topics: TopicsStub) -> AsyncIterator[GroupServices]:
+    async with group_services(topics) as made:
+        yield made

@@ -1,18 +1,9 @@
 """The group APIs in every version they are served in, from decoded request to encoded answer."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
-from uuid import UUID
+from typing import Any
 
 import pytest
 
-from ottla.broker.cluster.metadata import MetadataCache
-from ottla.broker.config import BrokerConfig, broker_config_from
-from ottla.broker.coordinators.testing import MemoryStore
-from ottla.broker.environment import Environment
-from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -22,18 +13,10 @@ from ottla.broker.handlers import (
     join_group,
     leave_group,
     list_groups,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
     sync_group,
 )
-from ottla.broker.handlers.context import RequestContext
-from ottla.broker.handlers.testing import FakeSession
-from ottla.broker.metrics import Metrics
-from ottla.broker.transactions.coordinator import Transactions
-from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.broker.handlers.group_testing import BROKER, GroupServices, TopicsStub, ask
 from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
-from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -46,139 +29,8 @@ from ottla.protocol.messages.join_group import (
 )
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from ottla.protocol.messages.list_groups import ListGroupsRequest
-from ottla.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
-from ottla.protocol.messages.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
-from ottla.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-)
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from ottla.protocol.messages.update_metadata import (
-    UpdateMetadataBroker,
-    UpdateMetadataEndpoint,
-    UpdateMetadataPartitionState,
-    UpdateMetadataRequest,
-    UpdateMetadataTopicState,
-)
-from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
-from ottla.zookeeper import paths
-from ottla.zookeeper.session import Session
-from ottla.zookeeper.testing import MemoryEnsemble
-
-PARTITIONS = 4
-BROKER = 7
-R = TypeVar("R")
-
-
-class TopicsStub:
-    """Creates internal topics by telling the metadata of them."""
-
-    def __init__(self, metadata: MetadataCache) -> None:
-        self.metadata = metadata
-        self.created: list[str] = []
-        self.refusal: Exception | None = None
-
-    async def ensure_internal(self, name: str) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-        self.created.append(name)
-        tell(self.metadata, {"topic": 2, name: PARTITIONS})
-
-
-@dataclass
-class GroupServices:
-    """The parts that the APIs of groups use."""
-
-    config: BrokerConfig
-    environment: Environment
-    zookeeper: Session
-    metadata: MetadataCache
-    topics: TopicsStub
-    groups: GroupCoordinator
-    transactions: Transactions
-
-
-def tell(metadata: MetadataCache, topics: dict[str, int]) -> None:
-    endpoint = UpdateMetadataEndpoint(port=9092, host="localhost", listener="PLAINTEXT", security_protocol=0)
-    metadata.update(
-        UpdateMetadataRequest(
-            controller_id=BROKER,
-            live_brokers=[UpdateMetadataBroker(id=BROKER, endpoints=[endpoint])],
-            topic_states=[
-                UpdateMetadataTopicState(
-                    topic_name=name,
-                    topic_id=UUID(int=number),
-                    partition_states=[
-                        UpdateMetadataPartitionState(
-                            partition_index=index, leader=BROKER, replicas=[BROKER], isr=[BROKER]
-                        )
-                        for index in range(count)
-                    ],
-                )
-                for number, (name, count) in enumerate(topics.items(), start=1)
-            ],
-        )
-    )
-
-
-@pytest.fixture
-def topics() -> TopicsStub:
-    metadata = MetadataCache(BROKER)
-    tell(metadata, {"topic": 2})
-    return TopicsStub(metadata)
-
-
-@pytest.fixture
-async def services(topics: TopicsStub) -> AsyncIterator[GroupServices]:
-    config = broker_config_from(
-        {
-            "log.dirs": "/nowhere",
-            "group.initial.rebalance.delay.ms": "0",
-            "group.min.session.timeout.ms": "100",
-            "offset.metadata.max.bytes": "10",
-        }
-    )
-    environment, metrics = Environment(), Metrics()
-    groups = GroupCoordinator(
-        config=config, environment=environment, metrics=metrics, store=MemoryStore(PARTITIONS)
-    )
-    async with MemoryEnsemble().session() as session, groups:
-        groups.leadership_changed(
-            [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)], []
-        )
-        yield GroupServices(
-            config=config,
-            environment=environment,
-            zookeeper=session,
-            metadata=topics.metadata,
-            topics=topics,
-            groups=groups,
-            transactions=Transactions(ProducerIds(session, BROKER)),
-        )
-
-
-async def ask(services: GroupServices, handle: Callable[..., Awaitable[R]], request: Any, version: int) -> R:
-    """Send a request through its codec to the handler, and the answer through its codec back."""
-    context = RequestContext(
-        header=RequestHeader(request.API_KEY, version, 1, "client"),
-        session=FakeSession(),
-        received_ms=0,
-    )
-    arrived = type(request).decode(request.encode(version), version)
-    async with asyncio.timeout(10):
-        answer: Any = await handle(services, arrived, context)
-    decoded: R = type(answer).decode(answer.encode(version), version)
-    return decoded
+from ottla.protocol.topics import GROUP_METADATA_TOPIC
 
 
 def versions(last: int, first: int = 0) -> pytest.MarkDecorator:
@@ -352,158 +204,6 @@ async def test_leaving_without_a_group_id_is_invalid(services: GroupServices) ->
     assert (await ask(services, leave_group.handle, LeaveGroupRequest(member_id="m"), 0)).error_code == (
         ErrorCode.INVALID_GROUP_ID
     )
-
-
-# ---- offsets
-
-
-def a_commit(offsets: dict[int, int], metadata: str | None = "note", **more: Any) -> OffsetCommitRequest:
-    partitions = [
-        OffsetCommitRequestPartition(
-            partition_index=index, committed_offset=offset, committed_metadata=metadata
-        )
-        for index, offset in offsets.items()
-    ]
-    topics = [OffsetCommitRequestTopic(name="topic", partitions=partitions)]
-    return OffsetCommitRequest(group_id="g", topics=topics, **more)
-
-
-def a_fetch(*indexes: int) -> OffsetFetchRequest:
-    topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=list(indexes))]
-    return OffsetFetchRequest(group_id="g", topics=topics)
-
-
-def commit_errors(answer: OffsetCommitResponse) -> list[int]:
-    return [one.error_code for topic in answer.topics for one in topic.partitions]
-
-
-def fetched(answer: OffsetFetchResponse) -> list[tuple[int, int, str | None, int]]:
-    return [
-        (one.partition_index, one.committed_offset, one.metadata, one.error_code)
-        for topic in answer.topics
-        for one in topic.partitions
-    ]
-
-
-@versions(8, first=1)
-async def test_offsets_are_committed_to_the_log(services: GroupServices, version: int) -> None:
-    answer = await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), version)
-
-    assert commit_errors(answer) == [0, 0]
-    assert not await services.zookeeper.exists(paths.consumer_offset("g", "topic", 0))
-    assert fetched(await ask(services, offset_fetch.handle, a_fetch(0, 1), 5)) == [
-        (0, 5, "note", 0),
-        (1, 6, "note", 0),
-    ]
-
-
-@versions(7, first=1)
-async def test_a_partition_without_offset_is_minus_one_and_no_error(
-    services: GroupServices, version: int
-) -> None:
-    answer = await ask(services, offset_fetch.handle, a_fetch(0), version)
-
-    assert fetched(answer) == [(0, -1, "", 0)]
-    assert answer.error_code == 0
-
-
-@versions(7, first=2)
-async def test_without_topics_all_offsets_are_fetched(services: GroupServices, version: int) -> None:
-    await ask(services, offset_commit.handle, a_commit({1: 6}), 5)
-
-    answer = await ask(services, offset_fetch.handle, OffsetFetchRequest(group_id="g", topics=None), version)
-
-    assert fetched(answer) == [(1, 6, "note", 0)]
-
-
-@versions(7, first=1)
-async def test_a_group_that_is_not_ours_is_said_where_the_version_has_room(
-    services: GroupServices, version: int
-) -> None:
-    services.groups.leadership_changed(
-        [], [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)]
-    )
-
-    answer = await ask(services, offset_fetch.handle, a_fetch(0), version)
-
-    if version == 1:
-        assert fetched(answer) == [(0, -1, "", ErrorCode.NOT_COORDINATOR)]
-    else:
-        assert (answer.error_code, answer.topics) == (ErrorCode.NOT_COORDINATOR, [])
-    commit = await ask(services, offset_commit.handle, a_commit({0: 1}), 5)
-    assert commit_errors(commit) == [ErrorCode.NOT_COORDINATOR]
-
-
-async def test_a_retention_without_end_is_no_error(services: GroupServices) -> None:
-    commit = a_commit({0: 5}, retention_time_ms=2**63 - 1)
-
-    answer = await ask(services, offset_commit.handle, commit, 3)
-
-    assert commit_errors(answer) == [ErrorCode.NONE]
-
-
-async def test_offsets_of_unknown_partitions_are_refused(services: GroupServices) -> None:
-    answer = await ask(services, offset_commit.handle, a_commit({0: 5, 2: 6}), 8)
-
-    assert commit_errors(answer) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-
-
-async def test_version_0_keeps_offsets_in_zookeeper(services: GroupServices) -> None:
-    assert fetched(await ask(services, offset_fetch.handle, a_fetch(0), 0)) == [
-        (0, -1, "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    ]
-
-    for number in (5, 5943):
-        answer = await ask(services, offset_commit.handle, a_commit({0: number}), 0)
-        assert commit_errors(answer) == [0]
-
-    data, _ = await services.zookeeper.get("/consumers/g/offsets/topic/0")
-    assert data == b"5943"
-    assert fetched(await ask(services, offset_fetch.handle, a_fetch(0), 0)) == [(0, 5943, "", 0)]
-    assert services.groups.offsets.fetch("g")[1] == {}
-
-
-async def test_version_0_checks_what_it_is_given(services: GroupServices) -> None:
-    long = await ask(services, offset_commit.handle, a_commit({0: 5, 2: 6}, metadata="x" * 11), 0)
-    assert commit_errors(long) == [
-        ErrorCode.OFFSET_METADATA_TOO_LARGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ]
-    request = a_commit({0: 5})
-    request.group_id = "a/../b"
-    assert commit_errors(await ask(services, offset_commit.handle, request, 0)) == [
-        ErrorCode.INVALID_GROUP_ID
-    ]
-
-
-@versions(4, first=2)
-async def test_a_commit_may_bring_its_own_retention(services: GroupServices, version: int) -> None:
-    await ask(services, offset_commit.handle, a_commit({0: 5}, retention_time_ms=0), version)
-    await ask(services, offset_commit.handle, a_commit({1: 5}, retention_time_ms=60_000), version)
-
-    assert await services.groups.offsets.expire() == 1
-
-    assert list(services.groups.offsets.fetch("g")[1]) == [TopicPartition("topic", 1)]
-
-
-async def test_offsets_are_deleted_where_nobody_reads(services: GroupServices) -> None:
-    await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), 5)
-    indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in (0, 9)]
-    topics = [OffsetDeleteRequestTopic(name="topic", partitions=indexes)]
-
-    answer = await ask(services, offset_delete.handle, OffsetDeleteRequest(group_id="g", topics=topics), 0)
-
-    assert [one.error_code for one in answer.topics[0].partitions] == [
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ]
-    assert list(services.groups.offsets.fetch("g")[1]) == [TopicPartition("topic", 1)]
-
-
-async def test_offsets_of_an_unknown_group_cannot_be_deleted(services: GroupServices) -> None:
-    answer = await ask(services, offset_delete.handle, OffsetDeleteRequest(group_id="g"), 0)
-
-    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 # ---- administration

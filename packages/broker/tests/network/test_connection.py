@@ -7,26 +7,16 @@ import functools
 import inspect
 import logging
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 import uvloop
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.handlers.context import CloseConnection, RequestContext
 from ottla.broker.network import connection as connection_module
-from ottla.broker.network.address_limits import AddressLimits, parse_overrides
-from ottla.broker.network.listener import Server
-from ottla.broker.network.routes import Route, Routes
-from ottla.broker.network.testing import server_of
+from ottla.broker.network.testing import BOUND_S, heartbeat, leave, network, string
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import GroupIdNotFound, KafkaError
-from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-
-BOUND_S = 10
 
 
 def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -50,148 +40,6 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     del run.__wrapped__
     both: Callable[..., None] = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])(run)
     return both
-
-
-class Impossible(KafkaError):
-    code = 70_000  # type: ignore[assignment]  # no answer can carry it
-
-
-class Answering:
-    """Handlers that behave as the group's name says; the generation comes back as error code."""
-
-    def __init__(self) -> None:
-        self.released = asyncio.Event()
-        self.started: list[int] = []
-        self.cancelled: list[int] = []
-
-    async def heartbeat(
-        self, services: None, request: HeartbeatRequest, context: RequestContext
-    ) -> HeartbeatResponse | None:
-        self.started.append(request.generation_id)
-        match request.group_id:
-            case "wait":
-                try:
-                    await self.released.wait()
-                except asyncio.CancelledError:
-                    self.cancelled.append(request.generation_id)
-                    raise
-            case "fail":
-                raise RuntimeError("a handler that is broken")
-            case "kafka":
-                raise GroupIdNotFound
-            case "impossible":
-                raise Impossible
-            case "close":
-                raise CloseConnection
-            case "silent":
-                return None
-        return HeartbeatResponse(error_code=request.generation_id)
-
-    def leave(
-        self, services: None, request: LeaveGroupRequest, context: RequestContext
-    ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
-        number = int(request.member_id)
-        self.started.append(number)
-        if request.group_id == "wait":
-            return self._later(number)
-        return LeaveGroupResponse(error_code=number)
-
-    async def _later(self, number: int) -> LeaveGroupResponse:
-        await self.released.wait()
-        return LeaveGroupResponse(error_code=number)
-
-    @property
-    def routes(self) -> Routes[None]:
-        return Routes(
-            [
-                Route(ApiKey.HEARTBEAT, 0, 0, self.heartbeat, stops_with_connection=True),
-                Route(ApiKey.LEAVE_GROUP, 0, 0, self.leave, borrows_buffer=True),
-                Route(ApiKey.API_VERSIONS, 0, 3, self.heartbeat),
-            ]
-        )
-
-
-class Client:
-    """Hand-made frames over one socket."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    def send(self, *frames: bytes) -> None:
-        self.writer.write(b"".join(struct.pack(">i", len(one)) + one for one in frames))
-
-    async def answer(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(BOUND_S):
-            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
-            frame = await self.reader.readexactly(size)
-        return struct.unpack(">i", frame[:4])[0], frame[4:]
-
-    async def answers(self, count: int) -> list[tuple[int, int]]:
-        """(correlation id, error code) of simple answers."""
-        return [
-            (one, struct.unpack(">h", body)[0]) for one, body in [await self.answer() for _ in range(count)]
-        ]
-
-    async def is_closed(self) -> bool:
-        async with asyncio.timeout(BOUND_S):
-            try:
-                return await self.reader.read(1) == b""
-            except ConnectionError:
-                return True
-
-
-def string(text: str) -> bytes:
-    return struct.pack(">h", len(text)) + text.encode()
-
-
-def heartbeat(correlation_id: int, group: str = "now", version: int = 0) -> bytes:
-    head = struct.pack(">hhi", ApiKey.HEARTBEAT, version, correlation_id) + string("test")
-    return head + string(group) + struct.pack(">i", correlation_id) + string("")
-
-
-def leave(correlation_id: int, group: str = "now") -> bytes:
-    head = struct.pack(">hhi", ApiKey.LEAVE_GROUP, 0, correlation_id) + string("test")
-    return head + string(group) + string(str(correlation_id))
-
-
-class Network:
-    def __init__(self, server: Server, answering: Answering, host: str, port: int) -> None:
-        self.server, self.answering = server, answering
-        self.host, self.port = host, port
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def client(self) -> Client:
-        reader, writer = await asyncio.open_connection(self.host, self.port)
-        self._writers.append(writer)
-        return Client(reader, writer)
-
-    async def close(self) -> None:
-        for writer in self._writers:
-            writer.close()
-        for writer in self._writers:
-            try:
-                await writer.wait_closed()
-            except ConnectionError:
-                continue
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(BOUND_S):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def network(**config: Any) -> AsyncIterator[Network]:
-    answering = Answering()
-    bare = server_of(answering.routes, BrokerConfig(**config))
-    async with asyncio.timeout(60), bare as server:
-        host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
-        made = Network(server, answering, host, port)
-        try:
-            yield made
-        finally:
-            answering.released.set()
-            await made.close()
 
 
 @on_both_loops
@@ -539,19 +387,3 @@ async def test_requests_are_counted() -> None:
         assert metrics.of(ApiKey.HEARTBEAT).total_time_ms.count == 1
         assert metrics.bytes_in.count == len(heartbeat(1)) + len(leave(2)) + 8
         assert metrics.bytes_out.count == 20
-
-
-def test_an_override_stands_above_the_limit_for_all() -> None:
-    limits = AddressLimits(100, 1, parse_overrides("10.0.0.1:3, [::1]:2"))
-
-    assert [limits.take("10.0.0.1") is None for _ in range(4)] == [True, True, True, False]
-    assert [limits.take("::1") is None for _ in range(3)] == [True, True, False]
-    assert [limits.take("10.0.0.2") is None for _ in range(2)] == [True, False]
-
-
-def test_two_routes_for_one_api_are_refused() -> None:
-    async def handler(_services: None, _request: Any, _context: RequestContext) -> None:
-        pass
-
-    with pytest.raises(ValueError, match="two routes"):
-        Routes([Route(ApiKey.HEARTBEAT, 0, 1, handler), Route(ApiKey.HEARTBEAT, 2, 3, handler)])
