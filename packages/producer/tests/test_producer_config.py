@@ -86,7 +86,7 @@ def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside
             {"sasl_mechanisms": "PLAIN", "sasl_mechanism": "PLAIN"},
             "sets sasl_mechanism, which is set already",
         ),
-        ({"request_required_acks": 3}, "request_required_acks cannot be 3: a number of brokers"),
+        ({"request_required_acks": 3}, "request_required_acks cannot be 3: since Kafka 0.8.2"),
     ],
 )
 def test_an_invalid_setting_is_rejected_in_one_line(settings: dict[str, Any], words: str) -> None:

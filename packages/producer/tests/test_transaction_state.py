@@ -50,7 +50,7 @@ def test_no_record_is_taken_from_the_moment_of_a_commit_on() -> None:
     state = opened()
     state.to(Phase.FLUSHING, "commit")
     assert not state.takes_records
-    with pytest.raises(TransactionError, match="about to commit"):
+    with pytest.raises(TransactionError, match="the producer is flushing the transaction"):
         state.refuse("send records")
 
 
@@ -72,7 +72,7 @@ def test_a_prepared_transaction_is_not_ended_by_its_producer() -> None:
 
     assert (state.takes_records, state.may_be_aborted) == (False, False)
     for phase in (Phase.COMMITTING, Phase.ABORTING, Phase.OPEN, Phase.IDLE):
-        with pytest.raises(TransactionError, match="done with a transaction that somebody else ends"):
+        with pytest.raises(TransactionError, match="left with a prepared transaction"):
             state.to(phase, "go on")
 
 

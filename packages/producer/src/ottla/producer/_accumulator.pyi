@@ -274,7 +274,7 @@ def arrow_rows(data: object, names: dict[str, str]) -> Iterator[Rows]:
     """Import columns: yields Rows for each batch of a table, a record batch, or a reader of batches.
 
     `names` gives the names that value, key, timestamp, partition and headers have; all but value may be
-    missing. Raises TypeError for what is not Arrow's, ValueError for columns that are not there.
+    missing. Raises TypeError for data that is not Arrow's, ValueError for a missing column.
     """
 
 @final

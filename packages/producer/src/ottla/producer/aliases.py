@@ -1,4 +1,4 @@
-"""Other names of the producer's settings: of older Kafkas, of Java, of librdkafka and of Python's clients."""
+"""Other names of the producer's settings: in older Kafka, Java, librdkafka and Python's clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OLD_PARTITIONERS = {
 
 
 def _codec(value: Any) -> str:
-    """Read a codec's name, or its number as 0.8 had it."""
+    """Return the codec of a name, or of a number as in Kafka 0.8."""
     text = str(value).lower()
     if text.isdigit() and int(text) < len(_CODES):
         return _CODES[int(text)]
@@ -28,7 +28,7 @@ def _codec(value: Any) -> str:
 
 def _old_acks(value: Any) -> int | str:
     if str(value) not in ("-1", "0", "1", "all"):
-        raise ValueError("a number of brokers cannot be asked for since 0.8.2; give 0, 1, -1 or 'all'")
+        raise ValueError("since Kafka 0.8.2 it cannot be a number of brokers; give 0, 1, -1 or 'all'")
     return value if isinstance(value, int) or value == "all" else int(value)
 
 
@@ -80,14 +80,14 @@ PRODUCER_ALIASES: Mapping[str, Alias] = {
     "max_message_size": Alias("max_request_size", "Kafka 0.7"),
     "zk_connect": without_effect("Kafka 0.7", "brokers are found through bootstrap_servers"),
     "block_on_buffer_full": without_effect(
-        "Kafka 0.8.2", "max_block_ms says how long to wait: -1 for ever, 0 not at all"
+        "Kafka 0.8.2", "max_block_ms is the longest wait: -1 for ever, 0 not at all"
     ),
     "metadata_fetch_timeout_ms": Alias("max_block_ms", "Kafka 0.8.2"),
     "timeout_ms": Alias("request_timeout_ms", "Kafka 0.8.2"),
     "partitioner_adaptive_partitioning_enable": without_effect(
-        "Kafka", "the default partitioner adapts; others do not"
+        "Kafka", "the default partitioner is adaptive; others are not"
     ),
     "partitioner_availability_timeout_ms": without_effect(
-        "Kafka", "the default partitioner leaves out slow partitions"
+        "Kafka", "the default partitioner avoids slow partitions"
     ),
 }

@@ -20,15 +20,15 @@ CHUNK_BYTES = 64 * 1024
 @click.command()
 @click.argument("topic")
 @click.argument("files", nargs=-1, type=click.File("rb"))
-@click.option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value in a line.")
-@click.option("--partition", type=click.IntRange(0), help="Write to this partition, whatever the keys.")
+@click.option("--key-separator", "-k", metavar="TEXT", help="The text between key and value in a line.")
+@click.option("--partition", type=click.IntRange(0), help="Write to this partition; ignore keys.")
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="A header for each record.")
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
     default="all",
     show_default=True,
-    help="Who must have a record: nobody, its leader, or every in-sync replica.",
+    help="Replicas that must have a record: none, the leader, or all in-sync replicas.",
 )
 @click.option(
     "--compression",
@@ -36,7 +36,7 @@ CHUNK_BYTES = 64 * 1024
     default="none",
     show_default=True,
 )
-@click.option("--quiet", "-q", is_flag=True, help="Say nothing when all went well.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing on success.")
 @cluster_options
 def produce(
     topic: str,
@@ -88,7 +88,7 @@ async def _send_lines(
 ) -> int:
     import asyncio
 
-    # A partition that nobody has could still come to be: only the producer's own deadline would end the wait.
+    # The producer would wait for an unknown partition, which may still be created, until its own timeout.
     if partition is not None and partition not in (there := await producer.partitions_for(topic)):
         raise ValueError(f"topic {topic!r} has no partition {partition}, only 0 to {max(there)}")
     failed: list[BaseException] = []
@@ -99,7 +99,7 @@ async def _send_lines(
 
     count = 0
     chunks = _chunks(files or (sys.stdin.buffer,), producer.config.max_request_size)
-    # Standard input may be slow: it is read on a thread, and what it gave already is sent meanwhile.
+    # Standard input may be slow: it is read on a thread, and the lines read so far are sent meanwhile.
     loop = asyncio.get_running_loop()
     while (lines := await loop.run_in_executor(None, _next, chunks)) is not None and not failed:
         for line in lines:
@@ -118,9 +118,9 @@ def _next(chunks: Iterator[list[bytes]]) -> list[bytes] | None:
 
 
 def _chunks(files: tuple[IO[bytes], ...], longest: int) -> Iterator[list[bytes]]:
-    """Give the lines of files as they become available, without their ends.
+    """Yield the lines of files as they become available, without line ends.
 
-    Raises ValueError for one that is longer than a record can be, without reading it to its end.
+    Raises ValueError for a line longer than a record can be, without reading it to its end.
     """
     for file in files:
         rest = b""

@@ -39,47 +39,48 @@ FOREVER = -1
 @suggest_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """How records are gathered and sent."""
+    """The settings of a producer."""
 
     acks: Literal[0, 1, -1, "all"] = -1
-    """Who must have a batch before it counts: -1 or "all" all in-sync replicas, 1 the leader, 0 nobody."""
+    """Replicas that must have a batch before it is acknowledged: -1 or "all" all in-sync ones, 1 the leader,
+    0 none."""
     enable_idempotence: bool | None = None
-    """Whether the broker drops repetitions of a batch (KIP-98). None: with acks=-1, where the broker can."""
+    """Whether brokers drop repetitions of a batch (KIP-98). None: with acks=-1, if they support it."""
     linger_ms: float = setting(5, at_least=0)
-    """How long a batch may wait for company; 0 sends at once."""
+    """How long a batch waits for further records; 0 sends at once."""
     batch_size: int = setting(128 * 1024, at_least=1)
-    """Bytes of records gathered for one partition before a batch is sent."""
+    """The largest batch of a partition, in bytes before compression; a full one is sent without linger."""
     max_request_size: int = setting(1_048_576, at_least=1)
     """The largest record, and about the largest request, in bytes."""
     buffer_memory: int = setting(32 * 1024 * 1024, at_least=1)
-    """Bytes of records that may wait; `send` waits when there are more."""
+    """Bytes of records that may wait for their acknowledgement; `send` waits while there are more."""
     max_block_ms: int = setting(60_000, at_least=FOREVER)
-    """How long `send` may wait, for room or for metadata; 0 raises BufferFull at once, -1 waits for ever."""
+    """How long `send` may wait, for buffer space or metadata; 0 raises BufferFull at once, -1: no limit."""
     compression_type: CompressionType = setting("none", synonyms={None: "none"})
-    """How batches are compressed."""
+    """The codec of batches."""
     compression_level: int | None = None
-    """How hard to try, in the codec's own scale; None: as the codec thinks best."""
+    """The compression level, in the scale of the codec; None: the default of the codec."""
     compressed_topics: Sequence[str] | None = None
-    """The only topics whose batches are compressed; without any, all of them are."""
+    """The topics whose batches are compressed; None: all topics."""
     delivery_timeout_ms: int = setting(120_000, at_least=1)
     """How long a record may take from `send` to its acknowledgement, retries included."""
     metadata_max_idle_ms: int = setting(300_000, at_least=1)
-    """A topic that nothing was sent to for so long is not asked after any more, until something is."""
+    """A topic's metadata is no longer refreshed after so long without a record, until the next one."""
     retries: int = setting(2_147_483_647, at_least=0)
-    """How often a batch may be sent again; `delivery_timeout_ms` is the better bound."""
+    """How often a batch may be sent again; `delivery_timeout_ms` is the better limit."""
     partitioner: str | Partitioner | PartitionerFunction | None = None
-    """Which partition a record without one goes to: a partitioner's name, an object with `partition`, or a
+    """Chooses the partition of a record without one: a partitioner's name, an object with `partition`, or a
     callable (key, all partitions, available partitions). None: keys as Java's client, the rest adaptively."""
     key_serializer: SerializerSpec = None
-    """How keys become bytes. None: bytes and text pass, nothing else."""
+    """The serializer of keys. None: bytes and text only."""
     value_serializer: SerializerSpec = None
-    """How values become bytes. None: bytes and text pass, other values become msgpack."""
+    """The serializer of values. None: bytes and text as they are, other values as msgpack."""
     interceptors: Sequence[object] = ()
-    """Objects that are told of records as they are sent, batched and acknowledged."""
+    """Objects whose methods are called as records are sent, batched and acknowledged."""
     transactional_id: str | None = None
-    """The name transactions are made under; a later producer of that name fences off this one."""
+    """The id of the producer's transactions; a later producer with the same id fences this one."""
     transaction_timeout_ms: int = setting(60_000, at_least=1)
-    """After so long the broker aborts a transaction that nobody ended."""
+    """After so long the coordinator aborts a transaction that was not ended."""
     client: ClientConfig = field(default_factory=ClientConfig)
     """Connections, timeouts and security."""
 
@@ -101,13 +102,13 @@ class ProducerConfig:
         if self.enable_idempotence and self.acks != -1:
             raise SettingError("enable_idempotence needs acks=-1")
         if self.transactional_id == "":
-            raise SettingError("transactional_id must not be empty; leave it out for a producer without one")
+            raise SettingError("transactional_id must not be empty; leave it out to have no transactions")
         if self.transactional_id is not None and (self.enable_idempotence is False or self.acks != -1):
             raise SettingError("transactional_id needs acks=-1 and idempotence")
 
     @classmethod
     def of(cls, **settings: Unpack[ProducerSettings]) -> Self:
-        """Make a config of flat settings, those of ClientConfig and SecurityConfig among them."""
+        """Return a config of flat settings, those of ClientConfig and SecurityConfig among them."""
         return configure(cls, settings)
 
     @classmethod
@@ -119,11 +120,11 @@ class ProducerConfig:
 
     @property
     def required_acks(self) -> int:
-        """`acks` as the protocol has it."""
+        """`acks` as a number of the protocol."""
         return -1 if self.acks == "all" else self.acks
 
     def codec_for(self, topic: str) -> Codec:
-        """Return how a topic's batches are compressed."""
+        """Return the codec of a topic's batches."""
         if self.compressed_topics and topic not in self.compressed_topics:
             return Codec.NONE
         return CODECS[self.compression_type]

@@ -1,4 +1,4 @@
-"""What can go wrong in the producer itself."""
+"""The errors of the producer itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ProducerClosed(ClientError):
 
 
 class RecordTooLarge(ClientError):
-    """A record is larger than `max_request_size`. Nothing of it was queued."""
+    """A record is larger than `max_request_size`. It is in no batch."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"a record of about {size_bytes} bytes; max_request_size allows {limit_bytes}")
@@ -20,7 +20,7 @@ class RecordTooLarge(ClientError):
 
 
 class BufferFull(ClientError):
-    """There is no room for a record, nor was there within `max_block_ms`. Nothing of it was queued."""
+    """The buffer was full for `max_block_ms`. The record is in no batch."""
 
     retriable = True
 
@@ -32,7 +32,7 @@ class BufferFull(ClientError):
 
 
 class DeliveryTimeout(ClientError):
-    """A record was not acknowledged within `delivery_timeout_ms`. It may have been written all the same."""
+    """A record was not acknowledged within `delivery_timeout_ms`. It may be written all the same."""
 
     def __init__(self, partition: TopicPartition, timeout_ms: int, last: BaseException | None) -> None:
         because = f": {last}" if last is not None else ""

@@ -1,4 +1,4 @@
-"""What interceptors of a producer are told. Subclass ProducerInterceptor, or have any of its methods."""
+"""Interceptors of a producer: subclasses of ProducerInterceptor, or any object with some of its methods."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class ProducerInterceptor:
-    """Is told of a record's way; every method may be left out.
+    """Sees records on their way; every method may be left out.
 
-    Methods run on the event loop between other work and must be quick. What they raise is logged.
+    Methods run on the event loop and must not block. Their exceptions are logged.
     """
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord | None:
@@ -21,10 +21,10 @@ class ProducerInterceptor:
         return None
 
     def on_enqueue(self, partition: TopicPartition, record: ProducerRecord) -> None:
-        """See a record that was put into a batch; its key and value are bytes now."""
+        """See a record that was appended to a batch; its key and value are bytes."""
 
     def on_batch(self, partition: TopicPartition, record_count: int, size_bytes: int) -> None:
-        """See a batch as it leaves the queue for a broker."""
+        """See a batch as it is sent to a broker."""
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-        """Hear where a record was written, or why it was not."""
+        """See the metadata of a record that was written, or the error of one that was not."""

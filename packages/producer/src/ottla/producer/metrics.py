@@ -1,4 +1,4 @@
-"""What a producer counts. Names are Kafka's (`producer-metrics`, `producer-topic-metrics`), in snake case."""
+"""The metrics of a producer: Kafka's `producer-metrics` and `producer-topic-metrics`, in snake case."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def _none() -> int:
 
 @dataclass(slots=True)
 class ProducerTopicMetrics(Metrics):
-    """What a producer counts of one topic."""
+    """The metrics of one topic."""
 
     record_send_total: int = counter("Records that were sent; each repetition counts.")
-    record_error_total: int = counter("Records that were given up.")
+    record_error_total: int = counter("Records that failed.")
     record_retry_total: int = counter("Records that were sent again.")
     byte_total: int = counter("Bytes of batches that were sent, compressed.")
 
 
 @dataclass(slots=True)
 class ProducerMetrics(Metrics):
-    """What a producer counts. Attributes can be read at any time; `samples` gives all for exporters."""
+    """The metrics of a producer. Attributes can be read at any time; `samples` yields all for exporters."""
 
     prefix = "producer"
     derived: ClassVar = {
@@ -33,27 +33,27 @@ class ProducerMetrics(Metrics):
         "records_per_batch_avg": "Records of a batch, on average.",
         "records_per_request_avg": "Records of a request, on average.",
         "record_queue_time_avg": "Milliseconds a batch waited before it was sent, on average.",
-        "request_latency_avg": "Milliseconds from request to answer, on average.",
-        "buffer_total_bytes": "Bytes of records that may wait.",
-        "buffer_available_bytes": "Bytes of records for which there is room.",
-        "requests_in_flight": "Requests that were not answered yet.",
+        "request_latency_avg": "Milliseconds from request to response, on average.",
+        "buffer_total_bytes": "Bytes of records that may wait, `buffer_memory`.",
+        "buffer_available_bytes": "Bytes of records that still fit into the buffer.",
+        "requests_in_flight": "Requests without a response yet.",
     }
 
     record_send_total: int = counter("Records that were sent; each repetition counts.")
-    record_error_total: int = counter("Records that were given up.")
+    record_error_total: int = counter("Records that failed.")
     record_retry_total: int = counter("Records that were sent again.")
     byte_total: int = counter("Bytes of batches that were sent, compressed.")
     batch_total: int = counter("Batches that were sent; each repetition counts.")
     batch_size_max: float = gauge("Bytes of the largest batch.")
     request_total: int = counter("Produce requests that were sent.")
-    response_total: int = counter("Produce requests that were answered.")
-    request_latency_total_ms: float = total("Milliseconds from request to answer, of all requests.")
-    request_latency_max: float = gauge("Milliseconds from request to answer, of the slowest.")
+    response_total: int = counter("Produce requests with a response.")
+    request_latency_total_ms: float = total("Milliseconds from request to response, of all requests.")
+    request_latency_max: float = gauge("Milliseconds from request to response, of the slowest.")
     record_queue_time_total_ms: float = total("Milliseconds batches waited before they were sent, in all.")
-    record_queue_time_max: float = gauge("Milliseconds the batch waited that waited longest.")
+    record_queue_time_max: float = gauge("Milliseconds the batch waited that waited the longest.")
     produce_throttle_time_total_ms: float = total("Milliseconds that brokers asked to wait, for quotas.")
-    bufferpool_wait_time_total_ms: float = total("Milliseconds that `send` waited for room.")
-    buffer_exhausted_total: int = counter("Records that were refused because there was no room.")
+    bufferpool_wait_time_total_ms: float = total("Milliseconds that `send` waited for buffer space.")
+    buffer_exhausted_total: int = counter("Records that were rejected because the buffer was full.")
     flush_time_total_ms: float = total("Milliseconds that `flush` waited.")
     txn_commit_total: int = counter("Transactions that were committed.")
     txn_abort_total: int = counter("Transactions that were aborted.")
@@ -63,7 +63,7 @@ class ProducerMetrics(Metrics):
     in_flight: Callable[[], int] = field(default=_none, repr=False)
 
     def batch_sent(self, topic: str, records: int, size_bytes: int, waited_ms: float, attempt: int) -> None:
-        """Count a batch on its way to a broker; `attempt` 0 is its first."""
+        """Count a batch that is sent; `attempt` 0 is the first."""
         of_topic = self.topic(topic)
         self.record_send_total += records
         of_topic.record_send_total += records
@@ -81,12 +81,12 @@ class ProducerMetrics(Metrics):
             self.record_queue_time_max = waited_ms
 
     def batch_failed(self, topic: str, records: int) -> None:
-        """Count a batch that was given up."""
+        """Count a batch that failed."""
         self.record_error_total += records
         self.topic(topic).record_error_total += records
 
     def answered(self, latency_ms: float, throttle_ms: float = 0) -> None:
-        """Count the answer to a request."""
+        """Count the response to a request."""
         self.response_total += 1
         self.request_latency_total_ms += latency_ms
         self.produce_throttle_time_total_ms += throttle_ms
@@ -94,7 +94,7 @@ class ProducerMetrics(Metrics):
             self.request_latency_max = latency_ms
 
     def topic(self, name: str) -> ProducerTopicMetrics:
-        """Return what is counted of a topic."""
+        """Return the metrics of a topic."""
         found = self.topics.get(name)
         if found is None:
             found = self.topics[name] = ProducerTopicMetrics()
@@ -122,26 +122,26 @@ class ProducerMetrics(Metrics):
 
     @property
     def request_latency_avg(self) -> float:
-        """Milliseconds from request to answer, on average."""
+        """Milliseconds from request to response, on average."""
         return average(self.request_latency_total_ms, self.response_total)
 
     @property
     def buffer_available_bytes(self) -> int:
-        """Bytes of records for which there is room."""
+        """Bytes of records that still fit into the buffer."""
         return self.available()
 
     @property
     def requests_in_flight(self) -> int:
-        """Requests that were not answered yet."""
+        """Requests without a response yet."""
         return self.in_flight()
 
     @classmethod
     def all_descriptions(cls) -> tuple[Description, ...]:
-        """Say which metrics there are, those of topics among them."""
+        """Return the descriptions of all metrics, those of topics among them."""
         return (*cls.descriptions(), *ProducerTopicMetrics.descriptions(("topic",)))
 
     def samples(self) -> Iterator[Sample]:
-        """Give every metric with its value, those of topics among them."""
+        """Yield every metric with its value, those of topics among them."""
         yield from self.tagged({})
         for name, metrics in tuple(self.topics.items()):
             yield from metrics.tagged({"topic": name})

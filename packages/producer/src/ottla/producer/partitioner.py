@@ -1,8 +1,8 @@
-"""Which partition a record goes to, where it does not say.
+"""Partitioners: they choose the partition of a record that names none.
 
-The default is built in: keys go where Java's client sends them, the rest to a partition that is quick, until
-its batch is full. All others are objects with one method, `partition`. Those with librdkafka's names choose
-as it does.
+The default is native, in `_accumulator.pxi`: the partition of a key is that of Java's client; records without
+a key go to one partition, chosen by the length of its queue, until its batch is full (KIP-794). All others
+are objects with one method, `partition`. Those with librdkafka's names choose as librdkafka does.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ PartitionerFunction = Callable[[bytes | None, Sequence[int], Sequence[int]], int
 
 @runtime_checkable
 class Partitioner(Protocol):
-    """Chooses partitions. One that has a method `batch_full(topic)` too is told of full batches."""
+    """Chooses partitions. If it has a method `batch_full(topic)`, that is called for full batches."""
 
     def partition(self, topic: str, key: bytes | None, partitions: int, available: Sequence[int]) -> int:
-        """Return a partition below `partitions`; `available` are those that have a leader just now."""
+        """Return a partition below `partitions`; `available` are those that have a leader."""
         ...
 
 
 def partitioner(spec: str | Partitioner | PartitionerFunction | None) -> Partitioner | None:
     """Return the partitioner that a setting names, or None for the default.
 
-    A callable gets (key, all partitions, available partitions), as in aiokafka and kafka-python. Raises
-    ValueError for a name that is not known.
+    A callable is called with (key, all partitions, available partitions), as in aiokafka and kafka-python.
+    Raises ValueError for an unknown name.
     """
     if spec is None or spec == "default":
         return None
@@ -46,23 +46,23 @@ def partitioner(spec: str | Partitioner | PartitionerFunction | None) -> Partiti
     if isinstance(found, Partitioner):
         return found
     if not callable(found):
-        raise ValueError(f"{spec!r} is neither callable nor has it a method `partition`")
+        raise ValueError(f"{spec!r} is neither callable, nor does it have a method `partition`")
     return ByFunction(found)
 
 
 def partition_for_key(key: bytes, count: int) -> int:
-    """Return the partition Kafka's Java clients choose for a key, so that all clients agree."""
+    """Return the partition that Kafka's Java clients choose for a key."""
     return (murmur2(key) & 0x7FFFFFFF) % count
 
 
 class ByFunction:
-    """A function (key, all partitions, available partitions) chooses."""
+    """Calls a function (key, all partitions, available partitions)."""
 
     def __init__(self, function: PartitionerFunction) -> None:
         self._function = function
 
     def partition(self, topic: str, key: bytes | None, partitions: int, available: Sequence[int]) -> int:
-        """Ask the function. Raises ValueError where it names no partition of the topic."""
+        """Call the function. Raises ValueError if it returns no partition of the topic."""
         chosen = self._function(key, range(partitions), available)
         if not 0 <= chosen < partitions:
             raise ValueError(f"the partitioner chose {chosen} for {topic!r}, which has 0 to {partitions - 1}")
@@ -70,21 +70,21 @@ class ByFunction:
 
 
 class Random:
-    """Any partition that is available, whatever the key."""
+    """Chooses any available partition; ignores keys."""
 
     def __init__(self, chance: Callable[[], float] = system_chance) -> None:
         self._chance = chance
 
     def partition(self, topic: str, key: bytes | None, partitions: int, available: Sequence[int]) -> int:
-        """Draw one."""
+        """Choose at random."""
         choices = available or range(partitions)
         return choices[int(self._chance() * len(choices))]
 
 
 class ByHash:
-    """Keys by a hash; records without a key anywhere, or to one partition with `keyless=None`.
+    """Chooses by a hash of the key; `keyless` chooses for records without one.
 
-    `empty_is_none`: whether an empty key counts as none.
+    Without `keyless` these have the hash of an empty key. `empty_is_none`: an empty key counts as none.
     """
 
     def __init__(
@@ -99,36 +99,36 @@ class ByHash:
         self._empty_is_none = empty_is_none
 
     def partition(self, topic: str, key: bytes | None, partitions: int, available: Sequence[int]) -> int:
-        """Hash the key, if there is one."""
+        """Hash the key, if the record has one."""
         if self._keyless is not None and (key is None or (self._empty_is_none and not key)):
             return self._keyless.partition(topic, key, partitions, available)
         return self._choose(key or b"", partitions)
 
     def batch_full(self, topic: str) -> None:
-        """Pass it on."""
+        """Pass the call on to `keyless`."""
         full = getattr(self._keyless, "batch_full", None)
         if full is not None:
             full(topic)
 
 
 class RoundRobin:
-    """One partition after the other, whatever the key, of those that are available."""
+    """Chooses one available partition after the other; ignores keys."""
 
     def __init__(self, chance: Callable[[], float] = system_chance) -> None:
         self._chance = chance
         self._turns: dict[str, int] = {}
 
     def partition(self, topic: str, key: bytes | None, partitions: int, available: Sequence[int]) -> int:
-        """Take the next."""
+        """Choose the next partition."""
         choices = available or range(partitions)
-        # Producers that start together should not all begin with the first.
+        # Producers that start together must not all begin with the first partition.
         turn = self._turns.get(topic, int(self._chance() * len(choices)))
         self._turns[topic] = turn + 1
         return choices[turn % len(choices)]
 
 
 class RandomForAWhile:
-    """Keyless records to one partition for some time, then to another: what Kafka 0.8 did for ten minutes."""
+    """Sends records without a key to one partition for a while, then to another (Kafka 0.8: ten minutes)."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class RandomForAWhile:
         self._chosen: dict[str, tuple[int, float]] = {}
 
     def partition(self, topic: str, key: bytes | None, partitions: int, available: Sequence[int]) -> int:
-        """Keep the choice while it is young, and its partition available."""
+        """Hash the key, or keep the last choice while it is recent and available."""
         if key is not None:
             return partition_for_key(key, partitions)
         chosen, until_s = self._chosen.get(topic, (-1, 0.0))
@@ -153,9 +153,9 @@ class RandomForAWhile:
 
 
 class StickyPartitioner:
-    """Keyed records by their key; others to one partition until its batch is full, then another (KIP-480).
+    """Hashes keys; sends records without one to one partition until its batch is full (KIP-480).
 
-    With `ignore_keys` keyed records go with the others.
+    With `ignore_keys` every record counts as one without a key.
     """
 
     def __init__(self, chance: Callable[[], float] = system_chance, *, ignore_keys: bool = False) -> None:
@@ -165,7 +165,7 @@ class StickyPartitioner:
         self._left: dict[str, int] = {}
 
     def partition(self, topic: str, key: bytes | None, partitions: int, available: Sequence[int]) -> int:
-        """Hash the key, or stay where the last record without one went."""
+        """Hash the key, or return the sticky partition of the topic."""
         if key is not None and not self._ignore_keys:
             return partition_for_key(key, partitions)
         stuck = self._stuck.get(topic)
@@ -174,11 +174,11 @@ class StickyPartitioner:
         return stuck
 
     def choose(self, topic: str, key: bytes | None, count: int, available: Sequence[int]) -> int:
-        """Do as `partition`."""
+        """Return what `partition` returns."""
         return self.partition(topic, key, count, available)
 
     def batch_full(self, topic: str) -> None:
-        """Choose anew for the next keyless record of a topic, and not the same."""
+        """Choose another sticky partition for the next record without a key."""
         if topic in self._stuck:
             self._left[topic] = self._stuck.pop(topic)
 
@@ -197,7 +197,7 @@ def fnv1a(key: bytes, count: int) -> int:
     mixed = 0x811C9DC5
     for byte in key:
         mixed = ((mixed ^ byte) * 0x01000193) & 0xFFFFFFFF
-    # Both take it for a signed number, and its absolute value.
+    # Both read it as a signed number, and use its absolute value.
     return (mixed if mixed < 0x80000000 else 0x100000000 - mixed) % count
 
 

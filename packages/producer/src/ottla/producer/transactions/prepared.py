@@ -1,4 +1,4 @@
-"""Transactions that one process writes and another one ends."""
+"""Prepared transactions: one process writes their records, and any process ends them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PreparedTransaction:
     producer_id: int
     producer_epoch: int
     is_empty: bool = False
-    """Nothing was sent, and so there is nothing to end."""
+    """No record and no offset was sent: there is nothing to end."""
 
 
 async def end_prepared(
@@ -36,10 +36,10 @@ async def end_prepared(
 ) -> None:
     """Commit or abort a prepared transaction; may be called again with the same decision.
 
-    Raises ProducerFenced where the coordinator aborted it, or a producer of the same name started;
-    InvalidTxnState where it was ended before with the other decision; InvalidProducerIdMapping where the
-    coordinator does not know the name (any more); TransactionalIdAuthorizationFailed; DeadlineExceeded where
-    it did not answer until `default_api_timeout_ms` was over: then the transaction may be ended, or not.
+    Raises ProducerFenced if the coordinator aborted it, or a producer with the same id started;
+    InvalidTxnState if it was ended before with the other decision; InvalidProducerIdMapping if the
+    coordinator does not know the id (any more); TransactionalIdAuthorizationFailed; DeadlineExceeded if the
+    coordinator did not answer within `default_api_timeout_ms`: then the transaction may be ended, or not.
     """
     if prepared.is_empty:
         return
@@ -69,11 +69,11 @@ async def _end(cluster: Cluster, prepared: PreparedTransaction, committed: bool)
 
 
 def raise_of_coordinator(cluster: Cluster, key: str, code: int, kind: int = TRANSACTION) -> None:
-    """Raise the error of a coordinator's answer, if it is one; a coordinator that moved is forgotten."""
+    """Raise the error of a coordinator's response, if it is one; forget a coordinator that moved."""
     if code == ErrorCode.NONE:
         return
-    # As Java's client: of a coordinator this means that another producer uses the id. What a leader of a
-    # partition means by it is milder, and is not raised here.
+    # As in Java's client: from a coordinator this code means that another producer uses the id. From the
+    # leader of a partition it means less (KIP-588), and is not raised here.
     error = error_for(ErrorCode.PRODUCER_FENCED if code == ErrorCode.INVALID_PRODUCER_EPOCH else code)
     if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
         cluster.forget_coordinator(key, kind)

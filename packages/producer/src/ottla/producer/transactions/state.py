@@ -1,14 +1,15 @@
-"""Where a transactional producer is, and where it may go from there. Pure.
+"""The phases of a transactional producer and their transitions. Pure.
 
     IDLE -> OPEN -> FLUSHING -> COMMITTING -> IDLE
     OPEN, FLUSHING -> ABORTING -> IDLE
     OPEN, FLUSHING -> FAILED -> ABORTING
-    FLUSHING -> PREPARED, where somebody else ends it, and this producer can only be closed
-    and from everywhere to LOST, where there is nothing to do but close the producer.
+    COMMITTING -> FAILED
+    FLUSHING -> PREPARED, where `end_prepared` ends it, and this producer can only be closed
+    and from everywhere to LOST, where the producer can only be closed.
 
 A transaction that FAILED can only be aborted: a record or an offset of it is not written. A producer is LOST
-when another one uses its transactional id, or the coordinator does not know it any more. A leader of a
-partition that refuses its epoch proves neither (KIP-588): the abort finds out, and gets a new epoch.
+when another one uses its transactional id, or the coordinator does not know it any more. A leader that
+rejects its epoch proves neither (KIP-588): the abort finds out, and obtains a new epoch.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from ottla.protocol.topics import TopicPartition
 
 
 class Phase(Enum):
-    """What a transactional producer is about."""
+    """The phase of a transactional producer; the value completes the sentence 'the producer is ...'."""
 
     CLOSED = "not open"
     IDLE = "in no transaction"
     OPEN = "in a transaction"
-    FLUSHING = "about to commit"
+    FLUSHING = "flushing the transaction"
     FAILED = "in a transaction that can only be aborted"
-    PREPARED = "done with a transaction that somebody else ends"
+    PREPARED = "left with a prepared transaction, which end_prepared ends"
     COMMITTING = "committing"
     ABORTING = "aborting"
-    LOST = "of no use any more"
+    LOST = "unusable"
 
 
 _ALLOWED: dict[Phase, frozenset[Phase]] = {
@@ -71,34 +72,34 @@ _FATAL = (
 
 
 class TransactionError(ClientError):
-    """A call that does not fit to where the producer is with its transaction."""
+    """A call that is not allowed in the current phase of the producer."""
 
 
 class TransactionFailed(ClientError):
-    """The transaction can only be aborted; `__cause__` is what became of one of its records or offsets."""
+    """The transaction can only be aborted; `__cause__` is the error of one of its records or offsets."""
 
 
 class ProducerLost(ClientError):
-    """The producer can do nothing any more but be closed; `__cause__` says why: most often it was fenced."""
+    """The producer can only be closed; `__cause__` says why: most often another producer fenced it."""
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Say whether no further transaction is possible after an error."""
+    """Whether no further transaction is possible after an error."""
     return isinstance(error, _FATAL)
 
 
 @dataclass(slots=True)
 class TransactionState:
-    """One producer's way through its transactions."""
+    """The phase of one producer, and what its coordinator knows of the transaction."""
 
     phase: Phase = Phase.CLOSED
     partitions: set[TopicPartition] = field(default_factory=set)
-    """Those the coordinator knows to belong to the transaction."""
+    """The partitions that are registered with the coordinator."""
     has_offsets: bool = False
     cause: BaseException | None = None
     """Why it is FAILED or LOST."""
     gap: bool = False
-    """A numbered batch was given up, so that the producer needs a new epoch."""
+    """A numbered batch failed, so that the producer needs a new epoch."""
 
     @property
     def takes_records(self) -> bool:
@@ -107,16 +108,16 @@ class TransactionState:
 
     @property
     def may_be_aborted(self) -> bool:
-        """Whether there is a transaction, and no commit of it may have reached the coordinator."""
+        """Whether a transaction is open whose commit cannot have reached the coordinator."""
         return Phase.ABORTING in _ALLOWED[self.phase]
 
     @property
     def is_empty(self) -> bool:
-        """Whether the coordinator has not heard of the transaction: then there is nothing for it to end."""
+        """Whether nothing was registered with the coordinator: then there is nothing for it to end."""
         return not self.partitions and not self.has_offsets
 
     def to(self, phase: Phase, doing: str) -> None:
-        """Go on. Raises TransactionError, TransactionFailed or ProducerLost where that is no way to go."""
+        """Change the phase. Raises TransactionError, TransactionFailed or ProducerLost if not allowed."""
         if phase not in _ALLOWED[self.phase]:
             self.refuse(doing)
         if phase in (Phase.IDLE, Phase.OPEN):
@@ -125,7 +126,7 @@ class TransactionState:
         self.phase = phase
 
     def refuse(self, doing: str) -> None:
-        """Raise what tells why something cannot be done now."""
+        """Raise the error that says why a call is not allowed now."""
         if self.phase is Phase.LOST:
             raise ProducerLost(f"cannot {doing}: {self.cause}; close this producer") from self.cause
         if self.phase is Phase.FAILED:
@@ -137,12 +138,12 @@ class TransactionState:
         raise TransactionError(f"cannot {doing}: the producer is {self.phase.value}")
 
     def failed(self, error: BaseException) -> None:
-        """Take in that something of the transaction went wrong for good."""
+        """Note that a record or an offset of the transaction failed for good."""
         if is_fatal(error):
             self.phase, self.cause = Phase.LOST, error
         elif self.phase in (Phase.OPEN, Phase.FLUSHING, Phase.COMMITTING):
             self.phase, self.cause = Phase.FAILED, error
 
     def unregistered(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return those that the coordinator does not know yet, in order."""
+        """Return the partitions that are not registered yet, sorted."""
         return sorted(set(partitions) - self.partitions)
