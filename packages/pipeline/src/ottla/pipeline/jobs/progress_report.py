@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.interval import Interval
 from ottla.pipeline.jobs.query_status import Batch, QueryStatus
 from ottla.pipeline.jobs.state_files import BatchCounts, StateFile
 
@@ -49,7 +50,7 @@ class ProgressReport:
         self._earlier = _queries(self._checkpoint / STATUS)
         self._begun = time.time()
         self._state = "running"
-        self._said = -SAY_S
+        self._writes = Interval(SAY_S)
         self._guard = threading.RLock()
 
     def begin(self, query: str) -> None:
@@ -99,11 +100,11 @@ class ProgressReport:
 
     @property
     def _is_due(self) -> bool:
-        return time.monotonic() - self._said >= SAY_S
+        return self._writes.is_due(_now_ms())
 
     def _keep(self, status: Mapping[str, Any]) -> None:
         StateFile(self._checkpoint / STATUS).write(status, durable=False)
-        self._said = time.monotonic()
+        self._writes.restart(_now_ms())
 
     def _summary(self, error: str | None = None) -> dict[str, Any]:
         for name, batch_counts in self._batch_counts.items():
@@ -118,6 +119,10 @@ class ProgressReport:
             "updated_s": time.time(),
             "queries": {name: each.summary() for name, each in self._statuses.items()},
         }
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1_000
 
 
 def _queries(status: Path) -> dict[str, Any]:

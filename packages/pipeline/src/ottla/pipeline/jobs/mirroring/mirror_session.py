@@ -13,6 +13,7 @@ from ottla.client.admin import EARLIEST, LATEST, Admin
 from ottla.client.cluster import NoSuchTopic, Topic
 from ottla.client.config import ClientConfig
 from ottla.pipeline.errors import NotSupported
+from ottla.pipeline.jobs.interval import Interval
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
 from ottla.pipeline.jobs.mirroring.offset_mapping import Found, MappingWriter, OffsetMapping, Origin
 from ottla.pipeline.jobs.mirroring.offset_mapping_topic import (
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class MirrorSession:
-    """Made by `session`."""
+    """The open connections of a mirror, and the state of both clusters. Made by `open_session`."""
 
     mirror: MirrorDeclaration
     clusters: ClusterPair
@@ -53,7 +54,8 @@ class MirrorSession:
     def __post_init__(self) -> None:
         self._writer = MappingWriter(self.mapping, self.clusters.mapping_topic, self.producer)
         self._made: dict[str, int] = {}
-        self._groups_moved_s = time.monotonic()
+        groups = self.mirror.groups
+        self._group_moves = None if groups is None else Interval(groups.every, time.monotonic() * 1_000)
         self._is_new = not self.mapping.spans
         self._beyond = OffsetMapping("")
         self._source_reader: MappingReader | None = None
@@ -87,10 +89,12 @@ class MirrorSession:
     async def move_groups(self, *, now: bool = False) -> None:
         """Bring groups up to date in the target, if it is time, or `now`."""
         groups = self.mirror.groups
-        if groups is None or not (now or time.monotonic() - self._groups_moved_s >= groups.every):
+        if groups is None or self._group_moves is None:
+            return
+        if not (now or self._group_moves.is_due(time.monotonic() * 1_000)):
             return
         await move_groups(self.source, self.target, groups.pattern, self.mapping.spans, self.clusters.copy_of)
-        self._groups_moved_s = time.monotonic()
+        self._group_moves.restart(time.monotonic() * 1_000)
 
     # --- what goes round
 
@@ -165,7 +169,7 @@ class MirrorSession:
 
 
 @asynccontextmanager
-async def session(mirror: MirrorDeclaration) -> AsyncIterator[MirrorSession]:
+async def open_session(mirror: MirrorDeclaration) -> AsyncIterator[MirrorSession]:
     """Connect to both clusters, and read how far the mirror is. Raises NotSupported, ReplicationCycle."""
     clusters = await _chosen(mirror)
     async with AsyncExitStack() as stack:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ottla.consumer import Consumer, OffsetOutOfRange
 from ottla.pipeline.errors import DataLoss
-from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, session
+from ottla.pipeline.jobs.interval import Interval
+from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, open_session
 from ottla.pipeline.jobs.mirroring.partition_copy import COLUMNS, OriginalLost
 from ottla.pipeline.jobs.mirroring.record_copier import RecordCopier, open_copier
 from ottla.protocol.topics import TopicPartition
@@ -28,7 +29,7 @@ _ROUND_BYTES = 4 * 1024 * 1024
 """About so much is read, and then written, at a time."""
 _READ = ("topic", "partition", "offset", *COLUMNS)
 
-Ends = dict[TopicPartition, int]
+EndOffsets = dict[TopicPartition, int]
 
 
 def mirror_on_sdk(mirror: MirrorDeclaration, run: Run) -> None:
@@ -38,7 +39,7 @@ def mirror_on_sdk(mirror: MirrorDeclaration, run: Run) -> None:
 
 async def _mirror(mirror: MirrorDeclaration, run: Run) -> None:
     async with AsyncExitStack() as stack:
-        opened = await stack.enter_async_context(session(mirror))
+        opened = await stack.enter_async_context(open_session(mirror))
         consumer = await stack.enter_async_context(Consumer(config=opened.clusters.source_config()))
         writing = open_copier(opened.clusters, opened.mapping, opened.target)
         await SdkMirror(mirror, run, opened, consumer, await stack.enter_async_context(writing)).copy_all()
@@ -61,7 +62,7 @@ class SdkMirror:
         self._consumer = consumer
         self._copier = writing
         self._batches = run.state("mirror.batches")
-        self._refreshed_s = 0.0
+        self._refreshes = Interval(mirror.refresh)
 
     async def copy_all(self) -> None:
         """Copy until it is time to end."""
@@ -72,7 +73,7 @@ class SdkMirror:
         await self._go_on(ends if self._run.once else None)
         await self._session.move_groups(now=True)
 
-    async def _go_on(self, ends: Ends | None) -> None:
+    async def _go_on(self, ends: EndOffsets | None) -> None:
         while not self._run.stopping.is_set():
             rows = await self._fetch(ends)
             if rows is not None and rows.num_rows:
@@ -80,13 +81,13 @@ class SdkMirror:
             elif ends is not None and await self._is_read(ends):
                 break
             await self._session.move_groups()
-            if ends is None and time.monotonic() - self._refreshed_s >= self._mirror.refresh:
+            if ends is None and self._refreshes.is_due(time.monotonic() * 1_000):
                 await self._refresh()
 
     async def _refresh(self) -> None:
         """Look for new topics and partitions, and begin with those; let go of those that are gone."""
         found = set(await self._session.partitions())
-        self._refreshed_s = time.monotonic()
+        self._refreshes.restart(time.monotonic() * 1_000)
         copies = self._copier.copies
         if found == copies.keys():
             return
@@ -98,7 +99,7 @@ class SdkMirror:
         for partition, copy in copies.items():
             self._consumer.seek(partition, copy.next_source)
 
-    async def _fetch(self, ends: Ends | None) -> pa.RecordBatch | None:
+    async def _fetch(self, ends: EndOffsets | None) -> pa.RecordBatch | None:
         """Return what comes next, at most up to `ends`; None after a while without anything."""
         if not self._copier.copies:
             await asyncio.sleep(_WAIT_MS / 1_000)
@@ -129,7 +130,7 @@ class SdkMirror:
                 return
         raise error
 
-    def _refuse_lost(self, ends: Ends) -> None:
+    def _refuse_lost(self, ends: EndOffsets) -> None:
         for partition, end in ends.items():
             copied = self._copier.copies[partition].next_source
             if copied > end:
@@ -148,5 +149,5 @@ class SdkMirror:
         lags = [self._consumer.lag(partition) for partition in self._copier.copies]
         return sum(each for each in lags if each is not None)
 
-    async def _is_read(self, ends: Ends) -> bool:
+    async def _is_read(self, ends: EndOffsets) -> bool:
         return all([await self._consumer.position(partition) >= end for partition, end in ends.items()])

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from ottla.client.blocking import LoopThread
-from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, session
+from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, open_session
 from ottla.pipeline.jobs.mirroring.record_copier import fence
 from ottla.pipeline.jobs.mirroring.spark_task import Task, write_as
 from ottla.protocol.topics import TopicPartition
@@ -23,7 +23,7 @@ _FENCES_AT_ONCE = 8
 
 def mirror_on_spark(mirror: MirrorDeclaration, run: Run) -> None:
     """Copy batch by batch: tasks write, and the driver looks after topics and groups."""
-    session_thread = LoopThread(lambda: session(mirror), name=f"mirror {mirror.name}")
+    session_thread = LoopThread(lambda: open_session(mirror), name=f"mirror {mirror.name}")
     opened = session_thread.start()
     try:
         driver = Driver(mirror, run, opened, session_thread)
