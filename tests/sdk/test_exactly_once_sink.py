@@ -198,7 +198,7 @@ async def test_a_batch_that_comes_again_cut_into_other_tasks_is_refused_and_noth
     await sink.batch(before, dies=True)
     written = await sink.committed()
 
-    with pytest.raises(ReplayChanged, match="rows went to other tasks than before"):
+    with pytest.raises(ReplayChanged, match="the rows were distributed differently over the tasks"):
         await sink.batch(now)
     assert await sink.committed() == written == sorted("".join(before.values()))
 
@@ -303,7 +303,7 @@ async def test_a_task_of_an_earlier_run_that_still_wrote_is_noticed_when_the_que
 
     await asyncio.to_thread(sink.write, TaskIdentity("q", 0, 1), while_it_writes(), "before")
 
-    with pytest.raises(ReplayChanged, match="with 2 rows, and came again with 1"):
+    with pytest.raises(ReplayChanged, match="with 2 rows, and was replayed with 1"):
         await sink.replay({1: "c"})
 
 
@@ -320,7 +320,7 @@ async def test_other_rows_than_before_are_refused_or_let_go_as_one_likes(make: A
     sink = await make()
     await sink.task(TaskIdentity("q", 0, 0), "a", "b")
 
-    with pytest.raises(ReplayChanged, match="with 2 rows, and came again with 3"):
+    with pytest.raises(ReplayChanged, match="with 2 rows, and was replayed with 3"):
         await sink.task(TaskIdentity("q", 0, 0), "a", "b", "c")
     assert await careless(sink).task(TaskIdentity("q", 0, 0), "a", "b", "c") == 2
 

@@ -301,10 +301,10 @@ def test_a_copy_is_read_without_its_broker(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"topics": "no-such"}, "leads to no topic 'no-such'"),
+        ({"topics": "no-such"}, "no path contains topic 'no-such'"),
         ({"topic": "orders"}, "did you mean 'topics'?"),
         ({"endingOffsets": '{"orders": {"0": 99999, "1": -1}}', "topics": "orders"}, "not up to 99999"),
-        ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "no broker is asked"),
+        ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "asks no broker"),
     ],
 )
 def test_options_that_cannot_be_are_explained(
@@ -337,7 +337,7 @@ def test_there_is_no_stream_of_segments(spark: SparkSession, data: Path, tmp_pat
         rows = spark.readStream.format("ottla-log").load(str(data))
         query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
         query.processAllAvailable()
-    assert "streams come of a broker" in message(failure)
+    assert "for a stream use a broker" in message(failure)
 
 
 # --- the page

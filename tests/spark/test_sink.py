@@ -189,8 +189,8 @@ def test_a_topic_is_copied_with_everything(
 @pytest.mark.parametrize(
     ("columns", "more", "message"),
     [
-        ("'k' AS key", {"topic": "t"}, "no column 'value'; there are key"),
-        ("'v' AS value", {}, "where should the rows go"),
+        ("'k' AS key", {"topic": "t"}, "no column 'value', which each record needs; the columns are key"),
+        ("'v' AS value", {}, "no topic is given"),
         ("1 AS value", {"topic": "t"}, "column 'value' must be binary or string, not int"),
         ("'v' AS value", {"topik": "t"}, "did you mean 'topic'?"),
         ("'v' AS value", {"topic": "t", "kafka.acks": "2"}, "acks"),
@@ -199,7 +199,7 @@ def test_a_topic_is_copied_with_everything(
         (
             "'v' AS value",
             {"topic": "{}", "delivery": "exactly-once"},
-            "lets this client make no transactions",
+            "does not let this client use them",
         ),
     ],
 )
@@ -219,7 +219,7 @@ def test_what_a_topic_has_is_not_written_over(
 ) -> None:
     rows = spark.sql("SELECT 'v' AS value")
 
-    with pytest.raises(PySparkException, match="cannot be written over"):
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
         rows.write.format("ottla").options(**options, topic=topic).mode("overwrite").save()
 
 

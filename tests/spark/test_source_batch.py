@@ -144,7 +144,7 @@ def test_topics_are_named_found_by_a_pattern_or_assigned(
 def test_a_topic_that_is_not_there_is_an_error(table: Table, filled: str) -> None:
     with pytest.raises(Exception, match="UnknownTopicOrPartition") as failure:
         table({"subscribe": f"{filled},missing"}).collect()
-    assert "there is no topic 'missing'" in message(failure)
+    assert "topic 'missing' does not exist" in message(failure)
 
 
 # --- from where, up to where
@@ -191,9 +191,9 @@ def test_times_say_from_where_and_up_to_where(
     ("given", "words"),
     [
         ({"startingTimestamp": 5_000}, "'startingTimestamp': timed-0 has no record at or after that time"),
-        ({"startingOffsets": (9, 0), "endingOffsets": (3, 2)}, "timed-0 is to be read from 9"),
+        ({"startingOffsets": (9, 0), "endingOffsets": (3, 2)}, "timed-0 should be read from 9"),
         ({"startingOffsets": (9, 0)}, "which is behind its end 4 (option 'endingOffsets')"),
-        ({"endingOffsets": (9, 2)}, "timed-0 ends at 4, and is to be read up to 9"),
+        ({"endingOffsets": (9, 2)}, "timed-0 ends at 4, and should be read up to 9"),
         ({"startingOffsets": (1,)}, "'startingOffsets' must name all partitions, and lacks timed-1"),
         ({"startingOffsets": "latest"}, "'startingOffsets' of a batch cannot be latest"),
         ({"startingOfsets": "earliest"}, "no option 'startingofsets'; did you mean 'startingOffsets'?"),
@@ -232,7 +232,7 @@ def test_records_that_are_gone_are_an_error_unless_that_is_allowed(
     assert values(table({"subscribe": name})) == ["0-4", "0-5"]
     with pytest.raises(Exception, match="DataLoss") as failure:
         table(counted_on).collect()
-    assert f"offsets from 0 of {name}-0 are gone" in message(failure)
+    assert f"offsets from 0 of {name}-0 are lost" in message(failure)
     assert 'option("failOnDataLoss", "false")' in message(failure)
 
     allowed = counted_on | {"failOnDataLoss": "false"}
@@ -341,8 +341,8 @@ def test_settings_of_kafka_reach_the_consumer(table: Table, filled: str) -> None
     ("name", "words"),
     [
         ("kafka.auto.offset.reset", "cannot be set: use startingOffsets"),
-        ("kafka.enable.auto.commit", "cannot be set: the checkpoint keeps the place"),
-        ("kafka.value.deserializer", "cannot be set: values come as bytes"),
+        ("kafka.enable.auto.commit", "cannot be set: the checkpoint stores the offsets"),
+        ("kafka.value.deserializer", "cannot be set: values are bytes"),
         ("kafka.fetch.max.bytes", "an option kafka.*: "),
     ],
 )

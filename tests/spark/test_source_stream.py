@@ -96,7 +96,7 @@ def test_a_stream_begins_where_options_say_and_has_the_columns_of_a_table(
     ("given", "words"),
     [
         ({"endingOffsets": "latest"}, "'endingOffsets' cannot be set here: a stream has no end"),
-        ({"subscribe": "missing"}, "there is no topic 'missing'"),
+        ({"subscribe": "missing"}, "topic 'missing' does not exist"),
         ({"startingTimestamp": 1}, "has no record at or after that time"),
     ],
 )
@@ -434,7 +434,7 @@ def test_records_that_go_before_they_were_read(
     if allowed:
         assert values(query.read()) == ["0-0", "0-1", "0-4", "0-5"]
     else:
-        assert f"offsets from 2 of {name}-0 are gone" in failure(query)
+        assert f"offsets from 2 of {name}-0 are lost" in failure(query)
         assert query.sizes == [2]
 
 
@@ -456,7 +456,7 @@ def test_a_topic_that_goes_while_it_is_read(
             pass
         assert values(query.all_rows) == ["0-0", "0-0", "0-1", "0-1", "0-2"]
     else:
-        assert f"{goes}-0 is not there any more" in failure(query)
+        assert f"{goes}-0 does not exist any more" in failure(query)
 
 
 def test_a_topic_that_was_made_anew_is_data_loss(

@@ -85,9 +85,9 @@ def test_topics_and_partitions_are_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("paths", "wanted", "message"),
     [
-        (["nowhere"], EVERY, "no log segments in"),
-        (["."], TopicSelection(topics=frozenset({"bills"})), "leads to no topic 'bills'"),
-        ([".", "copy"], EVERY, "orders-0 is in "),
+        (["nowhere"], EVERY, "contains no log segments"),
+        (["."], TopicSelection(topics=frozenset({"bills"})), "no path contains topic 'bills'"),
+        ([".", "copy"], EVERY, "orders-0 is both in "),
     ],
 )
 def test_what_is_not_there_or_twice_is_refused(

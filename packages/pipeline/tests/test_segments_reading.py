@@ -129,7 +129,7 @@ def test_times_say_from_where_to_where(writer: PartitionWriter, at: int) -> None
 
 def test_a_time_behind_all_is_an_error_or_the_end(writer: PartitionWriter) -> None:
     too_late = str(FIRST_MS + 5_000)
-    with pytest.raises(OptionError, match="orders-0 has no record at or after that time"):
+    with pytest.raises(OptionError, match="orders-0 has no readable record at or after that time"):
         rows_of(writer.log_dir, startingTimestamp=too_late)
     latest = {"startingOffsetsByTimestampStrategy": "latest"}
     assert rows_of(writer.log_dir, startingTimestamp=too_late, **latest) == []
@@ -233,7 +233,7 @@ def test_what_was_deleted_is_not_read(writer: PartitionWriter) -> None:
 
     assert brief(rows_of(writer.log_dir)) == expected(writer.visible(42))
     early = {"startingOffsets": '{"orders": {"0": 41}}'}
-    with pytest.raises(DataLoss, match="orders-0 begins at 42, and is to be read from 41"):
+    with pytest.raises(DataLoss, match="orders-0 begins at 42, and should be read from 41"):
         rows_of(writer.log_dir, **early)
     lax = rows_of(writer.log_dir, failOnDataLoss="false", **early)
     assert brief(lax) == expected(writer.visible(42))
@@ -243,7 +243,7 @@ def test_what_is_not_known_to_be_replicated_is_not_read(writer: PartitionWriter)
     writer.checkpoint("replication-offset-checkpoint", 487)
 
     assert brief(rows_of(writer.log_dir)) == expected(writer.visible(0, 487))
-    with pytest.raises(DataLoss, match=r"up to 487, up to where its broker has noted .* not up to 490"):
+    with pytest.raises(DataLoss, match=r"up to 487, its checkpointed high watermark, not up to 490"):
         rows_of(writer.log_dir, endingOffsets='{"orders": {"0": 490}}')
 
 
@@ -274,7 +274,7 @@ def test_a_segment_that_the_broker_deletes_is_read_while_it_is_there(writer: Par
     assert brief(one_of(plan, rows)) == expected(writer.visible())
 
     path.with_suffix(".log.deleted").unlink()
-    with pytest.raises(DataLoss, match="is gone"):
+    with pytest.raises(DataLoss, match="is lost"):
         one_of(plan, rows)
     left = one_of(plan, rows, fail_on_data_loss=False)
     assert brief(left) == expected(writer.visible(0, 100) + writer.visible(200))
@@ -322,7 +322,7 @@ def test_the_source_has_the_columns_of_the_topics_source_and_no_stream() -> None
     assert source.name() == "ottla-log"
     assert source.schema().startswith("key BINARY, value BINARY, topic STRING")
     assert source.schema().endswith("headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
-    with pytest.raises(NotSupported, match=re.escape('streams come of a broker: format("ottla")')):
+    with pytest.raises(NotSupported, match=re.escape('for a stream use a broker: format("ottla")')):
         source.streamReader(None)
 
 

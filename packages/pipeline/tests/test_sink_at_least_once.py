@@ -132,7 +132,7 @@ async def test_a_null_topic_fails_the_task(broker: BrokerThread) -> None:
 async def test_a_broker_without_transactions_is_named_as_such(broker: BrokerThread, topic: str) -> None:
     settings = config(broker, delivery="exactly-once")
 
-    with pytest.raises(NoTransactions, match=r"^delivery=exactly-once is made of .* With delivery=dedupe"):
+    with pytest.raises(NoTransactions, match=r"^delivery=exactly-once needs .* With delivery=dedupe"):
         await asyncio.to_thread(
             lambda: write_exactly_once(batches(["x"]), Columns(("value",), topic), settings, PLACE, "run")
         )

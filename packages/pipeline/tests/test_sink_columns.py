@@ -71,8 +71,8 @@ def test_timestamps_are_taken_when_asked_for() -> None:
 @pytest.mark.parametrize(
     ("ddl", "options", "message"),
     [
-        ("key STRING, topic STRING", {}, "no column 'value'; there are key, topic"),
-        ("value STRING", {}, "where should the rows go"),
+        ("key STRING, topic STRING", {}, "no column 'value', which each record needs; the columns are key"),
+        ("value STRING", {}, "no topic is given"),
         ("value INT", {"topic": "t"}, "column 'value' must be binary or string, not int"),
         ("value STRING, key BIGINT", {"topic": "t"}, "column 'key' must be binary or string, not bigint"),
         ("value STRING, topic INT", {}, "column 'topic' must be string, not int"),

@@ -149,7 +149,7 @@ def test_a_batch_is_written_when_its_marker_is_there() -> None:
 
 @pytest.mark.parametrize("task", [0, 1])
 def test_a_batch_before_one_that_any_task_has_begun_is_refused(task: int) -> None:
-    with pytest.raises(StaleBatch, match="batch 7 of query q came after batch 8 was written"):
+    with pytest.raises(StaleBatch, match="batch 7 of query q was replayed after batch 8 was written"):
         is_written({task: Marker(8, 1, "run")}, TaskIdentity("q", 7, 0))
 
 

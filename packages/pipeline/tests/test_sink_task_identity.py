@@ -21,7 +21,7 @@ def test_a_place_in_a_stream_is_that_of_query_batch_and_task() -> None:
 
 
 def test_outside_of_a_stream_there_is_no_such_place() -> None:
-    with pytest.raises(PipelineError, match="in a stream"):
+    with pytest.raises(PipelineError, match="for tasks of a stream"):
         stream_task({QUERY_ID: "q"}.get, 3)
 
 

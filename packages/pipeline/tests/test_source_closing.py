@@ -58,8 +58,8 @@ def test_a_question_is_asked_again_though_closing_failed(caplog: pytest.LogCaptu
         lookup.close()
 
     assert caplog.text.count("closing connections failed: OSError: the socket was gone") == 4
-    asked = [each.partition("asking again, ")[2] for each in caplog.messages if "asking again" in each]
-    assert asked == [f"{number} of 3 times" for number in (1, 2, 3)]
+    asked = [each.partition("; retry ")[2] for each in caplog.messages if "; retry " in each]
+    assert asked == [f"{number} of 3" for number in (1, 2, 3)]
 
 
 def test_the_last_error_is_that_of_the_question() -> None:

@@ -100,7 +100,7 @@ def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_option(name: str, 
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
-    with pytest.raises(OptionError, match="'subscribePattern' is no regular expression"):
+    with pytest.raises(OptionError, match="'subscribePattern' is not a regular expression"):
         SourceConfig.of({"kafka.bootstrap.servers": "a:1", "subscribePattern": "("}, streaming=False)
 
 
@@ -130,7 +130,7 @@ def test_a_stream_has_no_end(name: str) -> None:
 def test_limits_of_triggers_do_nothing_in_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     config(maxOffsetsPerTrigger="5")
 
-    assert "maxOffsetsPerTrigger has no effect here" in caplog.text
+    assert "maxOffsetsPerTrigger has no effect" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -109,5 +109,5 @@ def test_all_partitions_have_to_be_named(name: str) -> None:
 def test_a_partition_that_is_not_read_is_not_to_be_named() -> None:
     bound = begin({"startingOffsets": '{"orders": {"0": 5, "1": 5}}'})
 
-    with pytest.raises(OptionError, match="names orders-1, which is not read"):
+    with pytest.raises(OptionError, match="names orders-1, which the query does not read"):
         bound.needs([ZERO])

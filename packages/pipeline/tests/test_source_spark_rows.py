@@ -74,7 +74,7 @@ def test_the_names_of_columns_are_those_of_the_ddl(mode: Mode, headers: bool) ->
 def test_a_schema_by_somebody_else_is_refused() -> None:
     schema = StructType([StructField("id", LongType())])
 
-    with pytest.raises(OptionError, match=r"the columns are always key, value, topic, .*leave \.schema"):
+    with pytest.raises(OptionError, match=r"the columns are always key, value, topic, .*remove \.schema"):
         checked(schema, RAW, include_headers=False)
 
 

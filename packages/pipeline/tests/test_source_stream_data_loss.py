@@ -77,7 +77,7 @@ def test_one_partition_that_a_broker_does_not_know_yet_is_enough_to_ask_again() 
     query.topic.ends[ZERO] = 10
     query.topic.hidden = frozenset({ONE})
 
-    with pytest.raises(DataLoss, match="t-1 is not there any more"):
+    with pytest.raises(DataLoss, match="t-1 does not exist any more"):
         query.plan()
     query.topic.hidden = frozenset()
     query.restart()
@@ -86,7 +86,7 @@ def test_one_partition_that_a_broker_does_not_know_yet_is_enough_to_ask_again() 
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("behind", "t-0 ends at 0, and was read up to 8 before"), ("unknown", "t-0 is not there any more")],
+    [("behind", "t-0 ends at 0, and was read up to 8 before"), ("unknown", "t-0 does not exist any more")],
 )
 @pytest.mark.parametrize("available_now", [False, True])
 def test_what_is_lost_is_said_before_it_is_in_the_checkpoint(
@@ -128,7 +128,7 @@ def test_a_topic_that_is_gone_is_let_go_and_is_new_when_it_was_made_anew(
 
     with caplog.at_level(logging.WARNING):
         assert query.plan()
-    assert "t-0 is not there any more; failOnDataLoss is false: going on" in caplog.text
+    assert "t-0 does not exist any more; continuing, because failOnDataLoss is false" in caplog.text
     assert query.read() == []
     assert query.clock.long() == 10
 
@@ -169,7 +169,7 @@ def test_a_topic_that_is_gone_is_asked_for_once_while_batches_wait_for_more(
             assert not query.plan(least)
     assert query.topic.asked == asked + 20
     assert query.clock.long() == 0
-    assert caplog.text.count("t-1 is not there any more") == 1
+    assert caplog.text.count("t-1 does not exist any more") == 1
 
     query.topic.ends[ZERO] = 12
     assert query.plan(least)

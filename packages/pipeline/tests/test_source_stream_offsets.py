@@ -114,9 +114,9 @@ def test_a_beginning_behind_the_end_is_refused_before_it_is_in_the_checkpoint(
     if allowed:
         with caplog.at_level(logging.WARNING):
             assert query.batch() == []
-        assert "t-0 ends at 5, and is to be read from 9" in caplog.text
+        assert "t-0 ends at 5, and should be read from 9" in caplog.text
     else:
-        with pytest.raises(DataLoss, match="t-0 ends at 5, and is to be read from 9"):
+        with pytest.raises(DataLoss, match="t-0 ends at 5, and should be read from 9"):
             query.plan()
         assert query.log == []
 

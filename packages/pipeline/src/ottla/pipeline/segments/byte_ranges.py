@@ -1,4 +1,4 @@
-"""Which task reads which bytes."""
+"""Byte ranges of segments, and how tasks share them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ottla.pipeline.source.offset_ranges import OffsetRange
 from ottla.protocol.topics import TopicPartition
 
 WORTH_A_TASK = 16 * 1024 * 1024
-"""So many bytes of small segments go into one task: a task of their own would take longer to start."""
+"""Small segments are packed into tasks of this many bytes; a task of its own would take longer to start."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes of one segment, from a batch that begins at `begin` up to where another ends, `stop`.
+    """The bytes of one segment from `begin` to `stop`, both at boundaries of batches.
 
-    Records from offset `first` up to, not including, `end` are wanted of it.
+    Of its records, those with offsets from `first` up to but excluding `end` are read.
     """
 
     partition: TopicPartition
@@ -31,7 +31,7 @@ class ByteRange:
     first: int
     end: int
     file_size: int | None
-    """What the file had when this was planned, if it does not grow: another file has another."""
+    """The file size at planning time, if the file does not grow; another size means another file."""
     aborted: tuple[Aborted, ...] = ()
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class ByteRange:
 
 
 def byte_ranges(readable: ReadableLog, wanted: OffsetRange) -> Iterator[tuple[ByteRange, Segment]]:
-    """Yield what holds a range: a span of each segment."""
+    """Yield the byte ranges that hold an offset range, one for each segment."""
     for segment in readable.segments:
         start, end = max(wanted.start, segment.base_offset), min(wanted.end, segment.end_offset or 0)
         if start < end and segment.size:
@@ -58,7 +58,7 @@ def _byte_range(segment: Segment, wanted: OffsetRange, readable: ReadableLog) ->
 
 
 def cut(whole: ByteRange, segment: Segment, most: int) -> list[ByteRange]:
-    """Return a span in pieces of about the same size, none much above `most` bytes, cut between batches."""
+    """Split a byte range evenly between batches, into pieces of not much more than `most` bytes."""
     count = -(-len(whole) // most)
     wanted = [whole.begin + len(whole) * index // count for index in range(1, count)]
     if not wanted:
@@ -70,7 +70,7 @@ def cut(whole: ByteRange, segment: Segment, most: int) -> list[ByteRange]:
 
 
 def packed(pieces: Iterable[ByteRange], most: int) -> list[tuple[ByteRange, ...]]:
-    """Put small pieces together, in their order, up to `most` bytes in a task. Pure."""
+    """Pack small pieces into tasks of up to `most` bytes, in order. Pure."""
     tasks: list[tuple[ByteRange, ...]] = []
     size = most
     for piece in pieces:
@@ -84,5 +84,5 @@ def packed(pieces: Iterable[ByteRange], most: int) -> list[tuple[ByteRange, ...]
 
 
 def most_in_task(total: int, most: int, least_tasks: int | None) -> int:
-    """Return the most bytes of a task, at most `most`, so that there are about `least_tasks`. Pure."""
+    """Return the maximum bytes of a task, at most `most`, that gives about `least_tasks` tasks. Pure."""
     return most if least_tasks is None else max(1, min(most, -(-total // least_tasks)))

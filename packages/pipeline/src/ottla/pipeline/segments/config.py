@@ -1,4 +1,4 @@
-"""What the options of `ottla-log` say. Those that `ottla` has too mean the same."""
+"""Parsed options of `ottla-log`. Those that `ottla` has too have the same meaning."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _EVERY_TOPIC = ".*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsConfig:
-    """Which files to read, from where to where, and how much in a task."""
+    """The files to read, the bounds, and the size of tasks."""
 
     paths: tuple[str, ...]
     wanted: TopicSelection
     starting: Bound
     ending: Bound
     when_no_offset: Literal["error", "latest"] = "error"
-    """What becomes of a partition without a record at or after its starting timestamp."""
+    """The handling of a partition without a record at or after its starting timestamp."""
     fail_on_data_loss: bool = True
     include_headers: bool = False
     include_active: bool = False
     reads_committed: bool = False
     most_bytes: int
-    """How much of a file a task reads at most."""
+    """The maximum bytes of a file that a task reads."""
     min_partitions: int | None = None
     value: ValueFormat
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SegmentsConfig:
-        """Read the options of a source. Raises OptionError naming the first that is wrong."""
+        """Parse the options of a source. Raises OptionError for the first invalid one."""
         options = Options(given)
         options.refuse_unknown(OPTIONS)
         _refuse_clients(options)
@@ -64,16 +64,16 @@ class SegmentsConfig:
 
 
 def _refuse_clients(options: Options) -> None:
-    """Raise OptionError for settings of a client: there is none. How transactions are read is not one."""
+    """Raise OptionError for client settings, since there is no client; the isolation level is allowed."""
     for name in options.passed_on():
         if name != "isolation.level":
             raise OptionError(
-                f"option 'kafka.{name}' cannot be set here: files are read, and no broker is asked"
+                f"option 'kafka.{name}' cannot be set here: this source reads files and asks no broker"
             )
 
 
 def _paths(options: Options) -> tuple[str, ...]:
-    """Return the paths; Spark gives several, `load([one, other])`, as JSON."""
+    """Return the paths; Spark passes several, `load([one, other])`, as JSON."""
     several = options.text("paths")
     found = json.loads(several) if several else [options.required("path", "/var/lib/ottla")]
     return tuple(_plain(path) for path in found)
@@ -81,17 +81,17 @@ def _paths(options: Options) -> tuple[str, ...]:
 
 def _plain(path: str) -> str:
     scheme, found, rest = path.partition(":/")
-    if not found or len(scheme) == 1:  # a drive of Windows is none
+    if not found or len(scheme) == 1:  # a drive letter of Windows is no scheme
         return path
     if scheme != "file":
-        raise OptionError(f"option 'path': {path!r} is no file here; mount it, or copy what is to be read")
+        raise OptionError(f"option 'path': {path!r} is not a local file; mount it, or copy it")
     return "/" + rest.lstrip("/")
 
 
 def _wanted(options: Options) -> TopicSelection:
     names = [name for name in ("topics", "subscribe", "subscribePattern", "assign") if name in options]
     if len(names) > 1:
-        raise OptionError(f"only one of the options {' and '.join(names)} can say what to read")
+        raise OptionError(f"only one of the options {' and '.join(names)} can choose what to read")
     if not names:
         return TopicSelection(pattern=_EVERY_TOPIC)
     text = options.required(names[0], "orders")
@@ -109,7 +109,9 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise OptionError(f"option 'subscribePattern' is no regular expression: {text!r}: {error}") from None
+        raise OptionError(
+            f"option 'subscribePattern' is not a regular expression: {text!r}: {error}"
+        ) from None
     return text
 
 

@@ -1,4 +1,4 @@
-"""The data source `ottla-log`, as Spark sees it."""
+"""The data source `ottla-log`: the class that Spark registers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Task(InputPartition):
-    """What one task reads."""
+    """The byte ranges of one task."""
 
     byte_ranges: tuple[ByteRange, ...]
 
 
 class SegmentsReader(DataSourceReader):
-    """Reads segments once, from where to where the options say."""
+    """Reads segments once, between the offsets that the options give."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._config = SegmentsConfig.of(options)
@@ -53,19 +53,19 @@ class SegmentsReader(DataSourceReader):
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return what the tasks read."""
+        """Return the partitions of the read, one for each task."""
         return [Task(each) for each in tasks(self._config, self._narrowed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         if not isinstance(partition, Task):
-            return  # Spark's stand-in where there is nothing to read
+            return  # Spark's placeholder for an empty read
         rows = Rows(arrow_schema(self._schema), self._config.value)
         yield from read(partition.byte_ranges, rows, fail_on_data_loss=self._config.fail_on_data_loss)
 
 
 def tasks(config: SegmentsConfig, narrowed: Narrowed) -> list[tuple[ByteRange, ...]]:
-    """Return what each task reads. Raises OptionError, DataLoss, CorruptSegment, SegmentsChanged."""
+    """Return the byte ranges of each task. Raises OptionError, DataLoss, CorruptSegment, SegmentsChanged."""
     logs = ReadableLogs(config)
     ranges = plan(logs, config, narrowed)
     whole = [found for each in ranges for found in byte_ranges(logs[each.partition], each)]
@@ -96,9 +96,12 @@ class OttlaLogDataSource(DataSource):
         return ddl(value_format(options), include_headers=options.flag("includeHeaders", default=False))
 
     def reader(self, schema: StructType) -> SegmentsReader:
-        """Return what reads a batch."""
+        """Return the batch reader."""
         return SegmentsReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802 - Spark's name
-        """Raise NotSupported: what is closed does not grow."""
-        raise NotSupported('segments are a batch, spark.read; streams come of a broker: format("ottla")')
+        """Raise NotSupported: closed segments do not grow."""
+        raise NotSupported(
+            "segments can only be read as a batch, with spark.read; for a stream use a broker: "
+            'format("ottla")'
+        )

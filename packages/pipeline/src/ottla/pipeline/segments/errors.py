@@ -1,4 +1,4 @@
-"""What can be wrong with the files of a log."""
+"""Errors in the files of a log."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from ottla.pipeline.errors import PipelineError
 
 
 class CorruptSegment(PipelineError):
-    """A segment that does not hold what its format promises."""
+    """A segment whose content violates its format."""
 
     def __init__(self, path: str, problem: object) -> None:
         super().__init__(
-            f"{path} is damaged: {problem}. Take the file from another replica or a copy, or read this "
-            'partition through its broker: format("ottla")'
+            f"{path} is damaged: {problem}. Take the file from another replica or a copy, or read "
+            'this partition through its broker: format("ottla")'
         )
 
 
 class SegmentsChanged(PipelineError):
-    """Files that the broker exchanges, by compaction or deletion, while they are read."""
+    """Files that the broker replaces or deletes during the read."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what}. Run the query again; a copy of the directory stays as it is")
+        super().__init__(
+            f"{what}. Run the query again, or read a copy of the directory, which does not change"
+        )

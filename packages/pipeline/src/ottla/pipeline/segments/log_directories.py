@@ -1,4 +1,4 @@
-"""Which partitions and segments there are under paths."""
+"""Find the partitions and segments under paths."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ _PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A `.log` file. `end_offset` is where the next one begins; None: this one is active, it may grow."""
+    """A `.log` file. `end_offset` is the base offset of the next segment; None: this segment is active and
+    may grow."""
 
     folder: Path
     base_offset: int
     end_offset: int | None
     size: int
     grows: bool = False
-    """Whether there may be more in the file by now."""
+    """Whether the file may have grown since."""
 
     def path(self, kind: SegmentFile = SegmentFile.LOG) -> Path:
-        """Return the path of one of the segment's files; only the log is always there."""
+        """Return the path of one of the segment's files; only the log always exists."""
         return self.folder / file_name(self.base_offset, kind)
 
 
@@ -60,7 +61,7 @@ class PartitionFolder:
     folder: Path
     every: tuple[Segment, ...]
     chosen: frozenset[int] | None = None
-    """Base offsets of the segments that paths name one by one; None: all."""
+    """Base offsets of segments whose files are given as paths; None: all segments."""
 
     @property
     def active(self) -> Segment:
@@ -69,29 +70,29 @@ class PartitionFolder:
 
     @cached_property
     def closed(self) -> tuple[Segment, ...]:
-        """Segments that do not grow any more, as far as they were chosen."""
+        """The selected segments that do not grow any more."""
         return tuple(each for each in self.every[:-1] if self.chooses(each))
 
     def chooses(self, segment: Segment) -> bool:
-        """Whether paths name a segment."""
+        """Whether the paths select a segment."""
         return self.chosen is None or segment.base_offset in self.chosen
 
     @cached_property
     def high_watermark(self) -> int | None:
-        """Up to where records are replicated, as far as the broker has noted it beside the partition."""
+        """The high watermark that the broker has checkpointed beside the partition."""
         return _checkpoint(self.folder.parent / HIGH_WATERMARKS_FILE).get(self.partition)
 
     @cached_property
     def log_start(self) -> int:
-        """The first offset that was not deleted, where the broker has noted one."""
+        """The log start offset that the broker has checkpointed, if any."""
         return _checkpoint(self.folder.parent / LOG_START_OFFSETS_FILE).get(self.partition, 0)
 
 
 def find(paths: Iterable[str], wanted: TopicSelection) -> dict[TopicPartition, PartitionFolder]:
-    """Return the partitions under paths: of log directories, partition directories or single segments.
+    """Return the partitions under paths, which are log directories, partition directories or single segments.
 
-    Raises OptionError where a path has none, where a topic that is named is not there, and for a partition
-    that is in two places: those are replicas of each other, or parts that were not meant to be mixed.
+    Raises OptionError if a path has no partition, if a named topic is missing, and for a partition in two
+    places: they are replicas, or parts that should not be mixed.
     """
     found: dict[TopicPartition, PartitionFolder] = {}
     for folder, chosen in _folders(paths).items():
@@ -100,7 +101,8 @@ def find(paths: Iterable[str], wanted: TopicSelection) -> dict[TopicPartition, P
             continue
         if partition in found:
             raise OptionError(
-                f"option 'path': {partition} is in {found[partition].folder} and in {folder}: name one"
+                f"option 'path': {partition} is both in {found[partition].folder} and in {folder}: "
+                "name one of them"
             )
         found[partition] = PartitionFolder(partition, folder, _segments(folder), chosen)
     _refuse_missing(wanted, found)
@@ -118,11 +120,11 @@ def _is_wanted(wanted: TopicSelection, partition: TopicPartition) -> bool:
 def _refuse_missing(wanted: TopicSelection, found: Iterable[TopicPartition]) -> None:
     missing = (wanted.names or frozenset()) - {each.topic for each in found}
     if missing:
-        raise OptionError(f"option 'path' leads to no topic {', '.join(map(repr, sorted(missing)))}")
+        raise OptionError(f"option 'path': no path contains topic {', '.join(map(repr, sorted(missing)))}")
 
 
 def _folders(paths: Iterable[str]) -> dict[Path, frozenset[int] | None]:
-    """Return the folders of partitions, with the base offsets of segments where only those were named."""
+    """Return partition directories, with base offsets where the paths name single segments."""
     found: dict[Path, frozenset[int] | None] = {}
     for path in paths:
         lookup = [Path(each).absolute() for each in sorted(glob.glob(path))] or [Path(path).absolute()]
@@ -130,7 +132,7 @@ def _folders(paths: Iterable[str]) -> dict[Path, frozenset[int] | None]:
         for place in lookup:
             _add(found, place)
         if len(found) == before and not any(each in found or each.parent in found for each in lookup):
-            raise OptionError(f"option 'path': there are no log segments in {path!r}")
+            raise OptionError(f"option 'path': {path!r} contains no log segments")
     return found
 
 
@@ -141,7 +143,8 @@ def _add(found: dict[Path, frozenset[int] | None], place: Path) -> None:
             chosen = found.get(place.parent, frozenset())
             found[place.parent] = None if chosen is None else chosen | {name.base_offset}
     elif place.is_dir():
-        # A log directory may have a name that could be a partition's, kafka-logs-1: what it holds tells.
+        # The name of a log directory may look like a partition's, for example kafka-logs-1: its content
+        # decides.
         inside = (
             [place] if _has_segments(place) else sorted(each for each in place.iterdir() if each.is_dir())
         )
@@ -158,7 +161,7 @@ def _is_log(name: str) -> bool:
 
 
 def _partition(folder: Path) -> TopicPartition | None:
-    """Return whose folder this is; None for one that a broker deletes, moves or should not have."""
+    """Return the partition of a directory; None if a broker deletes or moves it, or should not have it."""
     try:
         parsed = parse_directory_name(folder.name)
     except CorruptStorage:
@@ -167,20 +170,20 @@ def _partition(folder: Path) -> TopicPartition | None:
 
 
 def _segments(folder: Path) -> tuple[Segment, ...]:
-    """Return the segments of a partition. Raises SegmentsChanged where a broker does not come to an end."""
+    """Return the segments of a partition. Raises SegmentsChanged if a replacement does not end."""
     for _ in range(_TRIES):
         found = _segments_now(folder)
         if found is not None:
             return tuple(_in_order(folder, found))
         time.sleep(_PAUSE_S)
     raise SegmentsChanged(
-        f"{folder} has segments that a compaction has not put in place yet. Where its broker was killed, "
-        "start it once, and it completes that"
+        f"{folder} has segments of an unfinished compaction. If its broker was killed, start it once "
+        "to complete the compaction"
     )
 
 
 def _segments_now(folder: Path) -> dict[int, int] | None:
-    """Return base offsets and sizes; None while segments are being exchanged."""
+    """Return base offsets and sizes; None while segments are being replaced."""
     found = {}
     for each in os.listdir(folder):
         name = parse_file_name(each)
@@ -203,7 +206,7 @@ def _in_order(folder: Path, sizes: dict[int, int]) -> Iterator[Segment]:
 
 
 def _checkpoint(path: Path) -> dict[TopicPartition, int]:
-    """Return the offsets of a checkpoint; none where there is no such file, as beside a copied partition."""
+    """Return the offsets of a checkpoint file; none if it is missing, as beside a copied partition."""
     try:
         return decode_offset_checkpoint(path.read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The options of the source that reads files, for whoever reads them and for the reference."""
+"""The options of the source that reads files, for the parser and the reference."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ DEFAULT_BYTES_PER_TASK = "128m"
 OPTIONS = (
     Option(
         "path", None,
-        "what to read, mostly given to `load(...)`: a log directory, the directory of a partition, "
-        "a segment, or "
-        "a pattern of such names",
+        "the path to read, usually the argument of `load(...)`: a log directory, a partition "
+        "directory, a segment, or a glob pattern",
     ),
-    Option("paths", None, "several of them, as `load([one, other])` gives them"),
+    Option("paths", None, "several paths, as passed by `load([one, other])`"),
     Option(
-        "topics", None, "the topics to read, with commas between them; all but internal ones if "
-        "neither this nor "
-        "one of the next three is given",
+        "topics", None,
+        "the topics to read, separated by commas; all except internal ones if neither this nor one of the "
+        "next three is given",
     ),
     *WHICH,
     Option("startingOffsets", "earliest", STARTING_OFFSETS),
     *WHERE,
     Option(
         "includeActive", "false",
-        "whether the newest segment of each partition is read too, whose end may not be on the disk yet",
+        "whether to read the active segment of each partition too, whose last records may not be on "
+        "disk yet",
     ),
     Option(
         "isolation.level", "read_uncommitted",
-        "`read_committed` leaves out what transactions have aborted, or not ended; "
-        "`kafka.isolation.level` is "
-        "the same",
+        "`read_committed` skips the records of aborted and open transactions; "
+        "`kafka.isolation.level` means the same",
     ),
     Option(
         "maxBytesPerTask", DEFAULT_BYTES_PER_TASK,
-        "at most about so much of a file in a task, such as `64m` or `1g`; longer files are cut "
+        "the approximate maximum size of a task, such as `64m` or `1g`; longer files are split "
         "between batches",
     ),
     MIN_PARTITIONS,
@@ -51,4 +50,4 @@ OPTIONS = (
     INCLUDE_HEADERS,
     *VALUES,
 )  # fmt: skip
-"""All options. There is no client, so there are none of its settings."""
+"""All options. There is no client, so there are no client settings."""

@@ -1,4 +1,4 @@
-"""What is read of each partition: options and filters, held against what there is."""
+"""The offset ranges to read: options and filters, checked against the files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ log = logging.getLogger(__name__)
 
 
 def plan(logs: ReadableLogs, config: SegmentsConfig, narrowed: Narrowed) -> list[OffsetRange]:
-    """Return what is to be read of each partition. Raises OptionError, and DataLoss for what is not there."""
+    """Return the offset ranges to read. Raises OptionError, and DataLoss for missing offsets."""
     every = logs.partitions()
-    # Offsets are asked of all partitions and not of those alone that filters keep: options have to name all.
+    # Offsets are resolved for all partitions, not only for those that pass the filters, because options have
+    # to name all.
     start = _not_before(logs, config, _first_offsets(logs, config, every))
     end = _not_behind(logs, config, _last_offsets(logs, config.ending, every))
     _refuse_backwards(config, start, end)
@@ -36,9 +37,9 @@ def _first_offsets(
     without = [each for each, offset in found.items() if offset is None]
     if without and config.when_no_offset == "error":
         raise OptionError(
-            f"option {config.starting.option!r}: {written(without)} has no record at or after that time in "
-            "what may be read of it; option startingOffsetsByTimestampStrategy=latest begins behind its last "
-            "record then"
+            f"option {config.starting.option!r}: {written(without)} has no readable record at or "
+            "after that time; with option startingOffsetsByTimestampStrategy=latest it starts at "
+            "its end"
         )
     return _or_end(logs, found)
 
@@ -48,7 +49,7 @@ def _last_offsets(logs: ReadableLogs, ending: Bound, partitions: Iterable[TopicP
 
 
 def _resolve(logs: ReadableLogs, bound: Bound, partitions: Iterable[TopicPartition]) -> Found:
-    """Return the offsets that a bound stands for; None where no record is late enough."""
+    """Resolve a bound to offsets; None if no record is late enough."""
     needed = bound.needs(partitions)
     found: Found = dict(bound.known())
     for edge in Edge:
@@ -65,7 +66,7 @@ def _not_before(logs: ReadableLogs, config: SegmentsConfig, start: Offsets) -> O
     for partition, offset in sorted(start.items()):
         first = logs[partition].start
         if offset < first:
-            _lost(config, f"{partition} begins at {first}, and is to be read from {offset}")
+            _lost(config, f"{partition} begins at {first}, and should be read from {offset}")
     return {each: max(offset, logs[each].start) for each, offset in start.items()}
 
 
@@ -80,20 +81,21 @@ def _not_behind(logs: ReadableLogs, config: SegmentsConfig, end: Offsets) -> Off
 def _lost(config: SegmentsConfig, what: str) -> None:
     if config.fail_on_data_loss:
         raise DataLoss(what)
-    log.warning("%s; failOnDataLoss is false: going on", what)
+    log.warning("%s; continuing, because failOnDataLoss is false", what)
 
 
 def _refuse_backwards(config: SegmentsConfig, start: Offsets, end: Offsets) -> None:
     for partition in sorted(end):
         if start[partition] > end[partition]:
             raise OptionError(
-                f"{partition} is to be read from {start[partition]} (option {config.starting.option!r}), "
-                f"which is behind its end {end[partition]} (option {config.ending.option!r})"
+                f"{partition} should be read from {start[partition]} (option "
+                f"{config.starting.option!r}), which is behind its end {end[partition]} (option "
+                f"{config.ending.option!r})"
             )
 
 
 def _since(logs: ReadableLogs, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Leave out what comes before the first record that is late enough."""
+    """Drop the part of each range before the first record with this timestamp or a later one."""
     if since_ms is None or not ranges:
         return ranges
     found = logs.by_time({each.partition: since_ms for each in ranges})

@@ -1,4 +1,4 @@
-"""What the files under the paths of a query hold: partitions, and where they begin and end."""
+"""The readable part of each log under the paths of a query, and lookups of its offsets."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ottla.protocol.topics import TopicPartition
 _EVERYTHING = 2**63 - 1
 
 Found = dict[TopicPartition, int | None]
-"""Offsets by partition; None where no record is late enough."""
+"""Offsets by partition; None if no record is late enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadableLog:
-    """What may be read of a partition: segments, from an offset up to, not including, another."""
+    """The readable part of a partition: segments, and offsets from `start` up to but excluding `end`."""
 
     segments: tuple[Segment, ...]
     start: int
     end: int
     transactions: Outcome
     why: str = ""
-    """Why it ends there, where the topic goes on."""
+    """The reason for an end before the end of the log, for messages."""
 
     def at(self, edge: Edge) -> int:
-        """Return an end of it."""
+        """Return the start or the end offset."""
         return self.start if edge is Edge.EARLIEST else self.end
 
 
 class ReadableLogs:
-    """Answers from files what else brokers are asked. Everything in it is as it was when it was made."""
+    """Looks up offsets in files as `OffsetLookup` does at brokers, in the state of its creation."""
 
     def __init__(self, config: SegmentsConfig) -> None:
         found = find(config.paths, config.wanted)
@@ -46,15 +46,15 @@ class ReadableLogs:
         return self._logs[partition]
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """Return the partitions to read that there are."""
+        """Return the existing partitions to read."""
         return frozenset(self._logs)
 
     def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Return where partitions begin, or end."""
+        """Return start or end offsets."""
         return {each: self._logs[each].at(edge) for each in partitions}
 
     def by_time(self, times: Mapping[TopicPartition, int]) -> Found:
-        """Return the first offsets at or after times in ms; None where no record is so late."""
+        """Return the first offset at or after each timestamp in ms; None if no record is late enough."""
         return {each: _first_at(self._logs[each], time) for each, time in times.items()}
 
 
@@ -69,7 +69,7 @@ def _readable_log(folder: PartitionFolder, config: SegmentsConfig) -> ReadableLo
     end = segments[-1].end_offset or 0
     mark = folder.high_watermark
     if mark is not None and mark < end:
-        end, reason = mark, ", up to where its broker has noted that it is replicated"
+        end, reason = mark, ", its checkpointed high watermark"
     known = outcome(folder, _limit(mark)) if config.reads_committed else Outcome(end, ())
     if known.last_stable < end:
         end, reason = known.last_stable, ", where a transaction is still open"
@@ -77,7 +77,7 @@ def _readable_log(folder: PartitionFolder, config: SegmentsConfig) -> ReadableLo
 
 
 def _limit(mark: int | None) -> int:
-    """Return up to where transactions count: one that ended in front of it has ended."""
+    """Return the offset before which a transaction's end marker counts."""
     return _EVERYTHING if mark is None else mark
 
 

@@ -1,7 +1,7 @@
-"""What a segment's files say: entries one by one, and places found through the indexes.
+"""The files of a segment: entries one by one, and positions found through the indexes.
 
-An index is only a hint: after a crash it may be missing or lead anywhere. So a place that it names counts
-only where a whole batch begins there, with its checksum; otherwise the log itself is walked through.
+An index is only a hint: after a crash it may be missing or wrong. So a position from an index counts only if
+a whole batch with a valid checksum begins there; otherwise the log itself is scanned.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NEWEST_MAGIC = 2
 
 
 class Entry(NamedTuple):
-    """A batch, or a message of before there were batches, which has no `header`."""
+    """A batch, or a message of format 0 or 1, which has no `header`."""
 
     position: int
     size: int
@@ -70,42 +70,42 @@ class SegmentReader:
         return self._file.read(size)
 
     def entries(self, start: int = 0) -> Iterator[Entry]:
-        """Yield the entries from a position on, reading no more than their headers.
+        """Yield the entries from a position on, reading only their headers.
 
-        Raises CorruptStorage, with its position, at the first thing that is no entry, or is cut off.
+        Raises CorruptStorage with the position of the first invalid or truncated entry.
         """
         position, end = start, self.segment.size
         while position < end:
             entry = _entry(self.read_at(position, min(BATCH_HEADER_SIZE, end - position)), position)
             if entry.size > end - position:
-                raise CorruptStorage(f"the entry at byte {position} is cut off at byte {end}", position)
+                raise CorruptStorage(f"the entry at byte {position} is truncated at byte {end}", position)
             yield entry
             position += entry.size
 
     def bytes_of(self, entry: Entry) -> bytes:
-        """Return the whole of an entry."""
+        """Return all bytes of an entry."""
         return self.read_at(entry.position, entry.size)
 
-    # --- places
+    # --- positions
 
     def position_of(self, offset: int) -> int:
-        """Return a position from which every record at or above an offset is found: the nearest known."""
+        """Return the nearest known position from which every record at or above an offset is found."""
         index = _index(self.segment, SegmentFile.OFFSET_INDEX)
         count = _filled(index, OFFSET_ENTRY_SIZE)
         found = lookup_offset(index, count, self.segment.base_offset, offset)
         return found.position if self.is_batch(found) else 0
 
     def position_behind(self, offset: int) -> int:
-        """Return a position from which on nothing is below an offset: the nearest known."""
+        """Return the nearest known position behind every record below an offset."""
         index = OffsetIndex(self.segment)
-        # An entry is about an append, which may hold several batches: what is behind it begins at the next.
+        # An index entry describes an append, which may hold several batches, so the end is at the next entry.
         number = index.first_from(offset - 1) + 1
         if number < len(index) and self.is_batch(index[number]):
             return index[number].position
         return self.segment.size
 
     def boundaries(self, wanted: list[int]) -> list[int]:
-        """Return positions where batches begin, near those wanted, in order; fewer where there are fewer."""
+        """Return positions at which batches begin, near the wanted ones, in order; there may be fewer."""
         index = OffsetIndex(self.segment)
         if not len(index):
             return _near(wanted, (entry.position for entry in self.entries()))
@@ -114,7 +114,7 @@ class SegmentReader:
         return sorted(whole)
 
     def is_batch(self, place: OffsetEntry) -> bool:
-        """Whether a whole batch begins where an index says, and may hold what it says."""
+        """Whether a whole batch that matches the index begins at the indexed position."""
         if place.position == 0:
             return True
         try:
@@ -124,10 +124,11 @@ class SegmentReader:
             return False
         return self.segment.base_offset <= header.base_offset <= place.offset
 
-    # --- times
+    # --- timestamps
 
     def first_at(self, time_ms: int, since_offset: int) -> int | None:
-        """Return the offset of the first record, from an offset on, that is not before a time in ms."""
+        """Return the offset of the first record at or above an offset whose timestamp is at or after a time
+        in ms."""
         for entry in self.entries(self.position_of(max(since_offset, self._before(time_ms)))):
             header = entry.header
             if header is not None and (header.max_timestamp < time_ms or header.last_offset < since_offset):
@@ -138,16 +139,17 @@ class SegmentReader:
         return None
 
     def _before(self, time_ms: int) -> int:
-        """Return an offset in front of which every record is before a time."""
+        """Return an offset before which every record has an earlier timestamp."""
         times = _index(self.segment, SegmentFile.TIME_INDEX)
         count = _filled(times, TIME_ENTRY_SIZE)
-        # Records up to the entry's own are at most as late as it says: so they have to be earlier than asked.
+        # Records up to the indexed one have at most the indexed timestamp, so that timestamp has to be
+        # earlier.
         return lookup_timestamp(times, count, self.segment.base_offset, time_ms - 1).offset
 
 
 @contextmanager
 def opened(segment: Segment) -> Iterator[SegmentReader]:
-    """Open a segment. Raises CorruptSegment for what is wrong inside it, SegmentsChanged when it is gone."""
+    """Open a segment. Raises CorruptSegment for invalid content, SegmentsChanged if the file is gone."""
     try:
         with SegmentReader(segment) as reader:
             yield reader
@@ -191,12 +193,12 @@ def _entry(head: bytes, position: int) -> Entry:
         raise CorruptStorage(f"{error} (byte {position})", position) from None
     size = int.from_bytes(head[8:_OVERHEAD], "big", signed=True) + _OVERHEAD
     if magic > _NEWEST_MAGIC or size < _LEAST_ENTRY:
-        raise CorruptStorage(f"at byte {position} there is no entry of a log", position)
+        raise CorruptStorage(f"there is no entry of a log at byte {position}", position)
     return Entry(position, size, None)
 
 
 def _first_at(entry: bytes, time_ms: int, since_offset: int) -> int | None:
-    """Return the offset of the first record of an entry that is late enough; control records are none."""
+    """Return the offset of an entry's first record that is late enough; control records do not count."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -213,7 +215,7 @@ def _index(segment: Segment, kind: SegmentFile) -> bytes:
 
 
 def _filled(index: bytes, size: int) -> int:
-    """Count the entries of an index; that of an active segment is longer, and zeros follow."""
+    """Count the entries of an index; the file of an active segment is longer and filled with zeros."""
     last_field = slice(4, 8) if size == OFFSET_ENTRY_SIZE else slice(0, 8)
 
     def is_blank(number: int) -> bool:
@@ -226,7 +228,7 @@ def _filled(index: bytes, size: int) -> int:
 
 
 def _near(wanted: list[int], positions: Iterator[int]) -> list[int]:
-    """Return for each wanted position the first at or behind it."""
+    """Return for each wanted position the first one at or behind it."""
     found: list[int] = []
     waiting = sorted(wanted)
     for position in positions:
@@ -237,7 +239,7 @@ def _near(wanted: list[int], positions: Iterator[int]) -> list[int]:
 
 
 def end_of(segment: Segment) -> Segment:
-    """Return an active segment as it is now: cut behind its last whole batch, and not growing any more."""
+    """Return an active segment in its current state: up to its last whole batch, and not growing."""
     with SegmentReader(segment) as reader:
         size = start = reader.position_of(2**62)
         following = segment.base_offset
@@ -246,12 +248,12 @@ def end_of(segment: Segment) -> Segment:
                 following = _behind(reader.bytes_of(entry))
                 size = entry.position + entry.size
         except (CorruptStorage, KafkaError):
-            pass  # the broker is writing it, or a crash cut it off, or it is room for what is to come
+            pass  # being written, torn by a crash, or preallocated space
     return Segment(segment.folder, segment.base_offset, following, size, grows=True)
 
 
 def _behind(entry: bytes) -> int:
-    """Return the offset behind a whole entry. Raises CorruptRecords where its checksum is not right."""
+    """Return the offset behind a whole entry. Raises CorruptRecords for a wrong checksum."""
     if magic_at(entry) == _NEWEST_MAGIC:
         return validate_batch(entry).next_offset
     return read_entry(entry).offset + 1

@@ -1,4 +1,4 @@
-"""What a task does: bytes of segments, as rows."""
+"""Tasks of the segment source: each reads byte ranges of segments as rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 * 1024 * 1024
-"""How much is read of a file at once."""
+"""The bytes that are read from a file at once."""
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""About how many bytes of a segment become one batch of rows."""
+"""The approximate bytes of a segment in one batch of rows."""
 
 _UNFOLDING = 8
-"""How much larger compressed records are taken to be, so that a batch of rows stays handy."""
+"""The assumed ratio of compression, so that a batch of rows stays small."""
 
 _LEAST_READ = 64
 
@@ -49,7 +49,7 @@ def read(
 
 
 def _open(byte_range: ByteRange) -> FileIO:
-    """Open a segment, also one that the broker is about to remove. Raises FileNotFoundError."""
+    """Open a segment, also one that the broker is about to delete. Raises FileNotFoundError."""
     try:
         file = FileIO(byte_range.path)
     except FileNotFoundError:
@@ -58,20 +58,20 @@ def _open(byte_range: ByteRange) -> FileIO:
     if size < byte_range.stop or (byte_range.file_size is not None and size != byte_range.file_size):
         file.close()
         raise SegmentsChanged(
-            f"{byte_range.path} has {size} bytes, and had others when the query was planned"
+            f"{byte_range.path} has {size} bytes, and had another size when the query was planned"
         )
     return file
 
 
 def _lost(byte_range: ByteRange, *, fail_on_data_loss: bool) -> None:
-    what = f"{byte_range.path}, with offsets from {byte_range.first} of {byte_range.partition}, is gone"
+    what = f"{byte_range.path}, with offsets from {byte_range.first} of {byte_range.partition}, is lost"
     if fail_on_data_loss:
         raise DataLoss(what)
-    log.warning("%s; failOnDataLoss is false: going on", what)
+    log.warning("%s; continuing, because failOnDataLoss is false", what)
 
 
 class ByteRangeReader:
-    """Reads one span, chunk by chunk."""
+    """Reads one byte range, chunk by chunk."""
 
     def __init__(self, byte_range: ByteRange, file: FileIO, rows: Rows) -> None:
         self._byte_range = byte_range
@@ -94,7 +94,7 @@ class ByteRangeReader:
             position += taken
 
     def _fill(self, position: int) -> memoryview:
-        """Return bytes of the segment; they stay until the next call."""
+        """Return bytes of the segment; they are valid until the next call."""
         wanted = self._buffer[: min(len(self._buffer), self._byte_range.stop - position)]
         self._file.seek(position)
         return wanted[: self._file.readinto(wanted)]
@@ -106,10 +106,10 @@ class ByteRangeReader:
             raise CorruptSegment(self._byte_range.path, f"{error}, behind byte {position}") from error
 
     def _enlarge(self, chunk: memoryview, position: int) -> None:
-        """Make room for a batch that is larger than what is read at once."""
+        """Enlarge the buffer for a batch that is larger than a chunk."""
         size = int.from_bytes(chunk[8:12], "big", signed=True) + 12 if len(chunk) >= 12 else 0
         if not len(chunk) < size <= self._byte_range.stop - position:
-            raise CorruptSegment(self._byte_range.path, f"the batch at byte {position} is cut off")
+            raise CorruptSegment(self._byte_range.path, f"the batch at byte {position} is truncated")
         self._buffer = memoryview(bytearray(size))
 
     def _decoded(self, group: Group, chunk: memoryview, position: int) -> Iterator[pa.RecordBatch]:
@@ -120,12 +120,12 @@ class ByteRangeReader:
             return
         aborted = [
             (each.first_offset, each.producer_id)
-            # One that has ended before must not count again for what its producer wrote later.
+            # A transaction that ended before must not hide later records of its producer.
             for each in byte_range.aborted
             if each.first_offset < group.end and each.last_offset >= group.first
         ]
         following = byte_range.first
-        while following < group.end:  # once, but where columns are full: those of 2 GiB
+        while following < group.end:  # one iteration, unless a column reaches 2 GiB
             following = self._add(chunk[group.start : group.stop], following, aborted, position)
             rows = _below(pa.record_batch(self._builder.finish()), byte_range.end)
             if rows.num_rows:
@@ -140,7 +140,7 @@ class ByteRangeReader:
 
 
 class Group(NamedTuple):
-    """Whole batches in a row: their bytes in a chunk, and the offsets that they may have."""
+    """Adjacent whole batches: their bytes in a chunk, and the offsets that they may have."""
 
     start: int
     stop: int
@@ -149,9 +149,9 @@ class Group(NamedTuple):
 
 
 def groups(chunk: memoryview, most: int) -> Iterator[Group]:
-    """Yield batches in groups of about `most` bytes once unfolded. Pure.
+    """Yield groups of batches with about `most` decompressed bytes. Pure.
 
-    What is cut off at the end is in no group. Raises CorruptRecords.
+    A truncated batch at the end is in no group. Raises CorruptRecords.
     """
     start = last = at = weight = 0
     for entry in split_batches(chunk, torn_tail=True):
@@ -171,7 +171,7 @@ def _is_compressed(entry: memoryview) -> bool:
 
 def _group(chunk: memoryview, start: int, last: int, stop: int) -> Group:
     """Return the group that ends with the entry at `last`."""
-    # Before there were batches, the offset of an entry was that of the last message inside it.
+    # In formats 0 and 1, the offset of an entry is that of its last inner message.
     first = _number(chunk, start, 8) if chunk[start + 16] == 2 else -1
     delta = _number(chunk, last + 23, 4) if chunk[last + 16] == 2 else 0
     return Group(start, stop, first, _number(chunk, last, 8) + delta + 1)
@@ -182,7 +182,7 @@ def _number(chunk: memoryview, position: int, size: int) -> int:
 
 
 def _below(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
-    """Return the part of a batch whose offsets are below `end`, without a copy."""
+    """Return the part of a batch with offsets below `end`, without a copy."""
     import numpy
 
     offsets = batch.column("offset").to_numpy()

@@ -1,4 +1,4 @@
-"""What became of the transactions of a partition: which are open, and which were aborted."""
+"""The transactions of a partition: which are open, and which were aborted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ottla.protocol.storage.segments import SegmentFile, parse_file_name
 
 
 class Aborted(NamedTuple):
-    """A transaction whose records are left out; the marker that says so is at `last_offset`."""
+    """An aborted transaction, whose records are skipped; its abort marker is at `last_offset`."""
 
     first_offset: int
     last_offset: int
@@ -27,31 +27,31 @@ class Aborted(NamedTuple):
 
 @dataclass(slots=True)
 class TransactionTracker:
-    """Follows transactions through a log, batch by batch. Pure."""
+    """Tracks transactions through a log, batch by batch. Pure."""
 
     open: dict[int, int] = field(default_factory=dict)
-    """Where the transaction of a producer begins."""
+    """The first offset of each producer's open transaction."""
     aborted: list[Aborted] = field(default_factory=list)
 
     def records(self, header: BatchHeader) -> None:
-        """Take in a batch of records."""
+        """Apply a batch of records."""
         if header.is_transactional:
             self.open.setdefault(header.producer_id, header.base_offset)
 
     def marker(self, header: BatchHeader, kind: ControlType) -> None:
-        """Take in how a transaction ended."""
+        """Apply the end marker of a transaction."""
         first = self.open.pop(header.producer_id, None)
         if kind is ControlType.ABORT and first is not None:
             self.aborted.append(Aborted(first, header.last_offset, header.producer_id))
 
     def last_stable(self, end: int) -> int:
-        """Return up to where every transaction has ended, at most `end`."""
+        """Return the last stable offset, at most `end`."""
         return min(self.open.values(), default=end)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a reader of committed records has to know."""
+    """The last stable offset and the aborted transactions, for a reader of committed records."""
 
     last_stable: int
     aborted: tuple[Aborted, ...]
@@ -62,10 +62,10 @@ class Outcome:
 
 
 def outcome(of: PartitionFolder, end: int) -> Outcome:
-    """Return how transactions stand below an offset. Raises CorruptSegment.
+    """Return the outcomes of transactions below an offset. Raises CorruptSegment.
 
-    The broker keeps that beside the log: snapshots of its producers, and indexes of aborted transactions.
-    Where logs were copied alone, all of them are walked through instead.
+    The broker stores them beside the log, in producer snapshots and transaction indexes. If a log was copied
+    without these files, all of it is scanned.
     """
     if not all(each.path(SegmentFile.OFFSET_INDEX).exists() for each in of.every[:-1]):
         tracker = _walked(of, TransactionTracker(), of.every[0].base_offset, end)
@@ -76,7 +76,7 @@ def outcome(of: PartitionFolder, end: int) -> Outcome:
 
 
 def _snapshot(of: PartitionFolder, end: int) -> tuple[int, dict[int, int]]:
-    """Return the newest offset for which it is noted which transactions are open, and those."""
+    """Return the newest offset with a producer snapshot, and the transactions that are open there."""
     names = (parse_file_name(each.name) for each in of.folder.iterdir())
     offsets = [
         name.base_offset
@@ -117,7 +117,8 @@ def _take_in(tracker: TransactionTracker, reader: SegmentReader, entry: Entry, h
 
 
 def _indexed(of: PartitionFolder) -> Iterator[Aborted]:
-    """Yield what the indexes say, also that of the active segment: a transaction may end there."""
+    """Yield the entries of transaction indexes; that of the active segment counts, since a transaction may
+    end there."""
     for segment in of.every:
         path = segment.path(SegmentFile.TRANSACTION_INDEX)
         if not path.exists():

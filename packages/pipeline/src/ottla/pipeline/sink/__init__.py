@@ -1,1 +1,2 @@
-"""Tables and streams into topics: `df.write.format("ottla")` and `df.writeStream.format("ottla")`."""
+"""The sink: rows of tables and streams become records, `df.write.format("ottla")` and
+`df.writeStream.format("ottla")`."""

@@ -1,6 +1,6 @@
-"""What a task does without transactions: rows to topics, each at least once.
+"""At-least-once delivery: a task sends its rows without a transaction.
 
-A worker process of Spark runs many tasks, one after another, and keeps its producer from task to task.
+A Spark worker process runs many tasks, one after another, and keeps its producer between them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _producers: ProcessCache[LoopThread[Producer]] = ProcessCache("a producer of the
 def write_rows(
     batches: Iterator[pa.RecordBatch], columns: Columns, config: SinkConfig, task: TaskIdentity | None
 ) -> int:
-    """Write the rows of a task, with headers that name their place if one is given; return how many.
+    """Send the rows of a task and return their count; with `task`, add the headers that identify each row.
 
-    Raises what kept a row from being written; others may be written, and come again with another attempt.
+    Raises the error of the first row that failed. Other rows may be written; the next attempt sends them
+    again.
     """
     key = tuple(sorted(config.producer.items()))
     thread = _producers.get(key, lambda: _started_later(config))
@@ -45,7 +46,7 @@ def write_rows(
 def put_all(
     sender: RowSender, batches: Iterator[pa.RecordBatch], columns: Columns, task: TaskIdentity | None = None
 ) -> int:
-    """Put all rows of a task into the outbox; return how many."""
+    """Send all rows of a task and return their count."""
     count = 0
     ids = None if task is None else RowIds(task)
     for rows in batches:

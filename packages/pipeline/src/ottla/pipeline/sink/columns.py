@@ -1,4 +1,4 @@
-"""Columns of rows as columns of records: checked once on the driver, and cut by topic in tasks."""
+"""The mapping of row columns to record columns: checked once on the driver, split by topic in tasks."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns that are written, and where the topic comes from."""
+    """The columns to write, and the topic."""
 
     names: tuple[str, ...]
     topic: str | None
-    """The topic of all rows; None: the column `topic` says."""
+    """The topic of all rows; None: the column `topic` names it."""
 
     @classmethod
     def of(cls, schema: StructType, config: SinkConfig) -> Columns:
-        """Check the columns of rows; others than those of records are left out. Raises RowsUnfit."""
+        """Check the columns of the rows and drop those that no record has. Raises RowsUnfit."""
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         if "value" not in types:
             raise RowsUnfit(
-                f"the rows have no column 'value'; there are {_listed(types)}. A record needs one: "
-                'df.selectExpr("to_json(struct(*)) AS value")'
+                "the rows have no column 'value', which each record needs; the columns are "
+                f'{_listed(types)}. For example: df.selectExpr("to_json(struct(*)) AS value")'
             )
         if config.topic is None and "topic" not in types:
             raise RowsUnfit(
-                f"where should the rows go? .option('topic', 'orders'), or a column 'topic'; there are "
-                f"{_listed(types)}"
+                "no topic is given: set .option('topic', 'orders'), or add a column 'topic'; the "
+                f"columns are {_listed(types)}"
             )
         wanted = ["key", "value", "headers", "partition"]
         wanted += ["topic"] if config.topic is None else []
         wanted += ["timestamp"] if config.include_timestamps else []
         if config.include_timestamps and "timestamp" not in types:
-            raise RowsUnfit(f"includeTimestamps needs a column 'timestamp'; there are {_listed(types)}")
+            raise RowsUnfit(f"includeTimestamps needs a column 'timestamp'; the columns are {_listed(types)}")
         for name in wanted:
             _check(name, types.get(name))
         return cls(tuple(name for name in wanted if name in types and name != "topic"), config.topic)
 
     def records(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns of records alone."""
+        """Return only the columns of records."""
         return rows.select(list(self.names))
 
     def by_topic(self, records: pa.RecordBatch, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the records of rows with the topic that they go to, in their order.
+        """Yield the records of each topic, in the order of the rows.
 
         Raises RowsUnfit for a null topic.
         """
@@ -86,15 +86,15 @@ def _cut(records: pa.RecordBatch, topics: pa.Array) -> Iterator[tuple[str, pa.Re
 
     if topics.null_count:
         raise RowsUnfit(
-            f"{topics.null_count} rows have a null in column 'topic', and so nowhere to go; option 'topic' "
-            "sends all rows to one topic"
+            f"{topics.null_count} rows have a null in column 'topic', so no topic is known for them; "
+            "option 'topic' sends all rows to one topic"
         )
     encoded = topics.dictionary_encode()
     names: list[str] = encoded.dictionary.to_pylist()
     if len(names) == 1:
         yield names[0], records
         return
-    # Sorting by topic keeps the order within a topic, and makes of each topic's rows one piece.
+    # Sorting by topic keeps the order within a topic and puts the rows of each topic into one slice.
     order = pc.array_sort_indices(encoded.indices)
     ordered, start = records.take(order), 0
     counts = {each["values"]: each["counts"] for each in encoded.indices.value_counts().to_pylist()}

@@ -1,4 +1,4 @@
-"""What the options of a sink say. Those of Spark's own Kafka sink have its names, defaults and meaning."""
+"""Parsed options of the sink. Options of Spark's own Kafka sink keep its names, defaults and meaning."""
 
 from __future__ import annotations
 
@@ -18,42 +18,43 @@ Delivery = Literal["at-least-once", "dedupe", "exactly-once"]
 DELIVERIES: tuple[Delivery, ...] = ("at-least-once", "dedupe", "exactly-once")
 
 TRANSACTION_TIMEOUT_MS = 300_000
-"""A task has so long for its transaction: more than a minute, and less than what brokers allow (15)."""
+"""The transaction timeout of a task: more than a minute, less than the 15 minutes that brokers allow."""
 
 WAITING_TIMEOUT_MS = 900_000
-"""Where a transaction has to wait for all tasks of its batch: all that brokers allow by themselves."""
+"""The transaction timeout where the transaction waits for all tasks of its batch: the brokers' default
+maximum."""
 
 REFUSED = {
     "group.id": None,
-    "key.serializer": "keys are written as the bytes that they are; convert them in a select",
-    "value.serializer": "values are written as the bytes that they are; convert them in a select",
-    "transactional.id": "delivery=exactly-once makes one for each task, after transactional.id.prefix",
-    "interceptor.classes": "interceptors see single records, and rows are written as columns",
-    "partitioner.class": "rows with a column `partition` go where that says",
-    "partitioner": "rows with a column `partition` go where that says",
+    "key.serializer": "keys are written as raw bytes; convert them in a select",
+    "value.serializer": "values are written as raw bytes; convert them in a select",
+    "transactional.id": "delivery=exactly-once derives one for each task from transactional.id.prefix",
+    "interceptor.classes": "interceptors work on single records, and rows are written as columns",
+    "partitioner.class": "the column `partition` chooses the partition of a row",
+    "partitioner": "the column `partition` chooses the partition of a row",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkConfig:
-    """Where rows go, and what is promised about them."""
+    """The target topic and the delivery guarantee of a sink."""
 
     producer: Mapping[str, str]
     """Kafka's settings, by their dotted names."""
     topic: str | None = None
-    """The topic of all rows; without it the column `topic` says."""
+    """The topic of all rows; without it, the column `topic` names it."""
     delivery: Delivery = "at-least-once"
     write_id: str | None = None
-    """The name of a batch write, by which it is known when it is done again."""
+    """The name of a batch write, which identifies it when it is repeated."""
     include_timestamps: bool = False
-    """Whether the column `timestamp` becomes the time of records."""
+    """Whether the column `timestamp` becomes the timestamp of the records."""
     markers_topic: str = MARKERS_TOPIC
     transactional_id_prefix: str = TRANSACTIONAL_ID_PREFIX
     fail_on_changed_replay: bool = True
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SinkConfig:
-        """Read the options of a sink. Raises OptionError naming the first that is wrong."""
+        """Parse the options of a sink. Raises OptionError for the first invalid one."""
         options = Options(given)
         options.refuse_unknown(OPTIONS)
         chosen = options.choice("delivery", DELIVERIES, "at-least-once")
@@ -75,9 +76,9 @@ class SinkConfig:
     def producer_config(
         self, transactional_id: str | None = None, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS
     ) -> ProducerConfig:
-        """Return the producer's settings. Raises OptionError for one that cannot be.
+        """Return the producer's configuration. Raises OptionError for an invalid setting.
 
-        `timeout_ms` is how long transactions may take where the options do not say it.
+        `timeout_ms` is the transaction timeout if the options set none.
         """
         settings = dict(self.producer)
         if transactional_id is not None:

@@ -1,4 +1,4 @@
-"""How many equal rows of a task came before each. Pure."""
+"""For each row of a task, the number of equal rows before it. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class EqualRowCounter:
-    """Counts keys, numbers of 64 bits: 8 bytes for each that was seen.
+    """Counts equal keys of 64 bits, at 8 bytes for each key.
 
-    They are kept in sorted pieces; two of about the same length become one, so there are never many.
+    The keys are kept in sorted pieces; pieces of similar length are merged, so their number stays small.
     """
 
     def __init__(self) -> None:
         self._pieces: list[Keys] = []
 
     def of(self, keys: Keys) -> Keys:
-        """Return for each key how often it was there before, in earlier calls and in this one."""
+        """Return for each key how often it occurred before, in earlier calls and in this one."""
         import numpy as np
 
         order = np.argsort(keys, kind="stable")
@@ -35,7 +35,7 @@ class EqualRowCounter:
         return found
 
     def _earlier(self, keys: Keys) -> Keys:
-        """Return how often keys, in order and each once, were there in earlier calls."""
+        """Return how often each of these distinct, sorted keys occurred in earlier calls."""
         import numpy as np
 
         found = np.zeros(len(keys), np.int64)

@@ -1,4 +1,4 @@
-"""What can go wrong in writing rows to topics."""
+"""Errors of the sink."""
 
 from __future__ import annotations
 
@@ -6,69 +6,72 @@ from ottla.pipeline.errors import NotSupported, PipelineError
 
 
 class RowsUnfit(PipelineError, ValueError):
-    """Rows that cannot become records: columns are missing, of other types, or null where none may be."""
+    """Rows that cannot become records: a column is missing, has another type, or holds a forbidden null."""
 
 
 class NoTransactions(NotSupported):
-    """The cluster, or what this user may do in it, has no transactions."""
+    """The cluster has no transactions, or this user may not use them."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(
-            "delivery=exactly-once is made of transactions, and this cluster lets this client make no "
-            "transactions. With delivery=dedupe every row has headers by which readers tell the second copy "
-            "from the first; delivery=at-least-once is without. (What the brokers answered: "
+            "delivery=exactly-once needs transactions, and this cluster does not let this client "
+            "use them. With delivery=dedupe every row has headers by which readers recognise a "
+            "second copy; delivery=at-least-once adds none. (The brokers answered: "
             f"{type(cause).__name__})"
         )
 
 
 class TransactionFenced(PipelineError):
-    """The transaction of a task was ended by somebody else; what it wrote is not seen."""
+    """The transaction of a task was ended from outside; its rows are not visible."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         super().__init__(
-            f"the transaction of {transactional_id!r} was ended from outside. Either another attempt of the "
-            f"same task took over, and all is well; or it took longer than the {timeout_ms} ms of "
-            "kafka.transaction.timeout.ms: give it more time, or tasks fewer rows"
+            f"the transaction of {transactional_id!r} was ended from outside. Either another attempt "
+            "of the same task took over, which is harmless, or the transaction took longer than the "
+            f"{timeout_ms} ms of kafka.transaction.timeout.ms: raise that timeout, or give each task "
+            "fewer rows"
         )
 
 
 class WaitedTooLong(PipelineError):
-    """A transaction that waited for the other tasks of its batch was ended by somebody else, unseen."""
+    """A transaction that waited for the other tasks of its batch was ended from outside; its rows are not
+    visible."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         super().__init__(
-            f"the transaction of {transactional_id!r}, of a batch that was written in part and came again, "
-            "was ended from outside while it waited for the other tasks: it was open for more than the "
-            f"{timeout_ms} ms of kafka.transaction.timeout.ms, or a late attempt of its task took over. Its "
-            "rows come again at the next start; what else is written stays. Give it more time (brokers allow "
-            "up to transaction.max.timeout.ms) or the query more cores. Or let tasks commit at once: "
-            'option("failOnChangedReplay", "false"), if the query is as it was when it began this batch, and '
-            "until the batch is through"
+            f"the transaction of {transactional_id!r}, part of a replayed batch, was ended from "
+            "outside while it waited for the other tasks: it was open for more than the "
+            f"{timeout_ms} ms of kafka.transaction.timeout.ms, or a late attempt of its task took "
+            "over. Its rows are written at the next start; rows that are already written stay. "
+            "Raise the timeout (brokers allow up to transaction.max.timeout.ms) or give the query "
+            'more cores. Or let tasks commit at once with option("failOnChangedReplay", "false") '
+            "until this batch is written, if the query is unchanged since it began the batch"
         )
 
 
 class ReplayChanged(PipelineError):
-    """A batch that was written in part came again, and its tasks have other rows than before."""
+    """The tasks of a replayed batch have other rows than before, and part of the batch is written."""
 
     def __init__(self, where: str, rows_before: int, now: str) -> None:
         super().__init__(
-            f"{where} is written already, with {rows_before} rows, and came again {now}: rows went to other "
-            "tasks than before, so what is missing cannot be told, and nothing was written. Start the query "
-            "as it was (cores, shuffle partitions, options of the source) until this batch is through. With "
-            'option("failOnChangedReplay", "false") it counts as written, as where rows are drawn by chance'
+            f"{where} is already written, with {rows_before} rows, and was replayed {now}: the rows "
+            "were distributed differently over the tasks, so the missing rows are unknown, and "
+            "nothing was written. Start the query as it was before (cores, shuffle partitions, "
+            'options of the source) until this batch is written. With option("failOnChangedReplay", '
+            '"false") the task counts as written, which suits rows that are drawn at random'
         )
 
 
 class StaleBatch(PipelineError):
-    """A batch came again after later ones of the same query were written."""
+    """A batch was replayed after later batches of the same query were written."""
 
     def __init__(self, where: str, later: int) -> None:
         super().__init__(
-            f"{where} came after batch {later} was written: the checkpoint was set back, or an attempt of "
-            "long ago woke up. Nothing was written. A query that should write everything again needs a new "
-            "checkpoint, or another markers.topic"
+            f"{where} was replayed after batch {later} was written: the checkpoint was restored to "
+            "an earlier state, or a very old attempt resumed. Nothing was written. A query that "
+            "should write everything again needs a new checkpoint, or another markers.topic"
         )
 
 
 class MarkersUnreadable(PipelineError):
-    """The topic of the markers holds something else, or will lose them."""
+    """The topic of the markers holds foreign records, or its retention would delete markers."""

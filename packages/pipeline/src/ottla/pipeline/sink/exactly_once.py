@@ -1,23 +1,24 @@
-"""What a task does for exactly-once: one transaction for its rows and the marker that says they are written.
+"""Exactly-once delivery: one transaction holds the rows of a task and the marker that says they are written.
 
-The steps, and why in this order:
+The steps, and the reason for their order:
 
-1. Obtain the epoch of the transactional id of this place. Whoever began before, an attempt that is thought
-   dead say, can commit nothing from here on; what it had committed is complete.
-2. Look the marker up. Only now, because only now it cannot come any more behind one's back. Where it stands,
-   the rows are written: those that came again are counted, and left alone.
-3. Write rows, the marker last, and commit.
+1. Obtain the epoch of the task's transactional id. This fences every earlier attempt, for example one that is
+   believed dead: it can commit nothing from here on, and its committed transactions are complete.
+2. Look up the marker. This comes second because only now no earlier attempt can add one. If there is a
+   marker, the rows are written: count the replayed rows and write nothing.
+3. Write the rows, then the marker, and commit.
 
-When an earlier run has written the batch in part, a task without a marker cannot tell by itself whether its
-rows are among those: they may have gone to another task then. (Spark does not even tell tasks in Python how
-many they are.) So it leaves its transaction open, and the driver commits it once it has heard of all tasks:
-then each of those with a marker has found its rows again. See `_waits` for why nothing less will do.
+If an earlier run wrote part of the batch, a task without a marker cannot tell whether its rows are among the
+written ones: they may have belonged to another task then. (Spark does not even tell Python tasks how many
+tasks there are.) So the task leaves its transaction open, and the driver commits it when all tasks have
+reported: then each task with a marker has found the same rows again. `_waits` explains why nothing less is
+sufficient.
 
-What this does not see: rows that went to other tasks in the same numbers. And where a query was changed, and
-started again while a task of the run before still writes somewhere, that task may commit after others of the
-new run did, which found no marker then. Its rows may be theirs, too. It is noticed (its place has a marker
-that the new run's task compares), but what was committed stays: transactional ids fence off one place each,
-and brokers have no fence for all of them. Where the query is as it was, such a task does no harm.
+Two cases stay undetected. Rows may have moved between tasks without changing the counts. And if a query was
+changed and restarted while a task of the previous run still writes, that task may commit after tasks of the
+new run that found no marker; both may have written the same rows. The new run notices this (the task finds a
+marker and compares), but committed rows stay: a transactional id fences one task, and brokers have no fence
+for all of them. In an unchanged query such a task does no harm.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task has done, for the driver."""
+    """The result of a task, for the driver."""
 
     task: TaskIdentity
     rows: int
-    """How many rows of the place are written, now or before."""
+    """The rows of the task that are written, now or by an earlier run."""
     is_replay: bool = False
-    """Whether an earlier run has written some of the batch."""
+    """Whether an earlier run has written part of the batch."""
     pending: PendingTransaction | None = None
-    """The transaction with the rows, where the driver is to commit it."""
+    """The open transaction with the rows, if the driver has to commit it."""
 
 
 # --- in tasks
@@ -62,20 +63,20 @@ class TaskResult:
 def write_exactly_once(
     batches: Iterator[pa.RecordBatch], columns: Columns, config: SinkConfig, task: TaskIdentity, run: str
 ) -> TaskResult:
-    """Write the rows of a task in a transaction, unless they are written already.
+    """Write the rows of a task in one transaction, unless they are already written.
 
-    `run` is the same for all tasks of the batch, and another one when the batch comes again.
+    `run` is the same for all tasks of one run of the batch, and differs when the batch is replayed.
 
     Raises NoTransactions, TransactionFenced, ReplayChanged, StaleBatch, MarkersUnreadable, and the producer's
     errors; readers of committed records then see none of the rows.
     """
     rows = _from_first(batches)
     with sink_client_for(config) as client:
-        # A first look, before anybody is fenced off. It decides what costs nothing when it is wrong: that
-        # without rows there is nothing to do, and for how long a transaction may have to be open.
+        # This first look happens before anyone is fenced. It decides only what is harmless if wrong: that a
+        # task without rows has nothing to do, and the transaction timeout.
         known = client.markers(task.query)
         if rows is None and not (is_written(known, task) or is_begun(known, task.batch, run)):
-            return TaskResult(task, 0)  # as nothing would be when it came again
+            return TaskResult(task, 0)  # a replay would write nothing either
         with client.producer(task, waits=_waits(known, task, run, config)) as producer:
             return _done(client, producer, rows, columns, task, run)
 
@@ -88,7 +89,7 @@ def _done(
     task: TaskIdentity,
     run: str,
 ) -> TaskResult:
-    """Do what the markers say, now that no other attempt at the place can add one."""
+    """Act on the markers; the fence guarantees that no other attempt at this task can add one."""
     known = client.markers(task.query)
     is_replay = is_begun(known, task.batch, run)
     if is_written(known, task):
@@ -104,21 +105,22 @@ def _done(
 def _waits(known: Markers, task: TaskIdentity, run: str, config: SinkConfig) -> bool:
     """Whether a task without a marker has to leave its transaction to the driver.
 
-    Rows a, b, c, d were cut into ab | cd, and task 0 committed. The batch comes again, and task 1 comes
-    first; the cut may be a | bcd by now. Why task 1 must not commit at once, whatever markers might say:
+    Example: rows a, b, c, d were split into ab | cd, and task 0 committed. The batch is replayed and task 1
+    runs first; the split may be a | bcd now. Task 1 must not commit at once, whatever the markers say:
 
-    - Of task 1 the earlier run left nothing that it could compare with: it had committed nothing. That task 0
-      once had two rows says nothing about b. Only task 0 can tell that it has two rows again, and that may be
-      an hour later.
-    - Say it came before, and wrote into its marker that this run has found its rows again. If all markers say
-      so, is task 1 safe? Not from task 2 of the earlier run, which is thought dead, has no marker yet, and
-      may still commit: with d, say. It is fenced off once task 2 of this run begins, and nobody but the
-      driver knows when all tasks have begun.
-    - A digest of rows, or the number of tasks, in markers would tell more cuts apart that came again; neither
-      tells it any sooner.
+    - The earlier run left nothing for task 1 to compare with, because task 1 committed nothing. The marker of
+      task 0 with two rows says nothing about b. Only task 0 can tell that it has two rows again, maybe an
+      hour later.
+    - Suppose task 0 ran first and noted in its marker that this run found its rows again. If all markers say
+      so, task 1 is still not safe from task 2 of the earlier run, which is believed dead, has no marker yet,
+      and may still commit d. Task 2 is fenced when task 2 of this run begins, and only the driver knows when
+      all tasks have begun.
+    - A digest of the rows, or the number of tasks, in the markers would detect more changed splits, but not
+      earlier.
 
-    So transactions are open for as long as what is left of the batch takes, and brokers end them after
-    `transaction.max.timeout.ms`. Whoever says that the cut is the same, or does not mind, need not wait.
+    So the transactions stay open until the rest of the batch is done, and brokers end them after
+    `transaction.max.timeout.ms`. With `failOnChangedReplay=false` the user asserts that the split is the
+    same, or accepts the risk, and tasks do not wait.
     """
     return config.fail_on_changed_replay and is_begun(known, task.batch, run)
 
@@ -150,7 +152,7 @@ def _finished(client: SinkClient, producer: Producer, *, waits: bool) -> Pending
 
 
 def _from_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
-    """Return rows from the first batch on that has any; None where there are none."""
+    """Return the batches from the first one with rows on; None if there are no rows."""
     for batch in batches:
         if batch.num_rows:
             return chain([batch], batches)
@@ -160,29 +162,30 @@ def _from_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] |
 def _compare(
     rows: Iterator[pa.RecordBatch] | None, known: Marker, task: TaskIdentity, config: SinkConfig
 ) -> None:
-    """Count the rows that came again. Raises ReplayChanged where they are more or fewer than before."""
+    """Count the replayed rows. Raises ReplayChanged if the count differs from the marker."""
     if config.fail_on_changed_replay:
         count = sum(each.num_rows for each in rows or ())
         if count != known.rows:
-            raise ReplayChanged(str(task), known.rows, f"with {count}")
+            raise ReplayChanged(str(task), known.rows, f"with {count} rows")
 
 
-# --- in the driver, which has heard of all tasks
+# --- on the driver, which has the results of all tasks
 
 
 def commit_all(done: list[TaskResult], config: SinkConfig) -> None:
-    """Commit what tasks have left open. Raises ReplayChanged where a task of an earlier run is missing.
+    """Commit the transactions that tasks left open. Raises ReplayChanged if a task of an earlier run is
+    missing.
 
-    Raises WaitedTooLong, and what else kept a transaction from being committed, after it has tried all.
+    Tries to commit all, then raises the first error: WaitedTooLong, or an error of the producer.
     """
     if not any(each.is_replay for each in done):
         return
     with sink_client_for(config) as client:
         if config.fail_on_changed_replay:
             _refuse_fewer_tasks(client, done)
-        # From here on each of them is right by itself: whatever is committed has its marker, and is left
-        # alone when the batch comes again for the others. So one that was ended must not end the rest, or a
-        # batch that is too long for its first transactions would be so each time.
+        # From here on each transaction is correct by itself: a committed one has its marker, and a replay for
+        # the others leaves it alone. So an expired transaction must not abort the rest, or a batch that is
+        # too long for its first transactions would never finish.
         failed = client.end(_pending(done), committed=True)
         if failed:
             raise failed[0]
@@ -198,16 +201,16 @@ def _refuse_fewer_tasks(client: SinkClient, done: list[TaskResult]) -> None:
 
 
 def abort_all(done: list[TaskResult], config: SinkConfig) -> None:
-    """Abort what tasks have left open: readers of committed records would wait for it.
+    """Abort the transactions that tasks left open, because readers of committed records would wait for them.
 
-    Raises the first of what kept transactions from being aborted, after it has tried all.
+    Tries to abort all, then raises the first error.
     """
     pending = _pending(done)
     if not pending:
         return
     with sink_client_for(config) as client:
         failed = client.end(pending, committed=False)
-        # The others are committed, or another attempt's.
+        # The others are committed, or belong to another attempt.
         left = [error for error in failed if not isinstance(error, WaitedTooLong | InvalidTxnState)]
         if left:
             raise left[0]
@@ -218,7 +221,7 @@ def _pending(done: Sequence[TaskResult]) -> list[PendingTransaction]:
 
 
 def forget_tasks(tasks: Iterable[TaskIdentity], config: SinkConfig) -> None:
-    """Delete the markers of a write that is over, and that nobody will do again."""
+    """Delete the markers of a write that is complete and will not be repeated."""
     forgotten = list(tasks)
     if forgotten:
         with sink_client_for(config) as client:

@@ -1,4 +1,4 @@
-"""The topic that markers are kept in: made when it is missing, and read up to its end."""
+"""The topic of the markers: create it if missing, and read it to its end."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from ottla.protocol.topics import TopicPartition
 log = logging.getLogger(__name__)
 
 PARTITION: Final = 0
-"""Where all markers are: were they spread, a topic that grows would hide those that it has."""
+"""The partition of all markers. With more partitions, adding one would move keys away from their markers."""
 
 SETTINGS: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(4 * 1024 * 1024),
     "segment.ms": "86400000",
 }
-"""Small segments: what is in the last one is never compacted, and all of it is read."""
+"""Small segments, because the active segment is never compacted and is read completely."""
 
 _MOST_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 500
@@ -51,25 +51,25 @@ _LAST_VERSION_WITH_NAMES = 12
 
 
 class MarkerTopic:
-    """Answers which batch each partition of a query wrote last; all methods run on the cluster's loop.
+    """Returns the last marker of each task of a query; all methods run on the cluster's loop.
 
-    What was read once is remembered: an answer costs what is new since the last one.
+    Keeps the markers that were read, so that a lookup reads only new records.
     """
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
         self._place = TopicPartition(name, PARTITION)
-        # Of transactions that are open, too: see `markers`.
+        # Includes open transactions: see `markers`.
         self._lookups = Lookups(cluster, read_committed=False)
         self._is_there = False
         self._marker_log = MarkerLog()
 
     async def of(self, query: str) -> Markers:
-        """Return the last markers of a query that are committed by now. Raises MarkersUnreadable."""
+        """Return the last committed markers of a query. Raises MarkersUnreadable."""
         await self._ensure()
         end = (await self._lookups.offsets({self._place: LATEST}))[self._place]
         if end < self._marker_log.next_offset:
-            self._marker_log = MarkerLog()  # the topic was deleted, and made again
+            self._marker_log = MarkerLog()  # the topic was deleted and created again
         while self._marker_log.next_offset < end:
             await self._advance(end)
         return dict(self._marker_log.of(query))
@@ -77,27 +77,27 @@ class MarkerTopic:
     # --- reading
 
     async def _advance(self, end: int) -> None:
-        """Read until something was read.
+        """Fetch until at least one record arrives.
 
-        Raises MarkersUnreadable where a broker has less than there was for `default_api_timeout_ms`, and
-        DeadlineExceeded where none answers for so long.
+        Raises MarkersUnreadable if the broker has fewer records than before for `default_api_timeout_ms`, and
+        DeadlineExceeded if no broker answers for that long.
         """
         before = self._marker_log.next_offset
         bound_ms = self._cluster.config.default_api_timeout_ms
         until = asyncio.get_running_loop().time() + bound_ms / 1_000
         while self._marker_log.next_offset == before:
-            # Each retry has a bound of its own, and says why it failed; so this is looked at when it has
-            # not: a leader that is new may take a moment to know how far its topic is committed.
+            # Each retry has a bound of its own and reports its failure. This check covers retries that
+            # succeed: a new leader may need a moment to learn its high watermark.
             high_watermark = await self._cluster.retry("reading markers", lambda: self._read(end))
             if high_watermark < end and asyncio.get_running_loop().time() > until:
                 raise MarkersUnreadable(
-                    f"topic {self._place.topic!r} had records up to offset {end}, and for {bound_ms} ms "
-                    f"ended at {high_watermark}: it lost some, as after an unclean election of a leader. "
-                    "Whether the markers of this batch are among them cannot be told"
+                    f"topic {self._place.topic!r} had records up to offset {end}, but for {bound_ms} "
+                    f"ms it ended at {high_watermark}: it lost records, for example in an unclean "
+                    "leader election. Markers of this batch may be among them"
                 )
 
     async def _read(self, end: int) -> int:
-        """Take what there is, and return where the topic ends now."""
+        """Apply the fetched records and return the current end of the topic."""
         try:
             found = await self._fetch()
         except OffsetOutOfRange:
@@ -111,7 +111,7 @@ class MarkerTopic:
         before = self._marker_log.next_offset
         self._marker_log.take(found.records or b"")
         if self._marker_log.next_offset == before and found.high_watermark >= end:
-            self._marker_log.next_offset = end  # compaction left nothing there
+            self._marker_log.next_offset = end  # compaction removed the records there
         return found.high_watermark
 
     async def _fetch(self) -> PartitionData:
@@ -132,7 +132,7 @@ class MarkerTopic:
         _raise(found.error_code, self._place)
         return found
 
-    # --- being there
+    # --- creating the topic
 
     async def _ensure(self) -> None:
         if self._is_there:
@@ -140,30 +140,30 @@ class MarkerTopic:
         try:
             await self._cluster.topic(self._place.topic)
         except NoSuchTopic:
-            with suppress(TopicAlreadyExists):  # of several tasks that begin one is the first
+            with suppress(TopicAlreadyExists):  # several tasks may try at the same time
                 await Topics(self._cluster).create(self._place.topic, partitions=1, configs=SETTINGS)
         await self._refuse_to_lose()
         self._is_there = True
 
     async def _refuse_to_lose(self) -> None:
-        """Raise MarkersUnreadable where markers would vanish with time."""
+        """Raise MarkersUnreadable if retention would delete markers."""
         name = self._place.topic
         try:
-            policy = await self._cluster.retry(f"looking at topic {name!r}", self._policy)
+            policy = await self._cluster.retry(f"describing topic {name!r}", self._policy)
         except (TopicAuthorizationFailed, ClusterAuthorizationFailed) as error:
-            log.info("whether topic %r is compacted cannot be told: %s", name, error)
+            log.info("cannot tell whether topic %r is compacted: %s", name, error)
             return
         if "compact" not in policy:
             raise MarkersUnreadable(
-                f"topic {name!r} has cleanup.policy={policy}: markers of batches would vanish with time, and "
-                "rows come twice. Set it to compact, or name a topic with option markers.topic that is not "
-                "there yet"
+                f"topic {name!r} has cleanup.policy={policy}: retention would delete markers, and "
+                "rows would be written twice. Set it to compact, or name a topic that does not "
+                "exist yet with option markers.topic"
             )
 
     async def _policy(self) -> str:
         try:
             entries = await Configs(self._cluster).describe(TOPIC, self._place.topic)
-        except NoSuchTopic as error:  # it was made just now, and this broker has not heard of it
+        except NoSuchTopic as error:  # it was created a moment ago, and this broker does not know it yet
             raise UnknownTopicOrPartition(str(error)) from None
         return next((each.value or "" for each in entries if each.name == "cleanup.policy"), "")
 

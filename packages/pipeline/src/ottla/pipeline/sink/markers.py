@@ -1,11 +1,11 @@
-"""Markers: which batch of a query each of its partitions wrote last. Pure.
+"""Markers: the last batch that each task of a query wrote. Pure.
 
-A marker is written in the transaction of the rows that it stands for, so it is there just when they are. Each
-replaces the one before it (the topic is compacted): what is asked is only ever about the last.
+A marker is written in the transaction of its rows, so it exists exactly if they do. Each marker replaces the
+previous one (the topic is compacted), because only the last one matters.
 
-Readers of committed records wait at the first transaction that is open, whosever it is; a reader that did so
-here could overlook a marker behind it, and rows would come twice. So the ledger reads everything, and decides
-by itself: what a producer wrote counts when its next control batch says commit.
+A reader of committed records stops at the first open transaction of any producer; here it could miss a marker
+behind it, and rows would be written twice. So the marker log reads all records and decides itself: records of
+a producer count when its next control batch is a commit.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ottla.protocol.records import (
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The last batch that a partition of a query wrote, and of how many rows."""
+    """The last batch that a task of a query wrote, and its number of rows."""
 
     batch: int
     rows: int
     run: str
-    """Which run of the batch did it; when the batch comes again, that is another one. Empty: not known."""
+    """The run that wrote the batch; a replay has another one. Empty: unknown."""
 
     def encoded(self, task: TaskIdentity) -> bytes:
-        """Return what is written of it, for machines and for people who look."""
+        """Return the value of the marker record, as JSON."""
         where = {"query": task.query, "partition": task.partition}
         return json.dumps({**where, "batch": self.batch, "rows": self.rows, "run": self.run}).encode()
 
@@ -44,19 +44,19 @@ class Marker:
 def decoded(value: bytes) -> Marker:
     """Undo `Marker.encoded`. Raises MarkersUnreadable.
 
-    One that does not say its run is of a version that wrote none: of an earlier run in any case.
+    A marker without a run was written by an old version, so it belongs to an earlier run.
     """
     try:
         found = json.loads(value)
         return Marker(int(found["batch"]), int(found["rows"]), str(found.get("run", "")))
     except (ValueError, TypeError, KeyError):
         raise MarkersUnreadable(
-            f"{value[:80]!r} is no marker of a batch: option markers.topic must name a topic of its own"
+            f"{value[:80]!r} is not a marker of a batch: option markers.topic must name a dedicated topic"
         ) from None
 
 
 Markers = Mapping[int, Marker]
-"""The markers of a query, by the number of the task."""
+"""The markers of a query, by task number."""
 
 
 def is_written(known: Markers, task: TaskIdentity) -> bool:
@@ -69,17 +69,17 @@ def is_written(known: Markers, task: TaskIdentity) -> bool:
 
 
 def is_begun(known: Markers, batch: int, run: str) -> bool:
-    """Whether an earlier run of a batch wrote some of it."""
+    """Whether an earlier run wrote part of a batch."""
     return any(each.batch == batch and each.run != run for each in known.values())
 
 
 def missing_task(known: Markers, batch: int, tasks: Container[int]) -> int | None:
-    """Return a task that wrote rows of a batch, and that is not among those of the batch now."""
+    """Return a task that wrote rows of a batch but is missing in this run; None if there is none."""
     return next((task for task, each in known.items() if each.batch == batch and task not in tasks), None)
 
 
 class MarkerLog:
-    """Takes the log of markers, piece by piece, and knows the last one of each key that is committed."""
+    """Applies the records of the marker topic in order, and holds the last committed marker of each key."""
 
     def __init__(self, next_offset: int = 0) -> None:
         self.next_offset = next_offset
@@ -91,7 +91,7 @@ class MarkerLog:
         return self._latest.get(query, {})
 
     def take(self, records: Buffer) -> None:
-        """Take what was fetched from `next_offset` on; a batch that is cut off at the end is left.
+        """Apply the batches that were fetched from `next_offset` on; ignore a truncated batch at the end.
 
         Raises CorruptRecords, MarkersUnreadable.
         """
@@ -137,11 +137,11 @@ class MarkerLog:
 
 
 def _task_of(key: bytes) -> tuple[str, int]:
-    """Undo `Place.key`. Raises MarkersUnreadable."""
+    """Undo `TaskIdentity.key`. Raises MarkersUnreadable."""
     try:
         query, _, partition = key.decode().rpartition("/")
         return query, int(partition)
     except ValueError:
         raise MarkersUnreadable(
-            f"{key[:80]!r} is no key of a marker: option markers.topic must name a topic of its own"
+            f"{key[:80]!r} is not the key of a marker: option markers.topic must name a dedicated topic"
         ) from None

@@ -1,4 +1,4 @@
-"""The options of the sink, for whoever reads them and for the reference."""
+"""The options of the sink, for the parser and the reference."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ OPTIONS = (
     Option("topic", None, "the topic of all rows; it wins over the column `topic`"),
     Option(
         "delivery", "at-least-once",
-        "what is promised when a batch comes again: `at-least-once`; `dedupe`, which gives every "
-        "row an id; or "
-        "`exactly-once`, where the brokers have transactions",
+        "the guarantee when a batch is replayed: `at-least-once`; `dedupe`, which gives every row "
+        "an id; or `exactly-once`, where the brokers have transactions",
     ),
     Option(
         "write.id", None,
-        "a name for a write of a table, or inside of `foreachBatch`, by which it is known when it "
-        "is done again; "
-        "drawn by chance when it is not given",
+        "the name of a table write, or of a write inside `foreachBatch`, that identifies a "
+        "repetition; random if not given",
         "batch",
     ),
     Option(
         "includeTimestamps", "false",
-        "whether the column `timestamp` becomes the time of records; otherwise that is when they are sent",
+        "whether the column `timestamp` becomes the timestamp of records; otherwise they get the "
+        "time of sending",
     ),
     Option(
         "markers.topic", MARKERS_TOPIC,
-        "where `exactly-once` keeps which tasks are done; it is made when missing",
+        "the topic in which `exactly-once` records the tasks that are done; it is created if "
+        "missing",
     ),
     Option(
         "transactional.id.prefix", TRANSACTIONAL_ID_PREFIX,
-        "what the transactional ids of `exactly-once` begin with",
+        "the prefix of the transactional ids of `exactly-once`",
     ),
     Option(
         "failOnChangedReplay", "true",
-        "whether `exactly-once` ends a query whose batch comes again with other rows; with `false` the "
-        "tasks of such a batch commit at once, and what is written already is not looked at",
+        "whether `exactly-once` fails a query whose replayed batch has other rows; with `false` the "
+        "tasks of such a batch commit at once, and rows that are already written are not compared",
     ),
-    Option("checkpointLocation", None, "Spark's own: the folder where a query keeps how far it is", "stream"),
+    Option("checkpointLocation", None, "Spark's own: the folder with the progress of a query", "stream"),
     Option("queryName", None, "Spark's own: the name of a query", "stream"),
-    Option("path", None, "taken from `save(...)`, and without effect"),
+    Option("path", None, "set by `save(...)`; has no effect"),
 )  # fmt: skip
-"""All options besides those of the client, which have `kafka.` in front."""
+"""All options except those of the client, which begin with `kafka.`."""

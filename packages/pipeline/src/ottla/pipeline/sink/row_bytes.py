@@ -1,4 +1,4 @@
-"""Rows as bytes: the same for rows that are equal in all columns, and others for all others. Pure."""
+"""Rows as bytes: equal for rows that are equal in all columns, and different otherwise. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WORD = 4
-"""Rows begin at multiples of so many bytes, and end there."""
+"""Rows begin and end at multiples of this number of bytes."""
 
 
 def row_bytes(rows: pa.RecordBatch) -> pa.Array:
-    """Return the bytes of each row: lengths and numbers in front, and behind them all texts.
+    """Return the bytes of each row: lengths and numbers first, then all texts.
 
-    Columns are those of records: binary or text, whole numbers, times, and headers.
+    The columns are those of records: binary or text, integers, timestamps, and headers.
     """
     import numpy as np
     import pyarrow as pa
@@ -37,13 +37,13 @@ def row_bytes(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _headers(column: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Array]:
-    """Return how many headers each row has, and all of them in one piece, each with its lengths in front."""
+    """Return the number of headers of each row, and all headers concatenated, each after its lengths."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int32)
-    flat = column.flatten()  # what null lists hide is left out
+    flat = column.flatten()  # removes entries hidden by null lists
     keys, values = flat.field("key").cast(pa.binary()), flat.field("value").cast(pa.binary())
     entries = _joined([_packed([_lengths(keys), _lengths(values)]), keys, values])
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -59,7 +59,7 @@ def _lengths(texts: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _numbers(column: pa.Array) -> list[np.ndarray[Any, Any]]:
-    """Return numbers as two halves each, and whether there is one."""
+    """Return each number as two halves, and whether it is null."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -71,7 +71,7 @@ def _numbers(column: pa.Array) -> list[np.ndarray[Any, Any]]:
 
 
 def _packed(numbers: list[np.ndarray[Any, Any]]) -> pa.Array:
-    """Return the numbers of each row one behind the other."""
+    """Return the numbers of each row side by side."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,9 +1,9 @@
-"""Hashes of rows, for all rows of a batch at once. Pure.
+"""Hashes of all rows of a batch at once. Pure.
 
-Multilinear hashing: words of 32 bits times secret numbers of 64, summed up; the upper half of the sum. Two
-rows that differ collide in one sum with a probability of 2**-32 (Lemire and Kaser, "Strongly universal string
-hashing is fast"), and in all four of them with one of 2**-128, whoever chose the rows: the numbers are drawn
-from the id of the query. Where a row is long, its hash by BLAKE2 costs less than all those numbers.
+Multilinear hashing: the sum of 32-bit words times secret 64-bit numbers, of which the upper half is the hash.
+Two different rows collide in one sum with a probability of 2**-32 (Lemire and Kaser, "Strongly universal
+string hashing is fast"), and in all four with 2**-128, even for rows chosen by an attacker: the numbers are
+derived from the query id. For a long row, BLAKE2 is cheaper than that many numbers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SIZE = 16
 
 _SUMS = 4
 _LONG = 1_024
-"""Bytes from which on a row is long."""
+"""Rows with more bytes are long."""
 
 
 class RowHashes:
-    """The hashes of rows under a key: equal rows have equal ones, in whatever process and order."""
+    """The hashes of rows under a key; equal rows have equal hashes in every process and order."""
 
     def __init__(self, key: bytes) -> None:
         import numpy as np
@@ -37,7 +37,7 @@ class RowHashes:
         self._key = hashlib.blake2b(key).digest()
 
     def of(self, rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
-        """Return the hashes of rows: so many times `SIZE` bytes."""
+        """Return the hashes of the rows, `SIZE` bytes each."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -58,7 +58,7 @@ class RowHashes:
         bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1] // WORD
         words, sizes = np.frombuffer(data, "<u4"), np.diff(bounds)
         found = np.empty((len(texts), _SUMS), "<u4")
-        for size in np.unique(sizes):  # as many as there are lengths, and at most _LONG // WORD
+        for size in np.unique(sizes):  # one iteration for each distinct length, at most _LONG // WORD
             rows = np.flatnonzero(sizes == size)
             each = words[bounds[rows][:, None] + np.arange(size)].astype(np.uint64)
             sums = np.einsum("ij,kj->ik", each, self._numbers[:, 1 : size + 1]) + self._numbers[:, 0]

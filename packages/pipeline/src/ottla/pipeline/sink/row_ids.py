@@ -1,4 +1,4 @@
-"""Headers by which readers tell the second copy of a row from the first. Pure."""
+"""Headers by which readers recognise the second copy of a row. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 QUERY, BATCH, PARTITION, ROW = "ottla-query", "ottla-batch", "ottla-partition", "ottla-row"
-"""Which query wrote a row, in which batch and which of its tasks, and which row of that it was: text."""
+"""Headers with the query, the batch, the task and the id of a row, as text."""
 
 _HEADERS = 4
 
@@ -24,8 +24,8 @@ _HEADERS = 4
 class RowIds:
     """Ids for the rows of a task.
 
-    That of a row is its hash, and how many equal ones came before it: Spark gives a task its rows in another
-    order the next time when they come from a shuffle.
+    The id of a row is its hash and the number of equal rows before it: after a shuffle, a replayed task gets
+    its rows in another order.
     """
 
     def __init__(self, task: TaskIdentity) -> None:
@@ -34,7 +34,7 @@ class RowIds:
         self._equal_rows = EqualRowCounter()
 
     def added(self, records: pa.RecordBatch, topics: pa.Array | None = None) -> pa.RecordBatch:
-        """Return records with their ids behind the headers of their own."""
+        """Return the records with their ids added after their own headers."""
         import pyarrow as pa
 
         rows = records if topics is None else records.append_column("topic", topics)
@@ -65,9 +65,9 @@ def _hexadecimal(hashes: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _appended(own: pa.Array | None, ids: pa.Array, task: TaskIdentity) -> pa.Array:
-    """Return each row's own headers with the four of its place and id behind them.
+    """Return the headers of each row with the four headers of its task and id appended.
 
-    Arrow keeps the headers of all rows one behind the other, and where those of each row end.
+    Arrow stores the headers of all rows concatenated, with the end of each row.
     """
     import numpy as np
     import pyarrow as pa
@@ -85,7 +85,7 @@ def _appended(own: pa.Array | None, ids: pa.Array, task: TaskIdentity) -> pa.Arr
 
 
 def _laid_flat(own: pa.Array | None, count: int) -> tuple[pa.Array, pa.Array, Numbers]:
-    """Return the keys and values of all rows' headers, and how many each row has."""
+    """Return the keys and values of all headers, and the number of headers of each row."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -93,12 +93,12 @@ def _laid_flat(own: pa.Array | None, count: int) -> tuple[pa.Array, pa.Array, Nu
     if own is None:
         return pa.array([], pa.string()), pa.array([], pa.binary()), np.zeros(count, np.int64)
     lengths = pc.fill_null(pc.list_value_length(own), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    flat = own.flatten()  # what null lists hide is left out
+    flat = own.flatten()  # removes entries hidden by null lists
     return flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary()), lengths
 
 
 def _with_four(own: pa.Array, added: pa.Array, which: Sequence[int | Numbers], ends: Numbers) -> pa.Array:
-    """Return the rows' own entries with four of `added` behind those of each row, which ends at `ends`."""
+    """Return the entries of each row followed by four of `added`; the entries of a row end at `ends`."""
     import numpy as np
     import pyarrow as pa
 

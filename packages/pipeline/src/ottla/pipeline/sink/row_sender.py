@@ -1,4 +1,4 @@
-"""Rows on their way to brokers, and what became of them."""
+"""Rows that are sent to brokers, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ if TYPE_CHECKING:
 
 
 class RowSender:
-    """Hands rows to a producer on its own thread, while Spark makes the next ones.
+    """Hands rows to a producer on its own thread while Spark computes the next ones.
 
-    What goes wrong with a row is raised by a later `put`, or by `finish` at the latest.
+    An error of a row is raised by a later `put`, or by `finish`.
     """
 
     def __init__(self, thread: LoopThread[Any], producer: Producer) -> None:
         self._thread = thread
         self._producer = producer
         self._handing_over: Call[None] | None = None
-        # Touched on the producer's loop only.
+        # Used on the producer's loop only.
         self._underway: deque[Acknowledgements] = deque()
 
     def put(self, topic: str, records: pa.RecordBatch) -> None:
-        """Take rows for a topic, behind those that were taken before; waits until those have found room."""
+        """Send rows to a topic, after the rows of earlier calls; waits until the earlier ones fit into the
+        producer's buffer."""
         self._handed_over()
         self._handing_over = self._thread.submit(lambda: self._hand_over(topic, records))
 
     def finish(self) -> None:
-        """Wait until all rows are written. Raises what kept the first of them from it."""
+        """Wait until all rows are acknowledged. Raises the first error."""
         self._handed_over()
         self._thread.call(self._settled)
 

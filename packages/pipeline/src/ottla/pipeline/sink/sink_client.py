@@ -1,4 +1,5 @@
-"""What the exactly-once tasks of a process share: a thread, its connections, and what is known of markers."""
+"""Shared resources of the exactly-once tasks in a process: a thread, its connections, and the markers read so
+far."""
 
 from __future__ import annotations
 
@@ -35,16 +36,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STOP_TIMEOUT_S = 10.0
-"""How long the end of a transaction that failed may take, its abort included."""
+"""The time limit for closing a producer after a failure, its abort included."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
-    """A transaction that a task has written, and that the driver is to end."""
+    """A transaction that a task has written and the driver ends."""
 
     transaction: PreparedTransaction
     timeout_ms: int
-    """For so long after its beginning brokers keep it open."""
+    """Brokers keep the transaction open for this long after its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,11 @@ class SinkClient:
         self.thread: LoopThread[_Open] = LoopThread(self._opened, name="an exactly-once sink of Spark")
 
     def close(self, timeout_s: float | None = None) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self.thread.close(timeout_s)
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the thread, and wait for what it returns."""
+        """Run a coroutine on the thread and wait for its result."""
         self.thread.start()
         return self.thread.call(make)
 
@@ -76,23 +77,24 @@ class SinkClient:
         return self.thread.call(lambda: markers.of(query))
 
     def end(self, pending: Sequence[PendingTransaction], *, committed: bool) -> list[Exception]:
-        """End transactions that tasks have written: each of them, whatever becomes of the others.
+        """End transactions that tasks have written; an error of one does not stop the others.
 
-        Returns what went wrong: WaitedTooLong, and what else `end_prepared` raises.
+        Returns the errors: WaitedTooLong, and others that `end_prepared` raises.
         """
         cluster = self.thread.start().cluster
 
         async def ended() -> list[Exception | None]:
-            # All at once: a coordinator that does not answer costs one timeout, and not one for each.
+            # All at once, so that an unresponsive coordinator costs one timeout and not one for each
+            # transaction.
             return await asyncio.gather(*(_ended(cluster, each, committed) for each in pending))
 
         return [error for error in self.thread.call(ended) if error is not None]
 
     @contextmanager
     def producer(self, task: TaskIdentity, *, waits: bool = False) -> Iterator[Producer]:
-        """Open a producer that fences off all earlier ones of a place; what is not committed is aborted.
+        """Open a producer that fences all earlier producers of a task; their open transactions are aborted.
 
-        With `waits` its transactions get as much time as brokers allow by themselves.
+        With `waits` its transactions get the brokers' default maximum as timeout.
 
         Raises NoTransactions, OptionError for a timeout that brokers refuse, TransactionFenced.
         """
@@ -111,23 +113,24 @@ class SinkClient:
         if waits and patient != settings:
             try:
                 return await _begun(patient)
-            except OptionError:  # these brokers were told to allow less
-                log.info("brokers refuse %d ms for a transaction that waits", WAITING_TIMEOUT_MS)
+            except OptionError:  # these brokers have a lower maximum
+                log.info("brokers refuse a transaction timeout of %d ms", WAITING_TIMEOUT_MS)
         return await _begun(settings)
 
     def _stop(self, producer: Producer) -> None:
-        # What was committed is committed; and the next epoch of this place aborts what this does not.
+        # Committed transactions stay; the next epoch of this task aborts a transaction that this call leaves
+        # open.
         try:
             self.thread.call(producer.stop, STOP_TIMEOUT_S)
         except Exception as error:
             log.warning("closing the producer of %r failed: %s", producer.config.transactional_id, error)
 
     def delete(self, tasks: Iterable[TaskIdentity]) -> None:
-        """Delete the markers of places."""
+        """Delete the markers of tasks."""
         self.call(lambda: self._delete([task.key for task in tasks]))
 
     async def _delete(self, keys: Iterable[bytes]) -> None:
-        # A record without a value deletes, where a topic is compacted.
+        # A record without a value is a tombstone in a compacted topic.
         async with Producer(config=self.config.producer_config()) as producer:
             topic = self.config.markers_topic
             for sent in [await producer.send(topic, None, key, PARTITION) for key in keys]:
@@ -171,7 +174,8 @@ _sink_clients: ProcessCache[SinkClient] = ProcessCache("what exactly-once tasks 
 
 @contextmanager
 def sink_client_for(config: SinkConfig) -> Iterator[SinkClient]:
-    """Return the sink client of this process for a configuration; after an error the next one begins anew."""
+    """Return the sink client of this process for a configuration; after an error the next call creates a new
+    one."""
     key = (
         *sorted(config.producer.items()),
         config.markers_topic,

@@ -1,4 +1,4 @@
-"""The writers, as Spark sees them."""
+"""The writers that Spark calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task wrote, or had written before."""
+    """The result of a task."""
 
     done: TaskResult
 
@@ -49,10 +49,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise NotSupported('what a topic has cannot be written over: .mode("append") adds to it')
+            raise NotSupported('a topic cannot be overwritten: .mode("append") adds to it')
         self._config = SinkConfig.of(options)
         self._columns = Columns.of(schema, self._config)
-        # All attempts of this write have it; another write, of the same rows even, has another.
+        # All attempts of this write share it; another write, even of the same rows, gets another one.
         self._run = f"write-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -62,11 +62,12 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _place(self, task: TaskContext) -> TaskIdentity:
         if self._config.delivery == "at-least-once":
-            return TaskIdentity(self._run, 0, task.partitionId())  # nobody asks
+            return TaskIdentity(self._run, 0, task.partitionId())  # not used
         return batch_task(task.getLocalProperty, task.partitionId(), self._config.write_id, self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what waits for all tasks; forget what only this write could have asked for again."""
+        """Commit the transactions that wait for all tasks; delete the markers that only this write could look
+        up."""
         if self._config.delivery != "exactly-once":
             return
         done = _done(messages)
@@ -75,10 +76,10 @@ class BatchWriter(DataSourceArrowWriter):
         try:
             forget_tasks(tasks, self._config)
         except (ClientError, KafkaError, TimeoutError) as error:
-            log.warning("markers of a write that is done were left: %s", error)
+            log.warning("could not delete the markers of a completed write: %s", error)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Give up what waits for all tasks."""
+        """Abort the transactions that wait for all tasks."""
         _abort(messages, self._config)
 
 
@@ -88,7 +89,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._config = SinkConfig.of(options)
         self._columns = Columns.of(schema, self._config)
-        # Spark makes a writer for each run of a batch, and gives copies of it to all tasks of that run.
+        # Spark creates a writer for each run of a batch and gives copies of it to all tasks of that run.
         self._run = f"run-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -98,11 +99,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._columns, self._config, task, self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        """Commit what waits for all tasks."""
+        """Commit the transactions that wait for all tasks."""
         commit_all(_done(messages), self._config)
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        """Give up what waits for all tasks."""
+        """Abort the transactions that wait for all tasks."""
         _abort(messages, self._config)
 
 
@@ -123,7 +124,7 @@ def _abort(messages: list[WriterCommitMessage | None], config: SinkConfig) -> No
     try:
         abort_all(_done(messages), config)
     except (ClientError, KafkaError, TimeoutError) as error:
-        log.warning("transactions were left open, until their time is over: %s", error)
+        log.warning("transactions stay open until their timeout: %s", error)
 
 
 def _task() -> TaskContext:

@@ -1,1 +1,2 @@
-"""Topics as Spark tables and streams: `spark.read.format("ottla")` and `spark.readStream.format("ottla")`."""
+"""The source: topics as tables and streams, `spark.read.format("ottla")` and
+`spark.readStream.format("ottla")`."""

@@ -1,4 +1,4 @@
-"""Topics as a table: `spark.read.format("ottla")`."""
+"""Batch reads: topics as a table, `spark.read.format("ottla")`."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ReadTask(InputPartition):
-    """What one task reads."""
+    """The offset range of one task."""
 
     range: OffsetRange
 
 
 class FilterPushdown:
-    """`pushFilters` of a reader, in a form that Spark takes whether it pushes filters or not.
+    """`pushFilters` of a reader, in a form that Spark accepts with filter pushdown on or off.
 
-    While spark.sql.python.filterPushdown.enabled is false, which is its default, Spark refuses a reader whose
-    class overrides `pushFilters`. Nothing is lost when it is never called: Spark filters by itself then. So
-    the method is not overridden; each reader has this in its place, which looks like the one it stands for.
+    While spark.sql.python.filterPushdown.enabled is false (the default), Spark rejects a reader whose class
+    overrides `pushFilters`. Not calling it loses nothing, because Spark then filters itself. So the method is
+    not overridden; each reader has this object in its place, which looks like the inherited method.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -50,13 +50,13 @@ class FilterPushdown:
         self._push = push
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Return the filters that Spark still has to look at."""
+        """Return the filters that Spark still has to apply."""
         left: Iterable[Filter] = self._push(filters)
         return left
 
 
 class BatchReader(DataSourceReader):
-    """Reads topics once, from where to where the options say."""
+    """Reads topics once, between the offsets that the options give."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._config = SourceConfig.of(options, streaming=False)
@@ -69,7 +69,7 @@ class BatchReader(DataSourceReader):
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return what the tasks read."""
+        """Return the partitions of the read, one for each task."""
         lookup = BrokerOffsetLookup(self._config)
         try:
             ranges = plan(lookup, self._config, self._narrowed)
@@ -88,7 +88,7 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task."""
     if not isinstance(partition, ReadTask):
-        return  # Spark's stand-in where there is nothing to read
+        return  # Spark's placeholder for an empty read
     rows = Rows(arrow_schema(schema), config.value)
     try:
         yield from consumer_for(config).read(partition.range, rows, config)
@@ -98,9 +98,10 @@ def read_task(
 
 
 def plan(lookup: OffsetLookup, config: SourceConfig, narrowed: Narrowed) -> list[OffsetRange]:
-    """Return what is to be read of each partition."""
+    """Return the offset ranges to read."""
     every = lookup.partitions()
-    # Offsets are asked of all partitions and not of those alone that filters keep: options have to name all.
+    # Offsets are resolved for all partitions, not only for those that pass the filters, because options have
+    # to name all.
     start = first_offsets(lookup, config, every)
     end = within(lookup, config, last_offsets(lookup, config.ending, every))
     _refuse_backwards(config, start, end)
@@ -112,46 +113,48 @@ def plan(lookup: OffsetLookup, config: SourceConfig, narrowed: Narrowed) -> list
 def first_offsets(
     lookup: OffsetLookup, config: SourceConfig, partitions: Iterable[TopicPartition]
 ) -> Offsets:
-    """Return where reading begins. Raises OptionError for a timestamp after all records."""
+    """Return the starting offsets. Raises OptionError for a timestamp after all records."""
     found = lookup.resolve(config.starting, partitions)
     without = [each for each, offset in found.items() if offset is None]
     if without and config.when_no_offset == "error":
         raise OptionError(
-            f"option {config.starting.option!r}: {written(without)} has no record at or after that time; "
-            "option startingOffsetsByTimestampStrategy=latest begins behind its last record then"
+            f"option {config.starting.option!r}: {written(without)} has no record at or after that "
+            "time; with option startingOffsetsByTimestampStrategy=latest it starts at its end"
         )
     return _or_end(lookup, found, without)
 
 
 def last_offsets(lookup: OffsetLookup, ending: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
-    """Return up to where to read; a time after all records means all of them."""
+    """Return the ending offsets; a timestamp after all records means the end of the partition."""
     found = lookup.resolve(ending, partitions)
     return _or_end(lookup, found, [each for each, offset in found.items() if offset is None])
 
 
 def within(lookup: OffsetLookup, config: SourceConfig, end: Offsets) -> Offsets:
-    """Return ends that are there. Raises DataLoss for an offset that no record has yet, or any more."""
+    """Check the ending offsets against the log. Raises DataLoss for an offset behind the end of its
+    partition."""
     asked = {each: end[each] for each in config.ending.known()}
     there = lookup.offsets(Edge.LATEST, asked)
     for partition, offset in asked.items():
         if offset > there[partition]:
-            lost(config, f"{partition} ends at {there[partition]}, and is to be read up to {offset}")
+            lost(config, f"{partition} ends at {there[partition]}, and should be read up to {offset}")
     return end | {each: min(offset, there[each]) for each, offset in asked.items()}
 
 
 def lost(config: SourceConfig, what: str) -> None:
-    """Raise DataLoss, or only say what is lost where `failOnDataLoss` is false."""
+    """Raise DataLoss, or log the loss if `failOnDataLoss` is false."""
     if config.fail_on_data_loss:
         raise DataLoss(what)
-    log.warning("%s; failOnDataLoss is false: going on", what)
+    log.warning("%s; continuing, because failOnDataLoss is false", what)
 
 
 def _refuse_backwards(config: SourceConfig, start: Offsets, end: Offsets) -> None:
     for partition in sorted(end):
         if start[partition] > end[partition]:
             raise OptionError(
-                f"{partition} is to be read from {start[partition]} (option {config.starting.option!r}), "
-                f"which is behind its end {end[partition]} (option {config.ending.option!r})"
+                f"{partition} should be read from {start[partition]} (option "
+                f"{config.starting.option!r}), which is behind its end {end[partition]} (option "
+                f"{config.ending.option!r})"
             )
 
 
@@ -163,7 +166,7 @@ def _or_end(
 
 
 def _since(lookup: OffsetLookup, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Leave out what comes before the first record that is late enough."""
+    """Drop the part of each range before the first record with this timestamp or a later one."""
     if since_ms is None or not ranges:
         return ranges
     found = lookup.by_time({each.partition: since_ms for each in ranges})

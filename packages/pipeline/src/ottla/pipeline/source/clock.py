@@ -1,4 +1,4 @@
-"""Time, as the driver of a stream needs it."""
+"""The clock of a stream's driver."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 
 
 class Clock:
-    """Tells the time and lets it pass; a test gives one for which nobody has to wait."""
+    """Reads the time and waits; tests replace it with a clock that does not wait."""
 
     def now_ms(self) -> float:
-        """Return how much time has passed since some moment."""
+        """Return a monotonic time."""
         return time.monotonic() * 1_000
 
     def wait(self, seconds: float) -> None:
-        """Come back when so much time has passed."""
+        """Sleep for this time."""
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What the options of a source say. Names, defaults and meaning are those of Spark's own Kafka source."""
+"""Parsed options of a source. Names, defaults and meaning are those of Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 REFUSED = {
     "group.id": None,
     "auto.offset.reset": "use startingOffsets",
-    "enable.auto.commit": "the checkpoint keeps the place",
-    "key.deserializer": "keys come as bytes",
-    "value.deserializer": "values come as bytes; option value.format decodes them",
-    "interceptor.classes": "interceptors could lose records",
+    "enable.auto.commit": "the checkpoint stores the offsets",
+    "key.deserializer": "keys are bytes",
+    "value.deserializer": "values are bytes; option value.format decodes them",
+    "interceptor.classes": "interceptors could drop records",
 }
 
 _STREAM_ONLY = tuple(each.name for each in OPTIONS if each.only == "stream")
@@ -35,21 +35,21 @@ _BATCH_ONLY = tuple(each.name for each in OPTIONS if each.only == "batch")
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """What to read: topics by name, all whose names match, or single partitions."""
+    """The topics to read: by name, by pattern, or as single partitions."""
 
     topics: frozenset[str] = frozenset()
     pattern: str | None = None
     partitions: frozenset[TopicPartition] = frozenset()
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic is wanted; as in Spark, a pattern may be found anywhere in its name."""
+        """Whether a topic is selected; as in Spark, a pattern may match anywhere in its name."""
         if self.pattern is not None:
             return re.search(self.pattern, topic) is not None
         return topic in self.topics or any(topic == each.topic for each in self.partitions)
 
     @property
     def names(self) -> frozenset[str] | None:
-        """The topics by name; None where only all topics will tell."""
+        """The selected topics by name; None for a pattern, which needs the list of all topics."""
         if self.pattern is not None:
             return None
         return self.topics or frozenset(each.topic for each in self.partitions)
@@ -57,7 +57,7 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceConfig:
-    """What to read of which cluster, from where to where, and how much at once."""
+    """The cluster, topics, offsets and batch sizes of a source."""
 
     consumer: Mapping[str, str]
     """Kafka's settings, by their dotted names."""
@@ -65,7 +65,7 @@ class SourceConfig:
     starting: Bound
     ending: Bound
     when_no_offset: Literal["error", "latest"] = "error"
-    """What becomes of a partition without a record at or after its starting timestamp."""
+    """The handling of a partition without a record at or after its starting timestamp."""
     fail_on_data_loss: bool = True
     include_headers: bool = False
     max_offsets_per_trigger: int | None = None
@@ -80,7 +80,7 @@ class SourceConfig:
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> SourceConfig:
-        """Read the options of a source. Raises OptionError naming the first that is wrong."""
+        """Parse the options of a source. Raises OptionError for the first invalid one."""
         options = Options(given)
         options.refuse_unknown(OPTIONS)
         _look_at_kind(options, streaming=streaming)
@@ -109,11 +109,11 @@ class SourceConfig:
         )
 
     def consumer_config(self) -> ConsumerConfig:
-        """Return the consumer's settings. Raises OptionError for one that cannot be."""
+        """Return the consumer's configuration. Raises OptionError for an invalid setting."""
         try:
             return ConsumerConfig.from_properties(
                 self.consumer,
-                # Whatever is gone has to be noticed, and never be jumped over.
+                # Lost records must be noticed, never skipped.
                 auto_offset_reset="none",
                 enable_auto_commit=False,
                 allow_auto_create_topics=False,
@@ -123,22 +123,23 @@ class SourceConfig:
 
 
 def client_settings(options: Options, taken: Mapping[str, str | None]) -> dict[str, str]:
-    """Return Kafka's settings that options pass on. Raises OptionError for those that no option may set."""
+    """Return Kafka's settings among the options. Raises OptionError for those that no option may set."""
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     settings = options.passed_on()
     for name, instead in taken.items():
         if name in settings and instead is not None:
             raise OptionError(f"option 'kafka.{name}' cannot be set: {instead}")
-    settings.pop("group.id", None)  # a label: nothing is committed, and no group joined
+    settings.pop("group.id", None)  # a label only: nothing is committed and no group is joined
     return settings
 
 
 def _wanted(options: Options) -> TopicSelection:
     names = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(names) != 1:
-        given = f"not {' and '.join(names)}" if names else "and none is given"
+        given = f"not {' and '.join(names)}" if names else "and there is none"
         raise OptionError(
-            f"exactly one of the options subscribe, subscribePattern and assign says what to read, {given}"
+            "exactly one of the options subscribe, subscribePattern and assign must choose what to "
+            f"read, {given}"
         )
     text = options.required(names[0], "orders")
     if names[0] == "assign":
@@ -155,7 +156,9 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise OptionError(f"option 'subscribePattern' is no regular expression: {text!r}: {error}") from None
+        raise OptionError(
+            f"option 'subscribePattern' is not a regular expression: {text!r}: {error}"
+        ) from None
     return text
 
 
@@ -165,10 +168,10 @@ def _strategy(options: Options) -> Literal["error", "latest"]:
 
 
 def _look_at_kind(options: Options, *, streaming: bool) -> None:
-    """Refuse an end of a stream; like Spark, let limits of triggers be where there are none."""
+    """Reject an end for a stream; like Spark, ignore trigger limits in a batch."""
     for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
         if name not in options:
             continue
         if streaming:
             raise OptionError(f"option {name!r} cannot be set here: a stream has no end")
-        log.warning("option %s has no effect here: a batch reads everything at once", name)
+        log.warning("option %s has no effect: a batch reads everything at once", name)

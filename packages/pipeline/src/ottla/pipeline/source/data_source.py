@@ -1,4 +1,4 @@
-"""The data source `ottla`, as Spark sees it."""
+"""The data source `ottla`: the class that Spark registers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class OttlaDataSource(DataSource):
         return ddl(value_format(options), include_headers=options.flag("includeHeaders", default=False))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return what reads a batch."""
+        """Return the batch reader."""
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """Return what reads a stream."""
+        """Return the stream reader."""
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return what writes a batch."""
+        """Return the batch writer."""
         return BatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Return what writes a stream; `overwrite` says output mode complete, which adds all rows."""
+        """Return the stream writer; `overwrite` stands for output mode complete, which appends all rows."""
         return StreamWriter(self.options, schema)

@@ -1,7 +1,8 @@
-"""Where topics end, as far as a stream may believe it.
+"""The end offsets of topics, with protection against stale answers.
 
-A broker that has just started knows no topics for a moment, and one that is behind has ends from before. If a
-query took its word, its checkpoint would say for ever that less was read than was.
+A broker that has just started knows no topics for a moment, and a broker that lags behind reports old end
+offsets. If a query accepted such an answer, its checkpoint would permanently record a smaller offset than was
+read.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from ottla.pipeline.source.offset_lookup import OffsetLookup
 from ottla.protocol.topics import TopicPartition
 
 BELIEVED_AFTER_MS = 10_000
-"""How long brokers are asked again before it is believed that less is there than was read."""
+"""How long brokers are asked again before an end offset below the offset that was read is accepted."""
 
 WAS_READ = "was read up to {} before"
-TO_READ = "is to be read from {}"
-"""What messages say of the offset that a partition does not reach."""
+TO_READ = "should be read from {}"
+"""Parts of messages about an offset that a partition does not reach."""
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 
 
 class ShortPartition(NamedTuple):
-    """A partition of which less is there than was read."""
+    """A partition whose end offset is below the offset that was read."""
 
     partition: TopicPartition
     read: int
@@ -37,9 +38,10 @@ class ShortPartition(NamedTuple):
 
 
 class EndOffsets:
-    """Asks where topics end, and asks again for seconds while that is before what was read.
+    """Looks up end offsets, and repeats the lookup for seconds while one is below the offset that was read.
 
-    It asks so long only once: what it believed then, it believes at once while it stays as it is.
+    A short partition that was accepted once is accepted again without that wait, as long as it does not
+    change.
     """
 
     def __init__(self, lookup: OffsetLookup, config: SourceConfig, clock: Clock) -> None:
@@ -49,11 +51,10 @@ class EndOffsets:
         self._believed: frozenset[ShortPartition] = frozenset()
 
     def behind(self, read: Offsets, how: str) -> Offsets:
-        """Return where topics end. Raises DataLoss where less is there than was read.
+        """Return the end offsets. Raises DataLoss if one is below the offset that was read.
 
-        With failOnDataLoss=false that is said in the log, and the ends are those that there are: a partition
-        that is gone has none, one that was made anew or truncated has a smaller one. `how` is WAS_READ or
-        TO_READ.
+        With failOnDataLoss=false the loss is logged and the actual ends are returned: a deleted partition has
+        none, a recreated or truncated one has a smaller one. `how` is WAS_READ or TO_READ.
         """
         ends = self._now()
         if short(read, ends) - self._believed:
@@ -66,7 +67,7 @@ class EndOffsets:
         return ends
 
     def _asked_again(self, read: Offsets) -> Offsets:
-        """Return the first ends that leave nothing to doubt, or the last there are."""
+        """Return the first end offsets without a new short partition, or the last answer."""
         ends: Offsets = {}
         for pause_s in pauses(self._config.fetch_retry_interval_ms / 1_000, self._retry_s()):
             self._clock.wait(pause_s)
@@ -86,7 +87,7 @@ class EndOffsets:
 def short(
     read: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> frozenset[ShortPartition]:
-    """Return the partitions of which less is there than was read. Pure."""
+    """Return the partitions whose end offset is below the offset that was read. Pure."""
     return frozenset(
         ShortPartition(partition, offset, partition not in ends)
         for partition, offset in read.items()
@@ -95,10 +96,10 @@ def short(
 
 
 def losses(read: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], how: str) -> list[str]:
-    """Say of what less is there than was read; nothing where all is well. Pure."""
+    """Describe the partitions whose end offset is below the offset that was read. Pure."""
     gone = read.keys() - ends.keys()
     return [
-        *([f"{written(gone)} is not there any more"] if gone else []),
+        *([f"{written(gone)} does not exist any more"] if gone else []),
         *(
             f"{partition} ends at {ends[partition]}, and {how.format(offset)}"
             for partition, offset, is_gone in sorted(short(read, ends))
@@ -108,10 +109,10 @@ def losses(read: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int
 
 
 def pauses(first_s: float, total_s: float) -> Iterator[float]:
-    """Give one wait after the other, in seconds: each twice as long as that before, `total_s` in all. Pure.
+    """Yield waits in seconds, each twice as long as the previous one, `total_s` in all. Pure.
 
-    It is the waits that are counted and not the time: an answer that was long in coming says no more than one
-    that was not, and the client has a bound of its own for it.
+    Only the waits count, not the time that lookups take: a slow answer proves no more than a fast one, and
+    the client bounds it.
     """
     pause_s, left_s = max(first_s, _FIRST_PAUSE_S), total_s
     while left_s > 0:

@@ -1,8 +1,8 @@
-"""Which filters of a query narrow what is read. Pure.
+"""Filters of a query that reduce what is read. Pure.
 
-Topic, partition and offset are known before anything is read: filters on them are done with here. A filter on
-the timestamp only moves the beginning, to the first record that is late enough, and stays with Spark: times
-need not grow with offsets.
+Topic, partition and offset are known before the read, so filters on them are applied completely here. A
+filter on the timestamp only moves the start to the first record that is late enough, and Spark applies it
+too: timestamps need not grow with offsets.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """What filters leave to be read."""
+    """The restrictions that pushed filters place on a read."""
 
     topics: tuple[Filter, ...] = ()
     partitions: tuple[Filter, ...] = ()
     first_offset: int = 0
     end_offset: int | None = None
     since_ms: int | None = None
-    """Records before this time are not wanted."""
+    """Records before this time are not needed."""
 
     def keeps(self, partition: TopicPartition) -> bool:
-        """Whether anything of a partition may be wanted."""
+        """Whether a partition may contain matching rows."""
         by_topic = all(_holds(each, partition.topic) for each in self.topics)
         return by_topic and all(_holds(each, partition.partition) for each in self.partitions)
 
     def narrow(self, whole: OffsetRange) -> OffsetRange:
-        """Return the part of a range that is wanted; it may be empty."""
+        """Return the part of a range that may contain matching rows; it may be empty."""
         end = whole.end if self.end_offset is None else min(whole.end, self.end_offset)
         start = max(whole.start, self.first_offset)
         return OffsetRange(whole.partition, start, max(start, end))
 
 
 def push(filters: Iterable[Filter]) -> tuple[Narrowed, list[Filter]]:
-    """Return what filters leave, and those that Spark has to look at all the same."""
+    """Return the restrictions of the filters, and the filters that Spark still has to apply."""
     narrowed, left = Narrowed(), []
     for each in filters:
         following = _narrowed(narrowed, each)
@@ -94,13 +94,13 @@ def _narrowed(before: Narrowed, given: Filter) -> Narrowed | None:
         )
     if column == "timestamp" and isinstance(given, (EqualTo, GreaterThan, GreaterThanOrEqual)):
         since_ms = _milliseconds(given.value)
-        # Records without a time have -1, and a broker asked for the time 0 would pass over them.
+        # Records without a timestamp have -1; a lookup of time 0 would skip them.
         return replace(before, since_ms=max(before.since_ms or 0, since_ms)) if since_ms > 0 else None
     return None
 
 
 def _column(given: Filter) -> str:
-    """Name the column that a filter is about; none of these columns is ever null, so NOT is plain."""
+    """Return the column of a filter; none of these columns is ever null, so NOT needs no special case."""
     inner = given.child if isinstance(given, Not) else given
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     return path[0] if len(path) == 1 else ""
@@ -109,7 +109,7 @@ def _column(given: Filter) -> str:
 def _is_test(given: Filter) -> bool:
     inner = given.child if isinstance(given, Not) else given
     if isinstance(inner, In) and None in inner.value:
-        return False  # NOT IN is never true then: better left to Spark, which knows three truth values
+        return False  # NOT IN with a null is never true: leave it to Spark, which has three truth values
     return type(inner) in _TESTS or isinstance(inner, IsNotNull)
 
 
@@ -120,7 +120,7 @@ def _holds(given: Filter, value: Any) -> bool:
 
 
 def _whole_bounds(given: Filter) -> tuple[int, int | None] | None:
-    """Return the first offset that a filter lets through, and the first behind that it does not."""
+    """Return the first offset that passes a filter, and the offset behind the last one."""
     match given:
         case EqualTo(value=int(value)) | EqualNullSafe(value=int(value)):
             return value, value + 1
@@ -138,5 +138,5 @@ def _whole_bounds(given: Filter) -> tuple[int, int | None] | None:
 
 
 def _milliseconds(value: datetime) -> int:
-    """Return the time of a record in ms below which no record can pass; times of Spark are microseconds."""
+    """Return the lowest record timestamp in ms that can pass; Spark's timestamps are microseconds."""
     return floor(value.timestamp() * 1_000)

@@ -1,4 +1,4 @@
-"""From where, and up to where: what the options about starting and ending offsets mean. Pure."""
+"""The options for starting and ending offsets. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ottla.protocol.topics import TopicPartition
 
 
 class Edge(Enum):
-    """An end of a partition."""
+    """The start or the end of a partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -21,19 +21,19 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends: an edge, or an offset or a time (in ms) for each partition."""
+    """A bound of a read: an edge, or an offset or a timestamp (in ms) for each partition."""
 
     edge: Edge | None = None
     offsets: Mapping[TopicPartition, int] | None = None
     times: Mapping[TopicPartition, int] | None = None
     time: int | None = None
-    """One time for all partitions."""
+    """One timestamp for all partitions."""
     option: str = field(default="", compare=False)
 
     def needs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Edge | int]:
-        """Return what has to be asked of the brokers: an edge, or a time; offsets that are known are not.
+        """Return the lookups that the bound needs, an edge or a timestamp each; explicit offsets need none.
 
-        Raises OptionError when offsets or times are given, but not for just the partitions that are read.
+        Raises OptionError if the option names other partitions than those that are read.
         """
         wanted = frozenset(partitions)
         if self.edge is not None:
@@ -48,38 +48,40 @@ class Bound:
         return {partition: edges[offset] for partition, offset in given.items() if offset in edges}
 
     def known(self) -> Offsets:
-        """Return the offsets that are given as numbers."""
+        """Return the explicit offsets."""
         return {partition: offset for partition, offset in (self.offsets or {}).items() if offset >= 0}
 
     def _refuse_others(self, wanted: frozenset[TopicPartition], given: frozenset[TopicPartition]) -> None:
         if missing := wanted - given:
             raise OptionError(
                 f"option {self.option!r} must name all partitions, and lacks {written(missing)}; "
-                f"{EARLIEST} means from the first record, {LATEST} behind the last"
+                f"{EARLIEST} means the first record, {LATEST} the end"
             )
         if others := given - wanted:
-            raise OptionError(f"option {self.option!r} names {written(others)}, which is not read")
+            raise OptionError(
+                f"option {self.option!r} names {written(others)}, which the query does not read"
+            )
 
 
 def starting(options: Options, default: Edge, *, streaming: bool) -> Bound:
-    """Return where to begin: startingTimestamp wins over startingOffsetsByTimestamp over startingOffsets."""
+    """Return the start: startingTimestamp wins over startingOffsetsByTimestamp over startingOffsets."""
     found = _by_time(options, "startingTimestamp", "startingOffsetsByTimestamp")
     if found is not None:
         return found
     bound = _by_offset(options, "startingOffsets", default)
     if not streaming and (bound.edge is Edge.LATEST or LATEST in (bound.offsets or {}).values()):
-        raise OptionError("option 'startingOffsets' of a batch cannot be latest: there is nothing behind it")
+        raise OptionError("option 'startingOffsets' of a batch cannot be latest: no record would be read")
     return bound
 
 
 def ending(options: Options) -> Bound:
-    """Return where to end: endingTimestamp wins over endingOffsetsByTimestamp over endingOffsets."""
+    """Return the end: endingTimestamp wins over endingOffsetsByTimestamp over endingOffsets."""
     found = _by_time(options, "endingTimestamp", "endingOffsetsByTimestamp")
     if found is not None:
         return found
     bound = _by_offset(options, "endingOffsets", Edge.LATEST)
     if bound.edge is Edge.EARLIEST or EARLIEST in (bound.offsets or {}).values():
-        raise OptionError("option 'endingOffsets' cannot be earliest: there is nothing before it")
+        raise OptionError("option 'endingOffsets' cannot be earliest: no record would be read")
     return bound
 
 
@@ -91,7 +93,7 @@ def _by_time(options: Options, one: str, many: str) -> Bound | None:
         return None
     times = parse_offsets(many, text)
     if any(time < 0 for time in times.values()):
-        raise OptionError(f"option {many!r} holds times in milliseconds, which cannot be negative")
+        raise OptionError(f"option {many!r} holds timestamps in milliseconds, which cannot be negative")
     return Bound(times=times, option=many)
 
 
@@ -100,7 +102,7 @@ def _by_offset(options: Options, name: str, default: Edge) -> Bound:
     for edge in Edge:
         if text.lower() == edge.value:
             return Bound(edge=edge, option=name)
-    if text.isalpha():  # meant as a word: to say that it is no JSON would not help
+    if text.isalpha():  # probably a misspelt word: an error about JSON would not help
         raise OptionError(f"option {name!r} must be earliest, latest, or offsets as JSON, not {text!r}")
     offsets = parse_offsets(name, text)
     if any(offset < EARLIEST for offset in offsets.values()):

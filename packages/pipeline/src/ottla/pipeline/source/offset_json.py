@@ -1,4 +1,4 @@
-"""Offsets of many partitions, as JSON: {"orders": {"0": 23, "1": -2}}. Pure."""
+"""Offsets by partition as JSON: {"orders": {"0": 23, "1": -2}}. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ottla.protocol.topics import TopicPartition
 T = TypeVar("T")
 
 EARLIEST = -2
-"""In JSON: from the first record there is."""
+"""In JSON: the first record."""
 
 LATEST = -1
-"""In JSON: behind the last record there is."""
+"""In JSON: the end of the partition."""
 
 Offsets = dict[TopicPartition, int]
 Nested = dict[str, dict[str, int]]
 
 FROM = "/from"
-"""Behind the name of a topic: where its partitions started. No topic has a slash in its name."""
+"""A suffix of a topic's name, for the starting offsets of its partitions. Topic names have no slash."""
 
 INITIAL: Nested = {"/initial": {}}
-"""What stands for the beginning of a query while nobody has asked for its offsets."""
+"""The start of a query whose offsets are not resolved yet."""
 
 
 def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
-    """Return offsets as a checkpoint keeps them: by topic, then by partition, both in order."""
+    """Return offsets in the form of a checkpoint: by topic, then by partition, both sorted."""
     found: Nested = {}
     for topic, partition in sorted(offsets):
         found.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
@@ -36,7 +36,7 @@ def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
 
 
 def flat(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Undo `nested`; where partitions started is left out."""
+    """Undo `nested`; drop starting offsets."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in of_topics(offsets).items()
@@ -45,28 +45,28 @@ def flat(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def of_topics(offsets: Mapping[str, T]) -> dict[str, T]:
-    """Return offsets without what is said besides of where partitions started."""
+    """Return the entries of topics, without the starting offsets beside them."""
     return {topic: found for topic, found in offsets.items() if "/" not in topic}
 
 
 def end_with_starts(starts: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> Nested:
-    """Return the end of a query's first batch, as a checkpoint keeps it: with where the batch started.
+    """Return the end of a query's first batch in the form of a checkpoint, its starting offsets included.
 
-    Spark keeps the ends of batches only. Asked again after a restart, options such as `latest` could mean
-    another start, and the same batch would be another one.
+    Spark stores only the ends of batches. After a restart, options such as `latest` could resolve to another
+    start, and the same batch would contain other records.
     """
     return nested(end) | {f"{topic}{FROM}": found for topic, found in nested(starts).items()}
 
 
 def starts_in(end: Nested) -> Offsets:
-    """Return where the batch with this end started, if it is a first one; otherwise nothing."""
+    """Return the starting offsets of the batch with this end if it is the first one; otherwise nothing."""
     return flat({topic.removesuffix(FROM): found for topic, found in end.items() if topic.endswith(FROM)})
 
 
 def parse_offsets(option: str, text: str) -> Offsets:
-    """Read offsets, or timestamps, that an option gives as JSON. Raises OptionError.
+    """Parse offsets or timestamps of an option. Raises OptionError.
 
-    Where partitions started may be said besides, as in a checkpoint: so its offsets can be given as they are.
+    Starting offsets may be present, as in a checkpoint, so that the offsets of a checkpoint can be copied.
     """
     example = '{"orders": {"0": 23, "1": -2}}'
     parsed = _parse(option, text, example)
@@ -84,7 +84,7 @@ def parse_offsets(option: str, text: str) -> Offsets:
 
 
 def parse_partitions(option: str, text: str) -> frozenset[TopicPartition]:
-    """Read partitions that an option gives as JSON. Raises OptionError."""
+    """Parse the partitions of an option. Raises OptionError."""
     example = '{"orders": [0, 1]}'
     parsed = _parse(option, text, example)
     try:
@@ -99,7 +99,7 @@ def parse_partitions(option: str, text: str) -> frozenset[TopicPartition]:
 
 
 def written(partitions: Iterable[TopicPartition], most: int = 5) -> str:
-    """Name partitions in a message: the first few."""
+    """Return the names of the first few partitions, for a message."""
     listed = sorted(partitions)
     names = ", ".join(f"{topic}-{partition}" for topic, partition in listed[:most])
     return names if len(listed) <= most else f"{names} and {len(listed) - most} more"

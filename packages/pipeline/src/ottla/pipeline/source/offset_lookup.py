@@ -1,4 +1,4 @@
-"""What a driver asks the brokers: which partitions there are, and where they begin and end."""
+"""Lookups of a driver: the partitions of topics, and their start and end offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PASSING = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 @dataclass(frozen=True, slots=True)
 class LookupClient:
-    """An open connection to the cluster, for questions."""
+    """An open connection to the cluster, for lookups."""
 
     cluster: Cluster
     lookups: Lookups
@@ -51,30 +51,30 @@ Connect = Callable[[], AbstractAsyncContextManager[LookupClient]]
 
 
 class OffsetLookup(ABC):
-    """Which partitions there are, and where they begin and end."""
+    """Partitions and their start and end offsets."""
 
     @abstractmethod
     def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
-        """Return the partitions to read that there are. Raises the broker's error for a topic.
+        """Return the existing partitions to read. Raises the broker's error for a topic.
 
-        Topics that are named have to be there, unless `all_there` is false. A partition that is assigned, and
-        is not there, is left out, as Spark does.
+        Topics given by name must exist, unless `all_there` is false. An assigned partition that does not
+        exist is ignored, as in Spark.
         """
 
     @abstractmethod
     def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Return where partitions begin, or end: as far as `isolation.level` lets one read."""
+        """Return start or end offsets; the end depends on `isolation.level`."""
 
     @abstractmethod
     def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offsets at or after times in ms; None where no record is so late."""
+        """Return the first offset at or after each timestamp in ms; None if no record is late enough."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connections; a question opens them again."""
+        """Close the connections; the next lookup opens them again."""
 
     def resolve(self, bound: Bound, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the offsets that a bound stands for; None where no record is late enough."""
+        """Resolve a bound to offsets; None if no record is late enough."""
         needed = bound.needs(partitions)
         found: dict[TopicPartition, int | None] = dict(bound.known())
         for edge in Edge:
@@ -84,10 +84,10 @@ class OffsetLookup(ABC):
 
 
 class BrokerOffsetLookup(OffsetLookup):
-    """Asks a cluster, from a thread of its own that the first question begins; `close` ends it.
+    """Asks a cluster, on a thread that the first lookup starts and `close` stops.
 
-    The client asks again by itself while an error may pass. Where it gives up, a question is put afresh, over
-    new connections, `fetchOffset.numRetries` times.
+    The client retries errors that may pass. When it gives up, the lookup is repeated over new connections,
+    `fetchOffset.numRetries` times.
     """
 
     def __init__(self, config: SourceConfig, connect: Connect | None = None) -> None:
@@ -96,17 +96,17 @@ class BrokerOffsetLookup(OffsetLookup):
         self._thread: LoopThread[LookupClient] | None = None
 
     def close(self) -> None:
-        """End the thread; a question begins a new one. That closing failed is only said in the log."""
+        """Stop the thread; the next lookup starts a new one. An error in closing is only logged."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         try:
             thread.close(CLOSE_TIMEOUT_S)
-        except Exception as error:  # what was asked is answered, or its own error is on its way
+        except Exception as error:  # the lookup has its answer, or raises its own error
             log.warning("closing connections failed: %s: %s", type(error).__name__, error)
 
     def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
-        """Return the partitions to read that there are. Raises the broker's error for a topic."""
+        """Return the existing partitions to read. Raises the broker's error for a topic."""
         wanted = self._config.wanted
 
         async def ask(lookup_client: LookupClient) -> frozenset[TopicPartition]:
@@ -120,12 +120,12 @@ class BrokerOffsetLookup(OffsetLookup):
         return found & wanted.partitions if wanted.partitions else found
 
     def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Return where partitions begin, or end: as far as `isolation.level` lets one read."""
+        """Return start or end offsets; the end depends on `isolation.level`."""
         times = dict.fromkeys(partitions, _TIMES[edge])
         return self._ask(lambda lookup_client: lookup_client.lookups.offsets(times)) if times else {}
 
     def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offsets at or after times in ms; None where no record is so late."""
+        """Return the first offset at or after each timestamp in ms; None if no record is late enough."""
         if not times:
             return {}
         found = self._ask(lambda lookup_client: lookup_client.lookups.by_time(times))
@@ -137,7 +137,7 @@ class BrokerOffsetLookup(OffsetLookup):
             try:
                 return self._ask_once(question)
             except (ClientError, KafkaError, TimeoutError) as error:
-                log.warning("%s; asking again, %d of %d times", error, retry, retries)
+                log.warning("%s; retry %d of %d", error, retry, retries)
                 self.close()
                 time.sleep(self._config.fetch_retry_interval_ms / 1_000)
         return self._ask_once(question)
@@ -146,10 +146,10 @@ class BrokerOffsetLookup(OffsetLookup):
         if self._thread is None:
             self._thread = LoopThread(self._connect or self._to_brokers(), name="offsets of topics")
         thread, opened = self._thread, self._thread.start()
-        return thread.call(lambda: question(opened))  # for as long as the client's own timeouts allow
+        return thread.call(lambda: question(opened))  # the client's own timeouts bound it
 
     def _to_brokers(self) -> Connect:
-        """Return what connects to brokers. Raises OptionError for settings that cannot be."""
+        """Return a function that connects to the brokers. Raises OptionError for an invalid setting."""
         consumer = self._config.consumer_config()
         return lambda: lookup_client(consumer)
 
@@ -161,7 +161,7 @@ def _partitions(
         name = topic.name or ""
         if not matches(name) or (not by_name and (topic.is_internal or name in INTERNAL_TOPICS)):
             continue
-        # What is wrong besides is said: that one may not read a topic, say.
+        # Other errors are raised, for example a missing permission.
         if topic.error_code not in (ErrorCode.NONE, *_PASSING):
             raise error_for(topic.error_code, f"topic {name!r}")
         yield from (TopicPartition(name, each.partition_index) for each in topic.partitions)
@@ -170,4 +170,4 @@ def _partitions(
 def _refuse_missing(missing: Iterable[str]) -> None:
     names = ", ".join(map(repr, sorted(missing)))
     if names:
-        raise UnknownTopicOrPartition(f"there is no topic {names}")
+        raise UnknownTopicOrPartition(f"topic {names} does not exist")

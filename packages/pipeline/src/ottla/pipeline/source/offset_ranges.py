@@ -1,4 +1,4 @@
-"""Which task reads what. Pure."""
+"""Offset ranges, and how tasks share them. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.protocol.topics import TopicPartition
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets of one partition, from `start` up to, not including, `end`."""
+    """The offsets of one partition from `start` up to but excluding `end`."""
 
     partition: TopicPartition
     start: int
@@ -23,7 +23,7 @@ class OffsetRange:
 def ranges_between(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> list[OffsetRange]:
-    """Return what lies between two places, in order, without the empty ones."""
+    """Return the non-empty ranges between two sets of offsets, in order."""
     found = (OffsetRange(partition, start[partition], end[partition]) for partition in sorted(end))
     return [each for each in found if len(each)]
 
@@ -31,9 +31,9 @@ def ranges_between(
 def split(
     ranges: Iterable[OffsetRange], least: int | None = None, longest: int | None = None
 ) -> list[OffsetRange]:
-    """Cut ranges into pieces of about the same size: at least `least` pieces, none above `longest` offsets.
+    """Split ranges evenly into at least `least` pieces, none with more than `longest` offsets.
 
-    There are fewer where there are fewer offsets.
+    There are fewer pieces if there are fewer offsets.
     """
     whole = [each for each in ranges if len(each)]
     pieces = [piece for each in whole for piece in _cut(each, _count(len(each), longest))]
@@ -42,7 +42,7 @@ def split(
     total = sum(len(each) for each in whole)
     counts = [
         max(_count(len(each), longest), -(-least * len(each) // total)) for each in whole
-    ]  # rounded up: never fewer than were asked for
+    ]  # rounded up, so that there are never fewer than requested
     return [piece for each, count in zip(whole, counts, strict=True) for piece in _cut(each, count)]
 
 

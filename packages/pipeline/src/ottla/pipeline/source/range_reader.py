@@ -1,7 +1,7 @@
-"""What a task does: a range of offsets, as rows.
+"""Tasks of the source: each reads a range of offsets as rows.
 
-A worker process of Spark runs many tasks, one after another. The consumer is kept from task to task, with its
-connections; while Spark takes one batch, the next is fetched and decoded.
+A Spark worker process runs many tasks, one after another, and keeps the consumer with its connections between
+them. While Spark processes one batch, the next one is fetched and decoded.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""About how many fetched bytes become one batch."""
+"""The approximate number of fetched bytes in one batch."""
 
 _MOST_READERS = 4
 
 
 class FetchTimedOut(PipelineError):
-    """A partition's leader gave nothing in time."""
+    """The leader of a partition returned no records within the timeout."""
 
 
 class SourceConsumer:
-    """A consumer of this process, for one configuration."""
+    """A consumer on a thread of its own, for one configuration."""
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._thread = LoopThread(lambda: Consumer(config=config), name="a source of Spark")
 
     def start(self) -> Consumer:
-        """Return the consumer, once it is connected."""
+        """Return the connected consumer."""
         return self._thread.start()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Close the consumer. Raises what that raises, and TimeoutError when it takes longer."""
+        """Close the consumer. Raises its errors, and TimeoutError if it takes too long."""
         self._thread.close(timeout_s)
 
     def read(self, wanted: OffsetRange, rows: Rows, config: SourceConfig) -> Iterator[pa.RecordBatch]:
@@ -63,7 +63,7 @@ class SourceConsumer:
                     yield batch
         finally:
             following.cancel()
-            with suppress(NotRunning):  # the consumer is gone, and what it fetched with it
+            with suppress(NotRunning):  # the consumer is closed, and its fetched records with it
                 self._thread.call(task.end)
 
 
@@ -79,12 +79,12 @@ class RangeReader:
         self._following = wanted.start
 
     async def begin(self) -> None:
-        """Go to the first offset."""
+        """Seek to the first offset."""
         self._consumer.assign([self._wanted.partition])
         self._consumer.seek(self._wanted.partition, self._wanted.start)
 
     async def end(self) -> None:
-        """Let go of what was fetched ahead."""
+        """Drop the records that were fetched ahead."""
         self._consumer.assign([])
 
     async def next(self) -> pa.RecordBatch | None:
@@ -114,22 +114,23 @@ class RangeReader:
         position = await self._consumer.position(self._wanted.partition)
         if position < self._wanted.end:
             raise FetchTimedOut(
-                f"nothing came of {self._wanted.partition} at offset {position} within "
-                f"{self._config.poll_timeout_ms} ms; option kafkaConsumer.pollTimeoutMs says how long to wait"
+                f"no records of {self._wanted.partition} at offset {position} arrived within "
+                f"{self._config.poll_timeout_ms} ms; option kafkaConsumer.pollTimeoutMs sets this "
+                "timeout"
             )
 
     async def _leave_out(self) -> bool:
-        """Go on behind what is gone, where that is allowed; return whether anything is left to read."""
+        """Skip lost offsets if that is allowed; return whether anything is left to read."""
         partition, lost_from = self._wanted.partition, self._following
         first = (await self._consumer.beginning_offsets([partition]))[partition]
         last = (await self._consumer.end_offsets([partition]))[partition]
         what = (
-            f"offsets from {lost_from} of {partition} are gone: it has those from {first} up to {last} now, "
-            f"and those up to {self._wanted.end} were asked for"
+            f"offsets from {lost_from} of {partition} are lost: it has those from {first} up to "
+            f"{last} now, and those up to {self._wanted.end} were requested"
         )
         if self._config.fail_on_data_loss:
             raise DataLoss(what)
-        log.warning("%s; failOnDataLoss is false: going on", what)
+        log.warning("%s; continuing, because failOnDataLoss is false", what)
         self._following = first
         if not lost_from < first < min(self._wanted.end, last):
             return False
@@ -138,7 +139,7 @@ class RangeReader:
 
 
 def _below(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
-    """Return the part of a batch whose offsets are below `end`, without a copy."""
+    """Return the part of a batch with offsets below `end`, without a copy."""
     import pyarrow.compute as pc
 
     offsets = batch.column("offset")
@@ -151,12 +152,13 @@ _readers: ProcessCache[SourceConsumer] = ProcessCache("a consumer of the source"
 
 
 def consumer_for(config: SourceConfig) -> SourceConsumer:
-    """Return this process's reader for a configuration; the one longest unused makes room."""
+    """Return this process's consumer for a configuration; closes the least recently used one if there are too
+    many."""
     return _readers.get(_key(config), lambda: SourceConsumer(config.consumer_config()))
 
 
 def forget_consumer(config: SourceConfig) -> None:
-    """Close a reader that failed; the next task begins with new connections."""
+    """Close a consumer that failed; the next task connects again."""
     _readers.forget(_key(config))
 
 

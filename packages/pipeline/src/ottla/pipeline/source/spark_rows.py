@@ -1,4 +1,4 @@
-"""Columns of records as Spark wants them."""
+"""Decoded record columns in the types that Spark expects."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 READ_COLUMNS = ("key", "value", "offset", "timestamp", "timestamp_type")
-"""What is decoded; topic and partition are the same for a whole task."""
+"""The decoded columns; topic and partition are constant within a task."""
 
 
 def ddl(value: ValueFormat, *, include_headers: bool) -> str:
-    """Return the schema of the source, that of Spark's own Kafka source but for a decoded value."""
+    """Return the schema of the source: that of Spark's own Kafka source, except for a decoded value."""
     headers = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>" if include_headers else ""
     return (
         f"key BINARY, {value.ddl}, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -26,12 +26,12 @@ def ddl(value: ValueFormat, *, include_headers: bool) -> str:
 
 
 def checked(schema: StructType, value: ValueFormat, *, include_headers: bool) -> StructType:
-    """Return a schema that has the columns of the source. Raises OptionError for one by somebody else."""
+    """Return the schema if it has the columns of the source. Raises OptionError for another one."""
     columns = column_names(value, include_headers=include_headers)
     if tuple(schema.names) != columns:
         raise OptionError(
-            f"the columns are always {', '.join(columns)}: leave .schema(...) out; the fields of decoded "
-            "values are what option value.schema names"
+            f"the columns are always {', '.join(columns)}: remove .schema(...); option value.schema "
+            "names the fields of decoded values"
         )
     return schema
 
@@ -52,7 +52,7 @@ def column_names(value: ValueFormat, *, include_headers: bool) -> tuple[str, ...
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return what Spark wants of Arrow batches, exactly."""
+    """Return the exact Arrow schema that Spark expects."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -60,7 +60,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class Rows:
-    """Makes rows for Spark out of decoded columns of one partition."""
+    """Converts decoded columns of one partition to rows for Spark."""
 
     def __init__(self, schema: pa.Schema, value: ValueFormat) -> None:
         self._schema = schema
@@ -107,7 +107,7 @@ class Rows:
 
 
 def _wrong(values: pa.Array, errors: list[str | None] | None) -> dict[str, Any]:
-    """Return the columns about values that could not be read."""
+    """Return the columns about malformed values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -119,7 +119,7 @@ def _wrong(values: pa.Array, errors: list[str | None] | None) -> dict[str, Any]:
 
 
 def _null_where_empty(headers: pa.Array) -> pa.Array:
-    """Return lists of headers as Spark's own source has them: null where there are none."""
+    """Return the headers as Spark's own source has them: null instead of an empty list."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -128,5 +128,5 @@ def _null_where_empty(headers: pa.Array) -> pa.Array:
 
 
 def _as(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return a column as a type; where that type says less (names of list items), without a copy."""
+    """Cast a column; without a copy if only the names of list items differ."""
     return array if array.type.equals(wanted) else array.cast(wanted)

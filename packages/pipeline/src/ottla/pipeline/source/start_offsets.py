@@ -1,4 +1,4 @@
-"""Where the batches of a stream start."""
+"""The starting offsets of a stream's batches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ottla.pipeline.source.offset_lookup import OffsetLookup
 
 
 class StartOffsets:
-    """Where batches start: the first where options say, others where the last ended.
+    """Looks up starting offsets: of a query from the options, of a batch from the end of the previous one.
 
-    A partition that was not there before starts at its first record.
+    A new partition starts at its first record.
     """
 
     def __init__(self, lookup: OffsetLookup, config: SourceConfig) -> None:
@@ -21,21 +21,21 @@ class StartOffsets:
         self._of_query: Offsets | None = None
 
     def of_query(self) -> Offsets:
-        """Return where options say that a new query starts. Asked once: `latest` moves."""
+        """Return the starting offsets of a new query. Resolved once, because `latest` moves."""
         if self._of_query is None:
             self._of_query = first_offsets(self._lookup, self._config, self._lookup.partitions())
         return self._of_query
 
     def of_batch(self, start: Nested, end: Nested) -> Offsets:
-        """Return where a batch starts that is in the checkpoint, without partitions that are new in it."""
+        """Return the starting offsets of a batch in the checkpoint, without partitions that are new in it."""
         if start != INITIAL:
             return flat(start)
         if (found := starts_in(end)) or not end:
             return found
-        # A checkpoint of a release that did not keep the starts: options may mean the same as then.
+        # An old release wrote checkpoints without starting offsets: resolve the options again.
         until = flat(end)
         return {each: offset for each, offset in self.of_query().items() if each in until}
 
     def of_new(self, known: Offsets, end: Offsets) -> Offsets:
-        """Return where partitions start that are not known yet: all of theirs is new."""
+        """Return the starting offsets of partitions that are not known yet: their first records."""
         return self._lookup.offsets(Edge.EARLIEST, end.keys() - known.keys())

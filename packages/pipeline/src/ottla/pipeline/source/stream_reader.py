@@ -1,4 +1,4 @@
-"""Topics as a stream: `spark.readStream.format("ottla")`."""
+"""Streaming reads: `spark.readStream.format("ottla")`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 IDLE_S = 0.05
-"""How long the brokers are left alone when nothing was new: Spark asks again at once."""
+"""The pause after a lookup without new records, because Spark asks again at once."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics batch by batch; where a query stands is in its checkpoint."""
+    """Reads topics batch by batch; the checkpoint of the query stores its offsets."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._config.min_offsets_per_trigger, self._config.max_trigger_delay_ms
         )
 
-    # --- where to
+    # --- offsets of batches
 
     def initialOffset(self) -> Nested:  # noqa: N802 - Spark's name
-        """Return what stands for the start of a new query.
+        """Return a placeholder for the start of a new query.
 
-        Spark asks again when its first batch comes again, and does not tell the one from the other. So the
-        brokers are asked when the first end is; the checkpoint has the answer from then on.
+        Spark calls this again when it repeats the first batch, and does not tell the two calls apart. So the
+        start is resolved together with the first end, and the checkpoint stores both.
         """
         return INITIAL
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return what the options say of the size of batches."""
+        """Return the size limit of batches from the options."""
         if self._config.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._config.max_offsets_per_trigger)
         if self._config.min_offsets_per_trigger is not None:
@@ -75,11 +75,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """End where topics end when the first batch is asked for, and not before its start is known."""
+        """Fix the end of the query when the first batch is planned, after its start is known."""
         self._has_target = True
 
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:  # noqa: N802
-        """Return up to where the next batch reads; `start` where it should not begin yet. Raises DataLoss."""
+        """Return the end of the next batch; return `start` if it should not begin yet. Raises DataLoss."""
         is_first = start == INITIAL
         starts = self._start_offsets.of_query() if is_first else flat(start)
         end = self._newest = self._end_behind(starts, is_first=is_first)
@@ -93,13 +93,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nested(end) if end != starts else self._nothing(start)
 
     def reportLatestOffset(self) -> Nested | None:  # noqa: N802
-        """Return where topics end, for the progress of the query: its lag."""
+        """Return the end offsets of the topics, from which Spark computes the lag."""
         return nested(self._newest) if self._newest else None
 
     # --- reading
 
     def partitions(self, start: Nested, end: Nested) -> Sequence[InputPartition]:
-        """Return what the tasks of a batch read. Raises DataLoss."""
+        """Return the partitions of a batch, one for each task. Raises DataLoss."""
         starts, until = self._start_offsets.of_batch(start, end), flat(end)
         for what in losses(starts, until, WAS_READ):
             lost(self._config, what)
@@ -119,10 +119,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connections."""
         self._lookup.close()
 
-    # --- inside
+    # --- private
 
     def _end_behind(self, starts: Offsets, *, is_first: bool) -> Offsets:
-        """Return where topics end, or ended when a query of all that is available now asked first."""
+        """Return the end offsets; for Trigger.AvailableNow, those of the first call."""
         if self._target is not None:
             return self._target
         end = self._end_offsets.behind(starts, TO_READ if is_first else WAS_READ)
@@ -142,4 +142,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refuse_lost(self, new: Offsets) -> None:
         for partition, offset in new.items():
             if offset > 0:
-                lost(self._config, f"{partition} is new, and its first records, up to {offset}, are gone")
+                lost(self._config, f"{partition} is new, and its first records, up to {offset}, are lost")

@@ -1,7 +1,7 @@
-"""How much of what is new a micro-batch takes. Pure.
+"""Size limits of micro-batches. Pure.
 
-The rules are Spark's: `maxOffsetsPerTrigger` is shared among partitions by how far each is behind, so that no
-partition starves; `minOffsetsPerTrigger` waits for more, but never longer than `maxTriggerDelay`.
+The rules are Spark's: `maxOffsetsPerTrigger` is divided among partitions by their lag, so that no partition
+starves; `minOffsetsPerTrigger` waits for more records, but not longer than `maxTriggerDelay`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ottla.protocol.topics import TopicPartition
 
 
 def new_offsets(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """Return how many offsets there are between two places."""
+    """Return the number of offsets between two sets of offsets."""
     return sum(max(0, offset - start.get(partition, 0)) for partition, offset in end.items())
 
 
 def shared(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int) -> Offsets:
-    """Return up to where to read, when `most` offsets are allowed in all.
+    """Return the end of a batch of at most `most` offsets.
 
-    Each partition gets its part in proportion to what it has, and at least one offset where it has any. So
-    the limit may be exceeded, as in Spark, by less than one offset for each partition.
+    Each partition gets a share in proportion to its lag, and at least one offset if it has any. So, as in
+    Spark, the limit may be exceeded by less than one offset for each partition.
     """
     behind = {partition: max(0, offset - start.get(partition, 0)) for partition, offset in end.items()}
     total = sum(behind.values())
@@ -35,7 +35,7 @@ def shared(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int
 
 
 class TriggerDelay:
-    """Says whether a trigger should wait until there is more to read; the first one never does."""
+    """Delays a trigger until there are enough new offsets; the first one is never delayed."""
 
     def __init__(self, least: int | None, longest_ms: int) -> None:
         self._least = least
@@ -43,7 +43,7 @@ class TriggerDelay:
         self._last_ms = -inf
 
     def is_too_early(self, new: int, now_ms: float) -> bool:
-        """Whether `new` offsets are not worth a batch yet."""
+        """Whether the trigger should still wait, with `new` offsets available."""
         if self._least is None:
             return False
         if new >= self._least or now_ms - self._last_ms >= self._longest_ms:
