@@ -135,7 +135,7 @@ def test_the_order_of_a_key_is_kept(
 def test_what_cannot_be_read_ends_in_one_line(shop: sqlite3.Connection, declare: Declare) -> None:
     with shop:
         shop.execute("DROP TABLE outbox")
-    with pytest.raises(PipelineError, match="no table 'outbox'; there are orders"):
+    with pytest.raises(PipelineError, match="no table 'outbox'; the tables are orders"):
         once(declare())
 
 
@@ -167,7 +167,7 @@ def test_following_by_other_columns_is_refused_and_loses_nothing(
     file = declare()
     declared = file.read_text()
     file.write_text(declared.replace('follow = ["id"]', 'follow = ["number", "id"]'))
-    with pytest.raises(PipelineError, match=r"place in the checkpoint is one in \['id'\]"):
+    with pytest.raises(PipelineError, match=r"position in the checkpoint belongs to \['id'\]"):
         once(file)
     with shop:
         add_orders(shop, 3)

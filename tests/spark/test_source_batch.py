@@ -386,7 +386,7 @@ def test_json_is_decoded_and_what_is_none_is_kept_aside(
 
     dropped = table(options | {"value.mode": "DROPMALFORMED"}).orderBy("offset").collect()
     assert [row.offset for row in dropped] == [0, 2]
-    with pytest.raises(Exception, match=r"a value is no json of value\.schema"):
+    with pytest.raises(Exception, match=r"a value is not json of value\.schema"):
         table(options | {"value.mode": "FAILFAST"}).collect()
 
 

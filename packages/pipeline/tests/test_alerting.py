@@ -262,12 +262,12 @@ def alerts(rules: list[dict[str, Any]], **metrics: Any) -> Alerts:
         ({}, "rules[0]", "needs above and/or below, or [rules.anomaly], or missing"),
         ({"above": 1, "missing": "5m"}, "rules[0]", "one of the three"),
         ({"above": 1, "below": 2}, "rules[0].below", "must not be more than above"),
-        ({"above": 1, "lasting": "5m", "times": "1 of 2"}, "rules[0].times", "says the same as lasting"),
+        ({"above": 1, "lasting": "5m", "times": "1 of 2"}, "rules[0].times", "means the same as lasting"),
         ({"above": 1, "lasting": "5s"}, "rules[0].lasting", "must not be shorter than window"),
-        ({"above": 1, "times": "3 of 2"}, "rules[0].times", "must be a part of the windows"),
-        ({"missing": "5m", "take": "sum"}, "rules[0].take", "is about windows"),
-        ({"missing": "2d"}, "rules[0]", "raise that one"),
-        ({"anomaly": {"history": "5m"}}, "rules[0].anomaly.warm_up", "there are fewer windows"),
+        ({"above": 1, "times": "3 of 2"}, "rules[0].times", "must be a number of the last windows"),
+        ({"missing": "5m", "take": "sum"}, "rules[0].take", "concerns windows"),
+        ({"missing": "2d"}, "rules[0]", "increase that setting"),
+        ({"anomaly": {"history": "5m"}}, "rules[0].anomaly.warm_up", "history contains fewer windows"),
     ],
 )
 def test_what_cannot_be_is_a_mistake_with_its_place(given: dict[str, Any], where: str, said: str) -> None:

@@ -114,14 +114,14 @@ def test_a_declaration(tmp_path: Path) -> None:
         (
             'topics = "a, b"',
             'pattern = "a)|(b"',
-            "line 11: source.pattern: is no regular expression: unbalanced",
+            "line 11: source.pattern: is not a regular expression: unbalanced",
         ),
         ('"a, b"', '"a, b?"', "line 11: source.topics[1]: 'b?' has characters other than ASCII letters"),
         ('name = "toys"', 'name = "my toys"', "line 3: name: must be letters, digits, '.', '_' and '-'"),
         ('topics = "a, b"', 'pattern = ""', "line 11: source.pattern: must not be empty"),
-        ('"a, b"', '""', 'line 11: source.topics: needs topics = ["orders"], or a pattern, and not both'),
+        ('"a, b"', '""', 'line 11: source.topics: needs topics = ["orders"] or a pattern, but not both'),
         ("kafka.security.protocol", "failOnDatLoss", "did you mean 'failOnDataLoss'?"),
-        ("limit = 2", "limit = = 2", "line 16: this is no TOML"),
+        ("limit = 2", "limit = = 2", "line 16: the file is not TOML"),
     ],
 )
 def test_mistakes_are_said_with_their_lines(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -185,12 +185,14 @@ def test_python_that_fails_is_said_with_its_line(tmp_path: Path) -> None:
     assert _mistakes(tmp_path, "x = 1\npipeline = {'kind': 1 / 0}\n", "bad.py") == [
         "line 2: ZeroDivisionError: division by zero"
     ]
-    assert _mistakes(tmp_path, "x = (\n", "bad.py")[0].startswith("line 1: this is no Python: ")
-    assert _mistakes(tmp_path, "x = 1\n", "bad.py") == ["line 1: the file has to say pipeline = {...}"]
+    assert _mistakes(tmp_path, "x = (\n", "bad.py")[0].startswith("line 1: the file is not Python: ")
+    assert _mistakes(tmp_path, "x = 1\n", "bad.py") == ["line 1: the file has to contain pipeline = {...}"]
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    assert _mistakes(tmp_path, "", "job.yaml") == ["line 1: a pipeline is declared in a .toml or a .py file"]
+    assert _mistakes(tmp_path, "", "job.yaml") == [
+        "line 1: a pipeline has to be declared in a .toml or a .py file"
+    ]
     with pytest.raises(PipelineError, match="cannot be read"):
         read_job(tmp_path / "none.toml")
 

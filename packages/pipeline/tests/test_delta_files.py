@@ -174,7 +174,7 @@ def test_rows_get_the_types_of_the_table(tmp_path: Path) -> None:
 
 def test_null_is_refused_where_the_table_takes_none(tmp_path: Path) -> None:
     layout = Layout(str(tmp_path), pa.schema([pa.field("n", pa.int64(), nullable=False)]))
-    with pytest.raises(PipelineError, match="takes no null in 'n'"):
+    with pytest.raises(PipelineError, match="forbids null in 'n'"):
         write_rows([pa.RecordBatch.from_pylist([{"n": None}], pa.schema([("n", pa.int64())]))], layout)
 
 

@@ -41,7 +41,11 @@ def test_each_kind_says_what_it_does(kind: str) -> None:
     ("old", "new", "said"),
     [
         ('"nginx"', '"json"', "parse.fields: json needs them"),
-        ('"nginx"', '"json"\nfields._Broken = "STRING"', "parse.fields._Broken: '_Broken' is taken: parsing"),
+        (
+            '"nginx"',
+            '"json"\nfields._Broken = "STRING"',
+            "parse.fields._Broken: '_Broken' is reserved: parsing",
+        ),
         ('"127.0.0.1:9092"', '"127.0.0.1:x"', "source.bootstrap_servers: '127.0.0.1:x' is not an address"),
         ('"127.0.0.1:9092"', '""', "source.bootstrap_servers: bootstrap_servers names no broker"),
         (
@@ -50,14 +54,14 @@ def test_each_kind_says_what_it_does(kind: str) -> None:
             "dead_letters.bootstrap_servers: ",
         ),
         ('"nginx"', '"regex"', "parse.pattern: is missing"),
-        ('"nginx"', "\"regex\"\npattern = '('", "parse.pattern: is no regular expression"),
+        ('"nginx"', "\"regex\"\npattern = '('", "parse.pattern: is not a regular expression"),
         (
             '"nginx"',
             '"nginx"\nfields.statsu = "INT"',
-            "parse.fields.statsu: no part of the pattern is 'statsu'",
+            "parse.fields.statsu: the pattern has no group 'statsu'",
         ),
-        ('"nginx"', '"nginx"\nfields.status = "NUMBER"', "parse.fields.status: 'NUMBER' is no type"),
-        ('"nginx"', '"apache"\npattern = "%h %Z"', "parse.pattern: %Z is not known here"),
+        ('"nginx"', '"nginx"\nfields.status = "NUMBER"', "parse.fields.status: 'NUMBER' is not a type"),
+        ('"nginx"', '"apache"\npattern = "%h %Z"', "parse.pattern: %Z is not supported"),
         ('"access-logs-dead"', '"dead"\ndelivery = "sometimes"', "dead_letters.delivery: must be one of"),
         (
             '"access-logs-dead"',
@@ -66,15 +70,19 @@ def test_each_kind_says_what_it_does(kind: str) -> None:
         ),
         ('["access-logs"]', '["a"]\nstarting_offsets = "soon"', "source.starting_offsets: "),
         ('"lake/access-logs"', '""', "lake.path: must not be empty"),
-        ('"nginx"', '"json"\nfields.batch = "INT"', "parse.fields.batch: 'batch' is taken: in Parquet"),
-        ('"nginx"', '"json"\nfields._Offset = "INT"', "parse.fields._Offset: '_Offset' is taken: the pipe"),
-        ('"nginx"', '"json"\nfields.Day = "INT"', "parse.fields.Day: 'Day' is taken: the pipeline writes"),
+        ('"nginx"', '"json"\nfields.batch = "INT"', "parse.fields.batch: 'batch' is reserved: in Parquet"),
+        (
+            '"nginx"',
+            '"json"\nfields._Offset = "INT"',
+            "parse.fields._Offset: '_Offset' is reserved: the pipe",
+        ),
+        ('"nginx"', '"json"\nfields.Day = "INT"', "parse.fields.Day: 'Day' is reserved: the pipeline writes"),
         (
             '"nginx"',
             '"json"\nfields.a = "INT"\nfields.A = "INT"',
-            "parse.fields.A: 'A' is taken: there is 'a'",
+            "parse.fields.A: 'A' is reserved: there is already 'a'",
         ),
-        ('"nginx"', "\"regex\"\npattern = '(?<Batch>.*)'", "parse: 'Batch' is taken: in Parquet it says"),
+        ('"nginx"', "\"regex\"\npattern = '(?<Batch>.*)'", "parse: 'Batch' is reserved: in Parquet it names"),
     ],
 )
 def test_logs(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -85,20 +93,20 @@ def test_logs(tmp_path: Path, old: str, new: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('user = "user"', 'user = "usr"', "events.user: there is no column 'usr'; there are id, user"),
+        ('user = "user"', 'user = "usr"', "events.user: there is no column 'usr'; the columns are id, user"),
         ('time = "time"', 'time = "action"', "events.time: 'action' must be a TIMESTAMP"),
         ('by = ["action"]', 'by = ["page"]', "windows.by: there is no column 'page'"),
-        ('by = ["action"]', 'by = ["Users"]', "windows.by: 'Users' is taken: the pipeline writes"),
-        ('by = ["action"]', 'by = ["_id"]', "windows.by: '_id' is taken: the pipeline writes"),
+        ('by = ["action"]', 'by = ["Users"]', "windows.by: 'Users' is reserved: the pipeline writes"),
+        ('by = ["action"]', 'by = ["_id"]', "windows.by: '_id' is reserved: the pipeline writes"),
         (
             'lake.path = "lake/sessions"',
             'lake.path = "x"\nlake.partition_by = ["day"]',
-            "sessions.lake.partition_by: there is no column 'day'; there are user, began, ended, seconds",
+            "sessions.lake.partition_by: there is no column 'day'; the columns are user, began, ended",
         ),
         (
             'lake.path = "lake/actions"',
             'lake.path = "x"\nlake.partition_by = ["user"]',
-            "windows.lake.partition_by: there is no column 'user'; there are began, ended, events, users, ac",
+            "windows.lake.partition_by: there is no column 'user'; the columns are began, ended, events",
         ),
         ('length = "5m"', 'length = "5m"\nslide = "10m"', "windows.slide: must not be above length"),
         ('late_after = "10m"', "late_after = -1", "events.late_after: must be above 0, not -1"),
@@ -127,7 +135,7 @@ def test_activity_makes_something(tmp_path: Path) -> None:
     text = sample_declaration("activity")
     begin, end = text.index("[sessions]"), text.index("[dead_letters]")
     (tmp_path / "x.toml").write_text(text[:begin] + text[end:])
-    with pytest.raises(DeclarationError, match="nothing is made of the events"):
+    with pytest.raises(DeclarationError, match="without them the events have no result"):
         read_job(tmp_path / "x.toml")
 
 

@@ -161,7 +161,7 @@ def test_a_checkpoint_belongs_to_one_run(tmp_path: Path) -> None:
     other.start()
     assert begun.wait(30)
     try:
-        with pytest.raises(PipelineError, match="plain runs already"):
+        with pytest.raises(PipelineError, match="plain is already running"):
             Run(_job(tmp_path, lambda run: None))()
         assert _status(tmp_path)["state"] == "running", "what was refused says nothing about the other"
     finally:

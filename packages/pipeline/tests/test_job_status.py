@@ -130,7 +130,7 @@ STATUS = {
 
 
 def test_a_line_about_all_queries() -> None:
-    assert described(STATUS) == "1,000 rows, 0 rows/s, lag 5; in all 3 late, 1 dead"
+    assert described(STATUS) == "1,000 rows, 0 rows/s, lag 5; total 3 late, 1 dead"
     columns, rows = status_rows(json.loads(json.dumps(STATUS)))
     assert dict(zip(columns, rows[0], strict=True))["late"] == 3
     assert rows[0][-1] == "1 dead"
@@ -150,7 +150,7 @@ def test_the_cause_of_a_failure_is_what_python_said() -> None:
     assert cause("\nno python here\n at x") == "no python here"
     own = FAILURE.replace("errors.DataLoss", "sink.errors.RowsUnfit")
     assert cause(own).startswith("ottla.pipeline.sink.errors.RowsUnfit: t-0")
-    assert cause("") == "Spark does not say why"
+    assert cause("") == "Spark gives no reason"
 
 
 CALL_OF_JAVA = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function
@@ -185,6 +185,6 @@ def test_queries_are_summed_up_where_each_has_rows_of_its_own(adds_up: bool, sai
 def test_a_run_without_batches_says_what_it_waits_for() -> None:
     assert going_on({"queries": {}}) == "starting"
     query = QueryStatus()
-    assert going_on({"queries": {"main": query.summary()}}) == "no batch is done yet"
+    assert going_on({"queries": {"main": query.summary()}}) == "no batch is complete yet"
     query.add(Batch(0, 30, 1_000.0, 0))
     assert going_on({"queries": {"main": query.summary()}}) == "30 rows, 30 rows/s, lag 0"

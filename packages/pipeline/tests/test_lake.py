@@ -155,7 +155,9 @@ def test_partitions_have_a_file_of_each_task(tmp_path: Path, begun: StateFile) -
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
-    assert _mistakes(Lake(path=str(tmp_path), partition_by=["Batch"])) == ["partition_by: 'batch' is taken"]
+    assert _mistakes(Lake(path=str(tmp_path), partition_by=["Batch"])) == [
+        "partition_by: 'batch' is reserved for the batch of a row"
+    ]
     assert _mistakes(Lake(path=str(tmp_path), format="delta", partition_by=["batch"])) == []
 
 
@@ -199,10 +201,12 @@ def test_a_table_that_cannot_take_the_rows_says_why(tmp_path: Path, begun: State
     found = [*unfit(made, ["day", "n", "Other"], ["n"])]
     assert [each.split(";")[0] for each in found] == [
         "has no column 'Other'",
-        "is partitioned by ['day'], and partition_by says ['n']: choose another path",
+        "is partitioned by ['day'], but partition_by is ['n']: choose another path",
     ]
     made.alter.add_constraint({"positive": "n > 0"})
-    with pytest.raises(PipelineError, match=r"has delta\.constraints\.positive, which is not looked at here"):
+    with pytest.raises(
+        PipelineError, match=r"has delta\.constraints\.positive, which this pipeline does not support"
+    ):
         table.append(Frame({"day": "a", "n": -1}), BatchKey("a", 1), begun)
     assert _rows(table) == [1]
 

@@ -150,5 +150,5 @@ def test_a_mapping_knows_where_copies_come_from() -> None:
 
 @pytest.mark.parametrize("key", [None, b"", b"5", b"hello", b'{"a": 1}'])
 def test_records_of_somebody_else_are_refused(key: bytes | None) -> None:
-    with pytest.raises(MappingUnreadable, match="mapping_topic must name a topic of its own"):
+    with pytest.raises(MappingUnreadable, match="mapping_topic must name a dedicated topic"):
         OffsetMapping("backup").take(key, b"{}")

@@ -110,7 +110,7 @@ def test_the_first_span_says_where_a_partition_begins_and_stays() -> None:
 
 @pytest.mark.parametrize(("sure", "end", "expected"), [(None, 11, 12), (11, 10, 11)])
 def test_a_copy_that_lost_records_is_refused(sure: int | None, end: int, expected: int) -> None:
-    with pytest.raises(CopyLost, match=f"ends at offset {end}, and had records up to {expected}"):
+    with pytest.raises(CopyLost, match=f"ends at offset {end}, but had records up to {expected}"):
         recovered([Span(0, 10, 2)], sure, end)
 
 

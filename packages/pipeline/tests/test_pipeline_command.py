@@ -35,7 +35,7 @@ def logs(tmp_path: Path) -> Path:
 def test_a_sample_is_well_declared(logs: Path) -> None:
     assert "there:1" in logs.read_text()
     done = _call("check", str(logs))
-    assert (done.exit_code, done.output) == (0, f"{logs}: access-logs (logs) is well declared\n")
+    assert (done.exit_code, done.output) == (0, f"{logs}: access-logs (logs) is valid\n")
     done = _call("sample", "logs", "--declaration", "-b", "there:1")
     assert done.output == logs.read_text()
 
@@ -68,7 +68,7 @@ def test_declarations_of_a_folder_are_listed(logs: Path) -> None:
     done = _call("list", str(logs.parent), "--json")
     assert [(each["name"], each["state"]) for each in json.loads(done.output)] == [
         ("access-logs", "never run"),
-        ("wrong", "wrong: line 1"),
+        ("wrong", "invalid: line 1"),
     ]
 
 
@@ -80,12 +80,12 @@ def test_a_file_that_is_not_utf8_is_wrong_and_the_others_are_looked_at(logs: Pat
     assert done.exit_code == 2, done.output
     said = done.output.splitlines()
     assert said[0].startswith(f"{latin} cannot be read: 'utf-8' codec")
-    assert said[1:] == [f"{logs}: access-logs (logs) is well declared", "1 mistake"]
+    assert said[1:] == [f"{logs}: access-logs (logs) is valid", "1 mistake"]
     done = _call("list", str(logs.parent), "--json")
     assert done.exit_code == 0, done.output
     listed = {each["name"]: each["state"] for each in json.loads(done.output)}
     assert listed.keys() == {"latin", "access-logs"}, "what declares nothing may be written in any way"
-    assert listed["latin"].startswith(f"wrong: {latin} cannot be read")
+    assert listed["latin"].startswith(f"invalid: {latin} cannot be read")
 
 
 def test_a_damaged_status_is_said_in_a_line(logs: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_damaged_status_is_said_in_a_line(logs: Path) -> None:
     assert done.exit_code == 1
     assert done.output.startswith(f"Error: {file} is damaged")
     listed = json.loads(_call("list", str(logs), "--json").output)
-    assert listed[0]["state"].startswith(f"wrong: {file} is damaged")
+    assert listed[0]["state"].startswith(f"invalid: {file} is damaged")
 
 
 def test_status(logs: Path) -> None:

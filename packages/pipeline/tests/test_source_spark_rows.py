@@ -135,5 +135,5 @@ def test_a_malformed_value_can_be_an_error() -> None:
     rows = json_rows("failfast")
 
     assert rows.of(decoded(VALUES[:2]), ORDERS).num_rows == 2
-    with pytest.raises(ValueMalformed, match=r"a value is no json of value.schema: .*value.mode=permissive"):
+    with pytest.raises(ValueMalformed, match=r"a value is not json of value.schema: .*value.mode=permissive"):
         rows.of(decoded(VALUES), ORDERS)

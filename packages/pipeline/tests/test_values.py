@@ -62,10 +62,10 @@ def test_columns_depend_on_what_becomes_of_malformed_values(mode: str) -> None:
         ({"value.schema": "id INT"}, "'value.schema' needs value.format"),
         ({"value.format": "json"}, "'value.schema' is missing"),
         ({"value.format": "json", "value.schema": "id INT", "value.mode": "drop"}, "'value.mode' must be"),
-        ({"value.format": "json", "value.schema": "id INT Not  Null"}, "leave NOT NULL out"),
+        ({"value.format": "json", "value.schema": "id INT Not  Null"}, "remove NOT NULL"),
         ({"value.format": "avro", "value.schema": "id INT"}, "must be an Avro schema, as JSON"),
         ({"value.format": "avro", "value.schema": '"int"'}, "must be the Avro schema of a record"),
-        ({"value.format": "avro", "value.schema": '{"type": "record"}'}, "is no Avro schema"),
+        ({"value.format": "avro", "value.schema": '{"type": "record"}'}, "is not an Avro schema"),
     ],
 )
 def test_options_that_cannot_be_are_refused(given: dict[str, str], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Avro as columns: the type of each field, and a reader."""
+"""Avro values as columns: the types of the fields, and a decoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DECIMAL = (("bytes", "decimal"), ("fixed", "decimal"))
 
 @cache
 def avro_reader(text: str) -> Callable[[bytes], Any]:
-    """Return what reads one value that was written with a schema."""
+    """Return a function that decodes one value written with a schema."""
     fastavro = _fastavro()
     parsed = fastavro.parse_schema(_plain(json.loads(text)))
 
@@ -37,14 +37,14 @@ def avro_reader(text: str) -> Callable[[bytes], Any]:
         source = io.BytesIO(value)
         row = fastavro.schemaless_reader(source, parsed)
         if source.read(1):
-            raise ValueError("bytes are left over")
+            raise ValueError("the value has extra bytes at its end")
         return row
 
     return read
 
 
 def avro_columns(text: str) -> str:
-    """Return the fields of an Avro record as Spark's DDL. Raises OptionError for what is not a record."""
+    """Return the fields of an Avro record as Spark's DDL. Raises OptionError for another schema."""
     return _fields(_schema(text))
 
 
@@ -52,19 +52,19 @@ def _schema(text: str) -> dict[str, Any]:
     fastavro = _fastavro()
     try:
         schema = _plain(json.loads(text))
-        # Types that are used again by their names alone are written out.
+        # Expand types that are referenced by name.
         expanded = fastavro.schema.expand_schema(schema)
     except json.JSONDecodeError as error:
         raise OptionError(f"option 'value.schema' must be an Avro schema, as JSON: {error}") from None
     except (fastavro.schema.SchemaParseException, LookupError, TypeError, ValueError) as error:
-        raise OptionError(f"option 'value.schema' is no Avro schema: {error}") from None
+        raise OptionError(f"option 'value.schema' is not an Avro schema: {error}") from None
     if not isinstance(expanded, dict) or expanded.get("type") != "record":
         raise OptionError("option 'value.schema' must be the Avro schema of a record")
     return expanded
 
 
 def _plain(given: Any) -> Any:
-    """Leave out logical types that Spark has nothing for: Avro then means the types below them."""
+    """Replace logical types that Spark does not have by the types below them."""
     if isinstance(given, list):
         return [_plain(each) for each in given]
     if not isinstance(given, dict):

@@ -14,10 +14,12 @@ from ottla.client.commands import DEFAULT_BOOTSTRAP, show, show_json
 if TYPE_CHECKING:
     from ottla.pipeline.jobs.declaration import Job
 
-_STOPPING = "\nStopping after this batch, which has {:g} s for it; Ctrl+C again ends at once.\n"
+_STOPPING = (
+    "\nStopping after this batch, for which it waits up to {:g} s; press Ctrl+C again to stop at once.\n"
+)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 WRONG = 2
-"""Exit code for declarations that are wrong."""
+"""The exit code for invalid declarations."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,10 +37,10 @@ def pipeline() -> None:
 
 @pipeline.command()
 @click.argument("file", type=FILE)
-@click.option("--once", is_flag=True, help="Do what there is, and end.")
+@click.option("--once", is_flag=True, help="Process the records that exist now, then stop.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 def run(file: Path, once: bool, quiet: bool) -> None:
-    """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all is done."""
+    """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all records are read."""
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.progress_display import ProgressDisplay
     from ottla.pipeline.jobs.run import FINISH_S, Run
@@ -59,7 +61,7 @@ def run(file: Path, once: bool, quiet: bool) -> None:
 @pipeline.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
 def check(files: tuple[Path, ...]) -> None:
-    """Say all that is wrong with declarations, with lines. Asks no broker and starts no Spark."""
+    """Check declarations and report all mistakes with their lines. Uses no broker and no Spark."""
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.declaration_errors import DeclarationError
     from ottla.pipeline.jobs.declaration_files import read_job
@@ -72,7 +74,7 @@ def check(files: tuple[Path, ...]) -> None:
             wrong += len(error.located) if isinstance(error, DeclarationError) else 1
             click.echo(str(error))
         else:
-            click.echo(f"{file}: {job.name} ({job.kind}) is well declared")
+            click.echo(f"{file}: {job.name} ({job.kind}) is valid")
     if wrong:
         click.echo(f"{wrong} {'mistake' if wrong == 1 else 'mistakes'}", err=True)
         raise click.exceptions.Exit(WRONG)
@@ -101,9 +103,9 @@ def list_(places: tuple[Path, ...], as_json: bool) -> None:
 @pipeline.command()
 @click.argument("file", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--watch", is_flag=True, help="Go on showing it, until Ctrl+C.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl+C.")
 def status(file: Path, as_json: bool, watch: bool) -> None:
-    """Show how a pipeline is doing: rows/s, lag, late rows, times of batches."""
+    """Show the progress of a pipeline: rows/s, lag, late rows, batch times."""
     from ottla.pipeline.errors import PipelineError
 
     job = _read(file)
@@ -121,7 +123,7 @@ def status(file: Path, as_json: bool, watch: bool) -> None:
 
 @pipeline.command()
 @click.argument("kind")
-@click.option("--declaration", is_flag=True, help="Print a declaration to begin with, and send nothing.")
+@click.option("--declaration", is_flag=True, help="Print a declaration to start from, and send nothing.")
 @click.option(
     "--bootstrap-server",
     "-b",
@@ -132,8 +134,10 @@ def status(file: Path, as_json: bool, watch: bool) -> None:
     show_envvar=True,
     help="A broker of the cluster, or several separated by commas.",
 )
-@click.option("--topic", help="The topic to fill; otherwise that of the declaration.")
-@click.option("--count", type=click.IntRange(1), default=1_000, show_default=True, help="How many records.")
+@click.option("--topic", help="The topic to fill; the default is the topic of the declaration.")
+@click.option(
+    "--count", type=click.IntRange(1), default=1_000, show_default=True, help=("The number of records.")
+)
 def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | None, count: int) -> None:
     """Fill a topic with sample data for a kind of pipeline, or print its declaration."""
     from ottla.pipeline.errors import PipelineError
@@ -203,7 +207,7 @@ def _declarations(places: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def _row(file: Path) -> tuple[object, ...] | None:
-    """Return what to list of a file; None for a file of a folder that is about something else."""
+    """Return the row to list for a file; None for a file of a folder that is not a declaration."""
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.declaration_errors import DeclarationError
     from ottla.pipeline.jobs.declaration_files import declares, read_job
@@ -214,6 +218,6 @@ def _row(file: Path) -> tuple[object, ...] | None:
         job = read_job(file)
         return job.name, job.kind, _status(job)["state"], str(file)
     except DeclarationError as error:
-        return file.stem, None, f"wrong: line {error.located[0].line}", str(file)
+        return file.stem, None, f"invalid: line {error.located[0].line}", str(file)
     except PipelineError as error:
-        return file.stem, None, f"wrong: {error}", str(file)
+        return file.stem, None, f"invalid: {error}", str(file)

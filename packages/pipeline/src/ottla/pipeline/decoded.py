@@ -1,4 +1,4 @@
-"""Decoded values as a column, with the reason for each that could not be read."""
+"""Decoded values as a column, with the reason for each value that could not be decoded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Values as a column, and for each that could not be read the reason (None: all could)."""
+    """Values as a column, and the reason for each that could not be decoded (None: all could)."""
 
     values: pa.Array
     errors: list[str | None] | None = None
 
 
 def decode_each(read: Callable[[bytes], Any], values: pa.Array, wanted: pa.DataType) -> Decoded:
-    """Decode values one after another; null stays null, and so does what cannot be read."""
+    """Decode values one by one; null stays null, and a malformed value becomes null."""
     rows: list[Any] = []
     errors: list[str | None] = []
     for value in values.to_pylist():
@@ -35,7 +35,7 @@ def _one(read: Callable[[bytes], Any], value: bytes | None) -> tuple[Any, str | 
         return None, None
     try:
         row = read(value)
-    except Exception as error:  # whatever a decoder raises is about this one value
+    except Exception as error:  # any error of a decoder concerns this one value
         return None, _reason(error)
     if not isinstance(row, dict):
         return None, f"{type(row).__name__} where fields were expected"
@@ -43,7 +43,7 @@ def _one(read: Callable[[bytes], Any], value: bytes | None) -> tuple[Any, str | 
 
 
 def _look_closer(rows: list[Any], errors: list[str | None], wanted: pa.DataType) -> None:
-    """Put a reason in the place of each row that does not fit; usually all do, which shows at once."""
+    """Record the reason for each row that does not fit; usually all rows fit, which one attempt shows."""
     if _misfit(rows, wanted) is None:
         return
     for index, row in enumerate(rows):
@@ -55,7 +55,9 @@ def _look_closer(rows: list[Any], errors: list[str | None], wanted: pa.DataType)
 def _misfit(rows: Sequence[Any], wanted: pa.DataType) -> str | None:
     try:
         _array(rows, wanted)
-    except Exception as error:  # Arrow raises many kinds for what does not fit, Python's own among them
+    except (
+        Exception
+    ) as error:  # Arrow raises many types of errors for values that do not fit, also Python's own
         return _reason(error)
     return None
 

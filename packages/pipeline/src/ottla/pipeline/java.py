@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: found by JAVA_HOME or PATH, or one line that says what to install."""
+"""The Java that Spark runs on: find it by JAVA_HOME or PATH, or advise what to install."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ottla.pipeline.errors import PipelineError
 LEAST = 17
 _VERSION = re.compile(r'version "(\d+)')
 _NEEDED = "jdk.incubator.vector"
-"""A module that Spark asks for when it starts: a Java that was cut down may not have it."""
+"""A module that Spark needs at its start; a reduced Java may not have it."""
 
 _COMMANDS = {
     "debian": "sudo apt install default-jre-headless",
@@ -36,30 +36,30 @@ class NoJava(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java: its program and its version."""
+    """A Java installation: its program and its version."""
 
     program: Path
     version: int
 
     @property
     def home(self) -> Path:
-        """The folder that JAVA_HOME names."""
+        """The folder for JAVA_HOME."""
         return self.program.resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A program that was asked, and what it said."""
+    """A program that was tried, and its answer."""
 
     program: Path
     version: int | None
-    """None: it could not be run, or lacks what Spark needs."""
+    """None: the program failed, or lacks a required module."""
 
 
 def find_java(
     environment: Mapping[str, str] | None = None, ask: Callable[[Path], int | None] | None = None
 ) -> Java:
-    """Return the first Java of JAVA_HOME and PATH that is new enough. Raises NoJava with what to install."""
+    """Return the first Java of JAVA_HOME and PATH that is new enough. Raises NoJava with install advice."""
     tried = []
     for program in _programs(os.environ if environment is None else environment):
         version = (ask or version_of)(program)
@@ -78,13 +78,13 @@ def _programs(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def version_of(program: Path) -> int | None:
-    """Return the version of a Java; None where it cannot be run, or lacks a module that Spark needs."""
+    """Return the version of a Java; None if it fails or lacks a module that Spark needs."""
     try:
         done = subprocess.run(
             [program, f"--add-modules={_NEEDED}", "-version"],
             capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
-        if done.returncode:  # one before 9 does not know the option: ask for its version at least
+        if done.returncode:  # Java 8 does not know the option: ask only for its version
             done = subprocess.run(
                 [program, "-version"], capture_output=True, text=True, timeout=30, check=True
             )
@@ -119,7 +119,7 @@ def install_command(system: str, distribution: tuple[str, ...]) -> str:
 
 
 def _distribution() -> tuple[str, ...]:
-    """Name this Linux and those that it is like."""
+    """Return the names of this Linux distribution and of those it is based on."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:

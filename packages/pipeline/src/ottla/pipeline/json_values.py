@@ -1,6 +1,6 @@
-"""JSON as columns: natively wherever Arrow knows the types of all fields.
+"""JSON values as columns: decoded by Arrow if it supports the types of all fields.
 
-Which way values go depends on the fields alone. So what becomes of a value does not depend on its neighbours.
+The decoder depends only on the fields, so the result for a value does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FEW = 256
-"""So many values, of which one is malformed, are looked at one by one."""
+"""If one of this many values is malformed, they are decoded one by one."""
 
 
 def decode_json(values: pa.Array, wanted: pa.StructType) -> Decoded:
-    """Decode a column of JSON objects; null stays null, and so does what cannot be read."""
+    """Decode a column of JSON objects; null stays null, and a malformed value becomes null."""
     if not all(_is_native(field.type, nested=False) for field in wanted):
         return decode_each(lambda value: _fit(_loads(value), wanted), values, wanted)
     found = _joined(list(_read(values.drop_null(), wanted)), wanted)
     return _spread(found, values)
 
 
-# --- natively
+# --- decoding by Arrow
 
 
 def _is_native(wanted: pa.DataType, *, nested: bool) -> bool:
-    """Whether Arrow's reader of JSON makes such a column. Dates it does not know: they are read as text."""
+    """Whether Arrow's JSON reader supports such a column. It reads dates as text."""
     from pyarrow import types
 
     if types.is_struct(wanted):
@@ -48,7 +48,7 @@ def _is_native(wanted: pa.DataType, *, nested: bool) -> bool:
 
 
 def _read(values: pa.Array, wanted: pa.StructType) -> Iterator[Decoded]:
-    """Read values at once, and where one of them is malformed in ever smaller parts."""
+    """Decode values at once; if one of them is malformed, split them into smaller and smaller parts."""
     found = _at_once(values, wanted)
     if not isinstance(found, str):
         yield Decoded(found)
@@ -63,7 +63,7 @@ def _read(values: pa.Array, wanted: pa.StructType) -> Iterator[Decoded]:
 
 
 def _around(bad: dict[int, str], values: pa.Array, wanted: pa.StructType) -> Iterator[Decoded]:
-    """Read what lies between the values that are no JSON at all."""
+    """Decode the values between those that are not JSON at all."""
     start = 0
     for index, reason in bad.items():
         if index > start:
@@ -75,7 +75,7 @@ def _around(bad: dict[int, str], values: pa.Array, wanted: pa.StructType) -> Ite
 
 
 def _at_once(values: pa.Array, wanted: pa.StructType) -> pa.StructArray | str:
-    """Read values as lines of JSON; return why not where one is malformed."""
+    """Decode values as lines of JSON; return the reason if one is malformed."""
     import pyarrow as pa
 
     if not len(values):
@@ -84,7 +84,7 @@ def _at_once(values: pa.Array, wanted: pa.StructType) -> pa.StructArray | str:
         lines = _lines(values)
         table = _table(lines, wanted)
         columns = [table.column(each.name).combine_chunks().cast(each.type) for each in wanted]
-    except (ValueError, NotImplementedError) as error:  # Arrow's errors are these
+    except (ValueError, NotImplementedError) as error:  # the beginning of Arrow's error messages
         return str(error).removeprefix("JSON parse error: ").partition(" in row ")[0]
     if table.num_rows != len(values):
         return "several objects where one was expected"
@@ -92,16 +92,16 @@ def _at_once(values: pa.Array, wanted: pa.StructType) -> pa.StructArray | str:
 
 
 def _lines(values: pa.Array) -> pa.Buffer:
-    """Return values on lines of their own. Raises ValueError where they could not be told apart there.
+    """Return values on lines of their own. Raises ValueError if their boundaries would be ambiguous.
 
-    What begins with { and ends with } is an object, or several, or wrong: half an object would need a comma
-    or a bracket to go on in the next line, and there is a { instead. So as many objects as there are lines
-    means one in each.
+    A value that begins with { and ends with } is one object, several objects, or malformed: half an object
+    would need a comma or a bracket before the next line, which begins with {. So if there are as many objects
+    as lines, each line holds one.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    texts = values.cast(pa.string())  # raises for what is not UTF-8, which Arrow's reader would let through
+    texts = values.cast(pa.string())  # raises for invalid UTF-8, which Arrow's reader would accept
     if len(texts) == 1:
         texts = pa.array([texts[0].as_py().strip()])
     if not pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py():
@@ -117,7 +117,7 @@ def _table(lines: pa.Buffer, wanted: pa.StructType) -> pa.Table:
     fields = [each.with_type(text) if pa.types.is_date32(each.type) else each for each in wanted]
     return arrow_json.read_json(
         pa.BufferReader(lines),
-        # One block: an object must not lie across two.
+        # One block, because an object must not span two.
         read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
         parse_options=arrow_json.ParseOptions(
             explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
@@ -126,7 +126,7 @@ def _table(lines: pa.Buffer, wanted: pa.StructType) -> pa.Table:
 
 
 def _malformed(values: pa.Array) -> dict[int, str]:
-    """Return which values are no JSON, and why; Arrow says so too, but takes longer for each alone."""
+    """Return which values are not JSON, and why; Arrow would need longer to check each alone."""
     found: dict[int, str] = {}
     for index, value in enumerate(values.to_pylist()):
         try:
@@ -152,7 +152,7 @@ def _joined(parts: list[Decoded], wanted: pa.StructType) -> Decoded:
 
 
 def _spread(found: Decoded, values: pa.Array) -> Decoded:
-    """Put nulls where they were among the values."""
+    """Insert nulls at their positions among the values."""
     import pyarrow.compute as pc
 
     if not values.null_count:
@@ -166,7 +166,7 @@ def _spread(found: Decoded, values: pa.Array) -> Decoded:
     return Decoded(spread, errors)
 
 
-# --- one by one
+# --- decoding one by one
 
 
 def _loads(value: bytes) -> Any:
@@ -174,7 +174,7 @@ def _loads(value: bytes) -> Any:
 
 
 def _fit(value: Any, wanted: pa.DataType) -> Any:
-    """Return what Arrow takes for a type. Raises TypeError, ValueError for what is no such thing in JSON."""
+    """Convert a JSON value to a type for Arrow. Raises TypeError, ValueError if it does not fit."""
     if value is None:
         return None
     for is_wanted, kind, make in _ways():
@@ -190,7 +190,7 @@ _Way = tuple[Callable[[Any], bool], Any, Callable[[Any, Any], Any]]
 
 @cache
 def _ways() -> tuple[_Way, ...]:
-    """Return for kinds of types what JSON has for them, and how to make it of that."""
+    """Return for each kind of type the JSON types it accepts, and the conversion."""
     from pyarrow import types
 
     return (

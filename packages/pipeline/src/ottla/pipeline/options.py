@@ -1,4 +1,4 @@
-"""Options as Spark passes them: text by names whose case does not matter."""
+"""Options as Spark passes them: text, under names without regard to case."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Option:
 
     name: str
     default: str | None
-    """What it is when it is not given, in words in which it could be given; None where that is nothing."""
+    """The default in the form of a value that could be given; None if there is none."""
     meaning: str
     only: str = ""
-    """Where it has an effect: `batch`, `stream`, or both when this is empty."""
+    """Where the option has an effect: `batch`, `stream`, or both if empty."""
 
 
 class Options:
-    """Reads options and says what is wrong with them, by the names that the documentation uses."""
+    """Parses options and reports errors under the documented names."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): str(value) for name, value in given.items()}
@@ -39,18 +39,18 @@ class Options:
         return name.lower() in self._given
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """Return an option as it was given."""
+        """Return the text of an option."""
         return self._given.get(name.lower(), default)
 
     def required(self, name: str, example: str) -> str:
-        """Return an option that must be there. Raises OptionError."""
+        """Return a required option. Raises OptionError if it is missing."""
         found = self.text(name)
         if found is None or not found.strip():
             raise OptionError(f"option {name!r} is missing: .option({name!r}, {example!r})")
         return found.strip()
 
     def count(self, name: str, default: int | None = None, *, at_least: int = 1) -> int | None:
-        """Return a whole number. Raises OptionError for anything else, and for one that is too small."""
+        """Return an integer. Raises OptionError for other values, and for one below the minimum."""
         found = self.text(name)
         if found is None:
             return default
@@ -63,7 +63,7 @@ class Options:
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return true or false. Raises OptionError for anything else."""
+        """Return a boolean. Raises OptionError for other values."""
         found = self.text(name)
         if found is None:
             return default
@@ -72,14 +72,15 @@ class Options:
         return _FLAGS[found.strip().lower()]
 
     def choice(self, name: str, allowed: Iterable[str], default: str) -> str:
-        """Return one of several words, in lower case. Raises OptionError for any other."""
+        """Return one of several words, in lower case. Raises OptionError for other values."""
         found = (self.text(name) or default).strip().lower()
         if found not in allowed:
             raise OptionError(f"option {name!r} must be one of {', '.join(allowed)}, not {found!r}")
         return found
 
     def duration_ms(self, name: str, default: str) -> int:
-        """Return a time such as 15m, 30s or 200ms, in milliseconds; without a unit it is milliseconds."""
+        """Return a duration such as 15m, 30s or 200ms, in milliseconds; a number without a unit is
+        milliseconds."""
         found = self.text(name, default) or default
         match = _DURATION.fullmatch(found)
         if match is None or match[2].lower() not in _UNITS_MS:
@@ -87,7 +88,7 @@ class Options:
         return int(int(match[1]) * _UNITS_MS[match[2].lower()])
 
     def passed_on(self) -> dict[str, str]:
-        """Return the options for the client, without the kafka. in front of their names."""
+        """Return the options for the client, without the prefix kafka."""
         return {
             name.removeprefix(_PASSED_ON): value
             for name, value in self._given.items()
@@ -95,7 +96,7 @@ class Options:
         }
 
     def refuse_unknown(self, known: Iterable[Option]) -> None:
-        """Raise OptionError for an option that nobody reads, with the nearest that somebody does."""
+        """Raise OptionError for an unknown option, with the most similar known name."""
         names = {each.name.lower(): each.name for each in known}
         for name in self._given:
             if name in names or name.startswith(_PASSED_ON):

@@ -1,4 +1,4 @@
-"""What a worker process of Spark keeps from task to task: connections above all."""
+"""A cache for the worker processes of Spark, which keeps connections from task to task."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Generic, Protocol, TypeVar
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 2.0
-"""How long something that failed may take to close: a task waits for it to report what went wrong."""
+"""The time limit for closing an entry that failed; the task reports its error after that."""
 
 
 class Closable(Protocol):
-    """Whatever can be closed within a time."""
+    """An entry, which can be closed within a time limit."""
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Close it. Raises TimeoutError when it takes longer."""
+        """Close it. Raises TimeoutError if it takes longer."""
         ...
 
 
@@ -25,10 +25,10 @@ T = TypeVar("T", bound=Closable)
 
 
 class ProcessCache(Generic[T]):
-    """Things by what they were made for; the one longest unused makes room.
+    """Entries by key; the least recently used one is closed to make room.
 
-    `name` is what the log calls one of them ("a producer"). Keys are never told: settings are in them, and in
-    those passwords.
+    `name` names an entry in the log ("a producer"). Keys are never logged, because they contain settings with
+    passwords.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -38,7 +38,7 @@ class ProcessCache(Generic[T]):
         atexit.register(self.clear)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what there is for a key, made now if there is none."""
+        """Return the entry of a key, created if there is none."""
         found = self._things.pop(key, None)
         if found is None:
             while len(self._things) >= self._most:
@@ -48,16 +48,16 @@ class ProcessCache(Generic[T]):
         return found
 
     def forget(self, key: Hashable, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Close what there is for a key, whether that goes well or not; the next one begins anew."""
+        """Close the entry of a key and ignore errors; the next `get` creates a new one."""
         found = self._things.pop(key, None)
         if found is None:
             return
         try:
             found.close(timeout_s)
-        except Exception as error:  # it is given up: that it failed is known, and why it was closed
+        except Exception as error:  # the entry is dropped; its error and the reason for closing it are known
             log.warning("closing %s failed: %s: %s", self._name, type(error).__name__, error)
 
     def clear(self) -> None:
-        """Close everything."""
+        """Close all entries."""
         while self._things:
             self.forget(next(iter(self._things)))

@@ -1,4 +1,4 @@
-"""Spark for pipelines: one session, with what our data sources need and nothing that a user must know."""
+"""Spark for pipelines: one session, configured for our data sources."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ENDING_S = 2.0
-"""A process that was killed closes its connections a little before it is gone."""
+"""A process that was killed closes its connections shortly before it ends."""
 _QUIET = Path(__file__).with_name("log4j2.properties")
 
 DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Without it, stopping a query waits for ever for a batch that does not end.
+    # Without it, stopping a query waits without limit for a batch that does not end.
     "spark.sql.streaming.stopTimeout": "60s",
-    # Readers of ours take filters; without this Spark would refuse them.
+    # Our readers push filters down; without this setting Spark would reject them.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # A replayed batch replaces its own folders, and leaves all others alone.
+    # A replayed batch replaces its own folders and leaves all others alone.
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    # With Spark's default, others read times from Parquet as if they were of no time zone.
+    # With Spark's default, other readers of Parquet would take timestamps as having no time zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 _LOCAL: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Small state and few cores: the 200 of clusters would only write many small files.
+    # State is small and cores are few: 200 shuffle partitions, the default, would only write many small
+    # files.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 
 
 def settings_for(given: Mapping[str, Any], *, has_master: bool) -> dict[str, str]:
-    """Return the settings of a session: what was given, over what suits where it runs."""
+    """Return the settings of a session: the given ones, over defaults for the master."""
     wanted = {_name(name): _text(value) for name, value in given.items()}
     if not has_master:
-        # A task that failed is tried again, as on a cluster: its Python may have been killed.
+        # Retry a failed task, as on a cluster: its Python worker may have been killed.
         wanted.setdefault("spark.master", "local[*,4]")
     local = _LOCAL if wanted.get("spark.master", "").startswith("local") else {}
     settings = {**DEFAULTS, **local, **wanted}
@@ -60,11 +61,11 @@ def settings_for(given: Mapping[str, Any], *, has_master: bool) -> dict[str, str
 
 
 def spark_session(name: str, given: Mapping[str, Any]) -> SparkSession:
-    """Start Spark, or return the session that there is. Raises NoJava."""
+    """Start Spark, or return the running session. Raises NoJava."""
     os.environ["JAVA_HOME"] = str(find_java().home)
-    # Otherwise Spark takes the python3 that is first on PATH for its workers, and not this one.
+    # Otherwise Spark starts its workers with the first python3 on PATH instead of this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Workers would each say that pandas 3 is not fully supported yet; what is used here of it is tested.
+    # Each worker would warn that pandas 3 is not fully supported yet; the parts in use here are tested.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:PySpark does not yet fully support pandas:FutureWarning")
     with pandas_of_any_age(), _same_ctrl_c():
         from pyspark.sql import SparkSession
@@ -77,7 +78,7 @@ def spark_session(name: str, given: Mapping[str, Any]) -> SparkSession:
 
 @contextmanager
 def pandas_of_any_age() -> Iterator[None]:
-    """Within, Spark does not say that pandas 3 is not fully supported yet: what is used here is tested."""
+    """Within this context, suppress Spark's warning about pandas 3: the parts in use here are tested."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
         yield
@@ -85,7 +86,7 @@ def pandas_of_any_age() -> Iterator[None]:
 
 @contextmanager
 def _same_ctrl_c() -> Iterator[None]:
-    """Keep what Ctrl+C does: Spark would raise amid a batch that can still be finished."""
+    """Keep the handler of Ctrl+C: Spark would raise in the middle of a batch that can still finish."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -95,14 +96,14 @@ def _same_ctrl_c() -> Iterator[None]:
 
 
 def is_running() -> bool:
-    """Whether this process has a session already, which is not ours to end."""
+    """Whether this process has a session already, which the pipeline must not stop."""
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession() is not None
 
 
 def has_ended(session: SparkSession) -> bool:
-    """Whether the Java that this process started is there no more; waits a moment for its end."""
+    """Whether the Java that this process started has ended; waits a moment for its end."""
     gateway = getattr(session.sparkContext, "_gateway", None)
     java: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if java is None:

@@ -1,4 +1,4 @@
-"""Values of records as columns: JSON, MessagePack and Avro after a schema."""
+"""Values of records as columns: JSON, MessagePack and Avro with a schema."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ Mode = Literal["permissive", "dropmalformed", "failfast"]
 _KINDS: tuple[Kind, ...] = ("raw", "json", "msgpack", "avro")
 _MODES: tuple[Mode, ...] = ("permissive", "dropmalformed", "failfast")
 _AS_DATETIME = 3
-"""To msgpack: timestamps are to be aware datetimes."""
+"""For msgpack: decode timestamps as aware datetimes."""
 _NOT_NULL = re.compile(r"\bnot\s+null\b", re.IGNORECASE)
 
 
 class ValueMalformed(PipelineError):
-    """A value that is not what `value.format` says, where `value.mode` is failfast."""
+    """A value that does not match `value.format`, with `value.mode` failfast."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(
-            f"a value is no {kind} of value.schema: {reason}. With option value.mode=permissive such values "
-            "are null, with the reason in value_error; with dropmalformed they are left out"
+            f"a value is not {kind} of value.schema: {reason}. With option value.mode=permissive "
+            "such values are null, with the reason in value_error; with dropmalformed their rows "
+            "are dropped"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """How values are written, and the columns that they hold."""
+    """The format of values, and their columns."""
 
     kind: Kind = "raw"
     columns: str | None = None
     """The fields of a value as Spark's DDL: `drink STRING, price DOUBLE`."""
     avro_schema: str | None = None
-    """The schema that Avro was written with, as JSON."""
+    """The Avro schema of the writer, as JSON."""
     mode: Mode = "permissive"
 
     @property
     def ddl(self) -> str:
-        """The columns that stand for the value in Spark's DDL."""
+        """The columns for the value in Spark's DDL."""
         if self.kind == "raw":
             return "value BINARY"
         extra = ", value_raw BINARY, value_error STRING" if self.mode == "permissive" else ""
@@ -64,7 +65,7 @@ class ValueFormat:
 
 
 def value_format(options: Options) -> ValueFormat:
-    """Read value.format, value.schema and value.mode. Raises OptionError."""
+    """Parse value.format, value.schema and value.mode. Raises OptionError."""
     chosen = options.choice("value.format", _KINDS, "raw")
     kind = next(each for each in _KINDS if each == chosen)
     worst = options.choice("value.mode", _MODES, "permissive")
@@ -83,12 +84,12 @@ def value_format(options: Options) -> ValueFormat:
 
 def _columns(text: str) -> str:
     if _NOT_NULL.search(text):
-        raise OptionError("option 'value.schema': any field may be missing in a value; leave NOT NULL out")
+        raise OptionError("option 'value.schema': any field may be missing in a value; remove NOT NULL")
     return text
 
 
 def decode(given: ValueFormat, values: pa.Array, wanted: pa.StructType) -> Decoded:
-    """Decode a column of bytes; null stays null, and so does what cannot be read."""
+    """Decode a column of bytes; null stays null, and a malformed value becomes null."""
     if given.kind == "json":
         return decode_json(values, wanted)
     if given.kind == "msgpack":

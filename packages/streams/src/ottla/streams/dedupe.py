@@ -1,4 +1,4 @@
-"""Repetitions by an id inside the record, within a bounded memory. Pure."""
+"""Detection of repeated records by an id, within bounded memory. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Hashable
 class Dedupe:
     """Remembers the last `capacity` ids, none longer than `window_ms`.
 
-    It cannot see a repetition that comes later than that, nor one from before a restart: for those, ids must
-    be kept with what the work produces.
+    It cannot detect a repetition after that, nor one from before a restart: for those, ids must be stored
+    with the results of the work.
     """
 
     def __init__(self, capacity: int, window_ms: int) -> None:
@@ -21,11 +21,11 @@ class Dedupe:
         self._seen: OrderedDict[Hashable, int] = OrderedDict()
 
     def __len__(self) -> int:
-        """Ids that are remembered."""
+        """Number of remembered ids."""
         return len(self._seen)
 
     def first_time(self, identity: Hashable, now_ms: int) -> bool:
-        """Say whether an id is new, and remember it from now on; a repetition does not extend its time."""
+        """Return whether an id is new, and remember it; a repetition does not extend its time."""
         self._forget(now_ms)
         if identity in self._seen:
             return False

@@ -1,7 +1,7 @@
-"""What may be committed: the lowest offset that is not finished. Pure.
+"""The offset to commit: the lowest offset that is not finished. Pure.
 
-Work that runs in parallel finishes out of order. To commit past an unfinished record would lose it in a
-crash, so the commit waits at the frontier, and what is finished beyond it is remembered.
+Parallel work finishes out of order. Committing past an unfinished record would lose it in a crash, so the
+commit waits at the frontier, and finished offsets beyond it are remembered.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections import OrderedDict
 class Frontier:
     """Offsets of one partition between started and committed.
 
-    Offsets are started in rising order, with gaps where compaction or control records left them.
+    Offsets are started in ascending order, with gaps where compaction or control records left them.
     """
 
     def __init__(self, position: int = 0) -> None:
         self._next = position
-        # Not a dict: to find its first key it walks over all that were deleted in front.
+        # Not a dict: to find its first key, a dict scans all deleted entries in front.
         self._open: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -27,31 +27,31 @@ class Frontier:
 
     @property
     def unfinished(self) -> int:
-        """How many offsets are started and not finished."""
+        """Number of offsets that are started and not finished."""
         return len(self._open)
 
     @property
     def span(self) -> int:
-        """How far work ran ahead of the commit, in offsets: what a crash would do again, at most."""
+        """Offsets between the commit and the newest started one: the most that a crash would repeat."""
         return self._next - self.position
 
     def start(self, offset: int) -> None:
-        """Take note of a record that is given out. Raises ValueError for one below those before."""
+        """Register a record that is handed out. Raises ValueError for an offset below an earlier one."""
         if offset < self._next:
-            raise ValueError(f"offset {offset} was passed already; the next is {self._next} or above")
+            raise ValueError(f"offset {offset} is too low; the next is {self._next} or above")
         self._open[offset] = None  # its first key is the frontier
         self._next = offset + 1
 
     def finish(self, offset: int) -> bool:
-        """Take note of a finished record; say whether the position moved.
+        """Register a finished record; return whether the frontier moved.
 
-        Raises KeyError for one that was not started, or was finished before.
+        Raises KeyError for an offset that was not started or is already finished.
         """
         before = self.position
         del self._open[offset]
         return self.position != before
 
     def reset(self, position: int) -> None:
-        """Forget everything and begin again at an offset."""
+        """Forget everything and start at an offset."""
         self._open.clear()
         self._next = position

@@ -1,4 +1,4 @@
-"""Work in parallel, each key in order: a lane per key, and one item of a lane at work at a time. Pure."""
+"""Parallel work with the order of each key kept: one lane per key, one active item per lane. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Lanes(Generic[K, T]):
-    """Items by key; `take` gives the oldest whose key is free, `done` frees a key again.
+    """Items by key; `take` returns the oldest item whose key is free, `done` frees a key again.
 
-    `None` is a key like any other only where `keyless_in_order` says so; otherwise keyless items are in
-    nobody's order, and all of them may be at work at once.
+    Items with key `None` share a lane only if `keyless_in_order` is set; otherwise they are unordered, and
+    all of them may be active at once.
     """
 
     def __init__(self, *, keyless_in_order: bool = False) -> None:
@@ -24,16 +24,16 @@ class Lanes(Generic[K, T]):
         self._count = 0
 
     def __len__(self) -> int:
-        """Items that were put and are not done."""
+        """Number of items that are put and not done."""
         return self._count
 
     @property
     def ready_count(self) -> int:
-        """Items that may be taken now."""
+        """Number of items that can be taken now."""
         return len(self._ready)
 
     def put(self, key: K | None, item: T) -> None:
-        """Add an item behind those of its key."""
+        """Add an item at the end of its key's lane."""
         self._count += 1
         if key is None and not self._keyless_in_order:
             self._ready.append((key, item))
@@ -44,13 +44,13 @@ class Lanes(Generic[K, T]):
             self._ready.append((key, item))
 
     def take(self) -> tuple[K | None, T] | None:
-        """Return an item to work at, or None while all waiting ones are behind others of their key."""
+        """Return the next item; None if all waiting items are behind active items of their keys."""
         return self._ready.popleft() if self._ready else None
 
     def done(self, key: K | None) -> None:
-        """Take note that the item of a key that was at work is finished; the next of that key may go.
+        """Register that the active item of a key is finished; the key's next item becomes ready.
 
-        Raises KeyError for a key nothing is at work for.
+        Raises KeyError if the key has no active item.
         """
         if key is None and not self._keyless_in_order:
             self._count -= 1

@@ -1,4 +1,4 @@
-"""Activity: what users did becomes sessions and counts over time, and late events are counted."""
+"""Activity pipelines: user events become sessions and counts over time; late events are only counted."""
 
 from __future__ import annotations
 
@@ -24,49 +24,51 @@ if TYPE_CHECKING:
 _USER, _TIME, _ID, _WINDOW = "_user", "_time", "_id", "_window"
 _SESSIONS = ("user", "began", "ended", "seconds", "events")
 _WINDOWS = ("began", "ended", "events", "users")
-"""The columns of the tables, but for those that windows are counted by."""
+"""The columns of the tables, except those by which windows are grouped."""
 
 
 class Events(Table):
-    """What the columns of an event mean."""
+    """The meaning of the columns of an event."""
 
     user: str = Field(examples=["user"])
     time: str = Field(examples=["time"])
     id: str | None = None
-    """The column that tells an event from others: one that comes twice counts once. Default: its place."""
+    """The column that identifies an event; repeated events count once. Default: topic, partition and offset.
+    """
     late_after: Seconds = 600.0
-    """An event that is so much older than the newest one is late: it is counted, and does nothing else."""
+    """An event that is older than the newest one by this much is late: it is counted, and otherwise ignored.
+    """
 
 
 class Sessions(Table):
-    """What a user did without a longer pause."""
+    """Sessions: the events of a user without a longer pause."""
 
     gap: Seconds = 1_800.0
     lake: Lake
 
     def inspect_columns(self) -> Iterator[Mistake]:
-        """Yield columns that cannot be; paths are within this table."""
+        """Yield invalid columns; paths are within this table."""
         yield from within("lake", self.lake.inspect_partitions(_SESSIONS))
 
 
 class Windows(Table):
-    """How much was done, by time."""
+    """Counts of events over time."""
 
     length: Seconds = 300.0
     slide: Seconds | None = None
-    """How often a window begins; default: when the one before ends."""
+    """The interval between the starts of windows; default: the length of a window."""
     by: Names = Field(default_factory=list, examples=[["action"]])
     lake: Lake
 
     def inspect_columns(self) -> Iterator[Mistake]:
-        """Yield columns that cannot be; paths are within this table."""
+        """Yield invalid columns; paths are within this table."""
         yield from within("lake", self.lake.inspect_partitions((*_WINDOWS, *self.by)))
         for _, why in self.lake.clashes(self.by, (*_WINDOWS, _USER, _TIME, _ID, _WINDOW)):
             yield Mistake(("by",), why)
 
 
 class Activity(Job):
-    """What users did, to sessions and counts over time in Delta or Parquet; late events are counted."""
+    """User events → sessions and counts over time in Delta or Parquet; late events are counted."""
 
     kind: Literal["activity"]
     source: Topics
@@ -77,7 +79,7 @@ class Activity(Job):
     dead_letters: TopicSink
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what is wrong beyond the types of single values."""
+        """Yield mistakes beyond the types of single values."""
         yield from within("source", self.source.inspect())
         yield from within("parse", self.parse.inspect())
         yield from within("dead_letters", self.dead_letters.inspect(self.source))
@@ -87,20 +89,20 @@ class Activity(Job):
                 yield from within(name, within("lake", table.lake.inspect()))
                 yield from within(name, table.inspect_columns())
         if self.sessions is None and self.windows is None:
-            yield Mistake((), "needs [sessions], [windows] or both: nothing is made of the events")
+            yield Mistake((), "needs [sessions], [windows] or both: without them the events have no result")
         if self.windows is not None and (self.windows.slide or 0) > self.windows.length:
             yield Mistake(
-                ("windows", "slide"), "must not be above length: events between would be in no window"
+                ("windows", "slide"), "must not be above length: events between two windows would be in none"
             )
 
     def _inspect_columns(self) -> Iterator[Mistake]:
         try:
             columns = self.parse.names()
         except OptionError:
-            return  # said already: without a pattern it is not known which columns there are
+            return  # reported already: the columns of an invalid pattern are unknown
         for path, name in self._columns_meant():
             if name not in columns:
-                yield Mistake(path, f"there is no column {name!r}; there are {', '.join(columns)}")
+                yield Mistake(path, f"there is no column {name!r}; the columns are {', '.join(columns)}")
         if self.events.time in columns and not self.parse.is_time(self.events.time):
             yield Mistake(("events", "time"), f"{self.events.time!r} must be a TIMESTAMP: see [parse.fields]")
 
@@ -113,7 +115,7 @@ class Activity(Job):
             yield ("windows", "by"), name
 
     def run(self, run: Run) -> None:
-        """Keep the tables up to date."""
+        """Update the tables, batch by batch."""
         if self.sessions is not None:
             frame = self._sessions(self._events(run), self.sessions)
             run.stream(frame, self._append(run, self.sessions.lake, "sessions"), "sessions")
@@ -131,10 +133,10 @@ class Activity(Job):
         return parse.add_to(self.source.stream(run.spark, {"includeHeaders": "true"}))
 
     def _events(self, run: Run) -> DataFrame:
-        """Return events, each once. What drops repeated ones drops late ones too, row by row."""
+        """Return each event once. The operator that drops repeated events also drops single late ones."""
         from pyspark.sql import functions
 
-        # This begins Spark, before which there are no columns.
+        # This starts Spark; before that there are no columns.
         good = self._parsed(run).where(f"{REASON} IS NULL")
         columns = {name: functions.col(ROW)[name] for name in (self.windows.by if self.windows else ())}
         events = good.select(

@@ -1,4 +1,5 @@
-"""Alerts: rules about metrics become records when something begins to be wrong, and when it ends."""
+"""Alert pipelines: rules about metrics produce a record when an alert begins to fire, and when it is
+resolved."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Alerts(Job):
     dead_letters: TopicSink
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what is wrong beyond the types of single values."""
+        """Yield mistakes beyond the types of single values."""
         yield from within("source", self.source.inspect())
         yield from within("metrics", self.metrics.inspect())
         yield from within("alerts", self.alerts.inspect(self.source))
@@ -45,12 +46,14 @@ class Alerts(Job):
         for at, rule in enumerate(self.rules):
             yield from within("rules", within(at, rule.inspect()))
             if names.index(rule.name) != at:
-                yield Mistake(("rules", at, "name"), f"there is a rule {rule.name!r} already")
+                yield Mistake(("rules", at, "name"), f"there is already a rule {rule.name!r}")
             if rule.longest_s >= self.metrics.forget_after:
-                yield Mistake(("rules", at), "looks back longer than metrics.forget_after: raise that one")
+                yield Mistake(
+                    ("rules", at), ("looks back longer than metrics.forget_after: increase that setting")
+                )
 
     def run(self, run: Run) -> None:
-        """Judge metrics, batch by batch."""
+        """Evaluate metrics, batch by batch."""
         need_pandas()
         judging = AlertEvaluator(self.name, tuple(self.rules), round(self.metrics.forget_after * 1_000))
         good = self._read(run).where(f"{REASON} IS NULL")
@@ -86,7 +89,7 @@ class Alerts(Job):
 
 
 def _records(alerts: DataFrame) -> DataFrame:
-    """Return records in an order of their own: a batch that is done again sends the same rows as the same."""
+    """Return the records in a fixed order, so that a repeated batch sends the same rows in the same tasks."""
     from pyspark.sql import functions
 
     said = {"alert-id": functions.col("id"), "alert-state": functions.col("state")}

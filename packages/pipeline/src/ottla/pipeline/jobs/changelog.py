@@ -1,4 +1,4 @@
-"""A change log becomes a table: each row as its last change left it."""
+"""Changelog pipelines: a change log becomes a table with the last state of each row."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class MalformedChange(PipelineError):
-    """A record of a change log that cannot be read, where there is nowhere to put it."""
+    """A malformed record of a change log, in a pipeline without dead letters."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(
-            f"{where}: {reason}. A table that left it out would be wrong without a sign; [dead_letters] with "
-            "a topic takes such records, and the pipeline goes on"
+            f"{where}: {reason}. Without this record the table would be silently wrong; declare "
+            "[dead_letters] with a topic to send such records there and continue"
         )
 
 
@@ -42,7 +42,7 @@ class Changelog(Job):
     dead_letters: TopicSink | None = None
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what is wrong beyond the types of single values."""
+        """Yield mistakes beyond the types of single values."""
         yield from within("source", self.source.inspect())
         yield from within("changes", self.changes.inspect())
         yield from within("table", self.table.inspect())
@@ -51,7 +51,9 @@ class Changelog(Job):
         for name in self.table.partition_by:
             if name not in self.changes.names():
                 there = ", ".join(self.changes.names())
-                yield Mistake(("table", "partition_by"), f"there is no column {name!r}; there are {there}")
+                yield Mistake(
+                    ("table", "partition_by"), (f"there is no column {name!r}; the columns are {there}")
+                )
 
     def run(self, run: Run) -> None:
         """Merge changes into the table, batch by batch."""
@@ -71,12 +73,12 @@ class Changelog(Job):
         return done | seen
 
     def _newest(self, read: DataFrame) -> tuple[pa.Table, dict[str, int]]:
-        """Return the last change of each row, and how many records could not be read, in one go."""
+        """Return the last change of each row and the number of malformed records, in one pass."""
         from pyspark.sql import Observation, functions
 
         seen = Observation()
         is_dead = functions.col(REASON).isNotNull()
-        # Spark counts the records of a batch with dead ones twice: it looks at those again.
+        # Spark counts the records of a batch with malformed ones twice, because it reads those again.
         observed = read.observe(
             seen, functions.count_if(is_dead).alias("dead"), functions.count("*").alias("rows")
         )
@@ -89,7 +91,7 @@ class Changelog(Job):
             self.dead_letters.write(dead_letters(dead, self.name), self.source, "dead-letters")
             return
         first = dead.select("topic", "partition", "offset", REASON).first()
-        assert first is not None, "there is one"
+        assert first is not None, "a batch with dead letters has a first one"
         raise MalformedChange(
             f"{first['topic']}-{first['partition']} at offset {first['offset']}", first[REASON]
         )

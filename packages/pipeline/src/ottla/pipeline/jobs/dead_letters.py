@@ -1,4 +1,4 @@
-"""Records that became no rows, on their way to a topic of their own."""
+"""Dead letters: malformed records that are sent to a topic of their own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from ottla.pipeline.jobs.state_files import StateFile
 
 RECORD: Final = ("key", "value", "headers", "topic", "partition", "offset")
-"""Columns of a record: all that a dead letter is made of."""
+"""The columns of a record that a dead letter is made of."""
 
 
 def dead_letters(bad: DataFrame, pipeline: str) -> DataFrame:
-    """Return records as they were, with headers that say why they are here and where they were.
+    """Return the records unchanged, with headers that name the reason and the original topic, partition and
+    offset.
 
-    The place tells a dead letter from all others: one that comes twice can be known by it.
+    The original position identifies a dead letter, so that readers can drop a second copy.
     """
     from pyspark.sql import functions
 
@@ -40,11 +41,12 @@ def dead_letters(bad: DataFrame, pipeline: str) -> DataFrame:
 
 
 def parses_for_dead_letters(begun: StateFile, batch_id: int, parse: Parse, *, has_dead: bool) -> list[Parse]:
-    """Return how the dead letters of a batch are found: as declared when they were begun, then as now.
+    """Return the parse declarations that find the dead letters of a batch: those of its first run, then
+    today's.
 
-    `has_dead` says whether there are any as it is declared now. `begun` keeps what is returned, durably,
-    before anything of it is sent. Where dead letters are sent exactly once, those of a batch must come again
-    as they were: which of them are sent already is known for tasks as a whole, by how many they had.
+    `has_dead` says whether the current declaration finds any. `begun` stores the result durably before any
+    dead letter is sent. With exactly-once delivery, the dead letters of a batch must be repeated unchanged,
+    because the sink knows only for a task as a whole, by its number of rows, that they are sent.
     """
     found = begun.read()
     declared = [Parse(**each) for each in found["parse"]] if found.get("batch") == batch_id else []
@@ -55,7 +57,7 @@ def parses_for_dead_letters(begun: StateFile, batch_id: int, parse: Parse, *, ha
 
 
 def dead_letters_by(declared: Sequence[Parse], records: DataFrame, pipeline: str) -> Iterator[DataFrame]:
-    """Yield the dead letters that each declaration finds among records, beyond those of the ones before."""
+    """Yield the dead letters that each declaration finds, without those of the declarations before it."""
     from pyspark.sql import functions
 
     is_good = functions.col(REASON).isNull()

@@ -1,4 +1,4 @@
-"""What all declarations share: tables that refuse what they do not know, topics, places and times."""
+"""Building blocks of declarations: tables that reject unknown settings, topics, paths and durations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _base: ContextVar[Path | None] = ContextVar("base", default=None)
 
 @contextmanager
 def relative_to(folder: Path) -> Iterator[None]:
-    """Within, relative places of declarations are meant from a folder: that of the file."""
+    """Within this context, relative paths of declarations are relative to this folder, that of the file."""
     token = _base.set(folder)
     try:
         yield
@@ -51,7 +51,7 @@ def relative_to(folder: Path) -> Iterator[None]:
 
 
 CONNECTION = ("security.", "sasl.", "ssl.")
-"""What settings begin with that say how brokers are reached, whoever connects."""
+"""Prefixes of client settings that say how to connect to brokers."""
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _TIME = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?\s*")
@@ -59,7 +59,7 @@ _SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600
 
 
 def _placed(given: str) -> str:
-    """Return a path in full; an address such as s3://lake/logs stays."""
+    """Return an absolute path; a URL such as s3://lake/logs stays."""
     if not given.strip():
         raise ValueError("must not be empty")
     return given if _URI.match(given) else str(((_base.get() or Path.cwd()) / given).resolve())
@@ -75,13 +75,13 @@ def _seconds(given: Any) -> Any:
 
 
 def _servers(given: str) -> str:
-    """Refuse what names no broker, in the client's words, where the declaration says it."""
+    """Reject an invalid list of brokers at its place in the declaration, with the client's message."""
     parse_bootstrap_servers(given)
     return given
 
 
 def _topic(given: str) -> str:
-    """Refuse what cannot be a topic's name: no broker has to be asked for that."""
+    """Reject an invalid topic name without asking a broker."""
     if (why := why_illegal_topic_name(given)) is not None:
         raise ValueError(why)
     return given
@@ -92,7 +92,7 @@ def _names(given: Any) -> Any:
 
 
 def _flat(given: Any) -> Any:
-    """Return dotted names for what TOML nests: `kafka.security.protocol = ...` without quotes is tables."""
+    """Return dotted names for nested TOML: `kafka.security.protocol = ...` without quotes makes tables."""
     return dict(_pairs(given, "")) if isinstance(given, Mapping) else given
 
 
@@ -105,23 +105,23 @@ def _pairs(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
 
 
 PathOrUrl = Annotated[str, AfterValidator(_placed)]
-"""A file or folder, relative to the declaration, or an address that Spark or Delta knows."""
+"""A file or folder, relative to the declaration, or a URL that Spark or Delta supports."""
 Servers = Annotated[str, AfterValidator(_servers), Field(examples=["127.0.0.1:9092"])]
-"""Brokers of a cluster: `host:port`, several with commas; without a port it is 9092."""
+"""Brokers of a cluster: `host:port`, several separated by commas; the default port is 9092."""
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
-"""A time: `"10s"`, `"5m"`; a number is seconds."""
+"""A duration: `"10s"`, `"5m"`; a number is seconds."""
 Names = Annotated[list[str], BeforeValidator(_names)]
-"""Names: a list, or text with commas."""
+"""Names: a list, or text separated by commas."""
 TopicName = Annotated[str, AfterValidator(_topic)]
 """The name of a topic: ASCII letters, digits, `.`, `_` and `-`."""
 TopicNames = Annotated[list[TopicName], BeforeValidator(_names)]
-"""Names of topics: a list, or text with commas."""
+"""Names of topics: a list, or text separated by commas."""
 Settings = Annotated[dict[str, Any], BeforeValidator(_flat)]
-"""Settings of somebody else, by their dotted names, which may stand without quotes."""
+"""Settings of another system, by their dotted names, with or without quotes."""
 
 
 class Table(BaseModel):
-    """A table of a declaration. Raises pydantic's ValidationError for whatever is wrong, at once."""
+    """A table of a declaration. Raises pydantic's ValidationError with all mistakes at once."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, strict=True)
 
@@ -132,26 +132,26 @@ class Topics(Table):
     bootstrap_servers: Servers
     topics: TopicNames = Field(default_factory=list, examples=[["orders"]])
     pattern: str | None = Field(None, min_length=1)
-    """Instead of names: a regular expression that whole names have to match."""
+    """Instead of names: a regular expression that has to match whole names."""
     starting_offsets: str = "earliest"
-    """Where a pipeline begins that has no checkpoint yet: earliest, latest, or JSON as Spark has it."""
+    """The start of a pipeline without a checkpoint: earliest, latest, or JSON as in Spark."""
     max_records_per_batch: int | None = Field(None, ge=1)
     options: Settings = Field(default_factory=dict)
-    """Any other option of the data source `ottla`, `kafka.*` for the client among them."""
+    """Any other option of the data source `ottla`, including `kafka.*` for the client."""
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what the data source would refuse; paths are within this table."""
+        """Yield what the data source would reject; paths are within this table."""
         if bool(self.topics) == (self.pattern is not None):
-            yield Mistake(("topics",), 'needs topics = ["orders"], or a pattern, and not both')
+            yield Mistake(("topics",), 'needs topics = ["orders"] or a pattern, but not both')
             return
         try:
             re.compile(self.pattern or "")
         except re.error as error:
-            yield Mistake(("pattern",), f"is no regular expression: {error}")
+            yield Mistake(("pattern",), f"is not a regular expression: {error}")
             return
         left = self
         while (refused := left._refused()) is not None:
-            # The data source tells one mistake at a time: that of the setting without which it is not told.
+            # The data source reports one error at a time: find the setting without which it disappears.
             for path, without in left._each_left_out():
                 if without._refused() != refused:
                     yield Mistake(path, refused)
@@ -177,12 +177,12 @@ class Topics(Table):
             yield ("options", left_out), self.model_copy(update={"options": others})
 
     def _without_connection(self) -> Topics:
-        """Leave out how brokers are reached: without one of those settings the others mean nothing."""
+        """Drop the connection settings: if one of them is missing, the others have no meaning."""
         others = {name: value for name, value in self.options.items() if not _is_connection(name)}
         return self.model_copy(update={"options": others})
 
     def reads(self, topic: str) -> bool:
-        """Say whether a topic is one of these."""
+        """Whether the pipeline reads a topic."""
         try:
             return topic in self.topics or re.fullmatch(self.pattern or "", topic) is not None
         except re.error:
@@ -196,24 +196,24 @@ class Topics(Table):
     def batch_options(self) -> dict[str, str]:
         """Return the options for `read`."""
         named = {"subscribe": ",".join(self.topics)}
-        # The data source looks for its pattern anywhere in a name, as Spark's does.
+        # The data source matches its pattern anywhere in a name, like Spark's own.
         what = named if self.topics else {"subscribePattern": whole(self.pattern or "")}
         own = {"kafka.bootstrap.servers": self.bootstrap_servers, "startingOffsets": self.starting_offsets}
         return own | what | {name: option_text(value) for name, value in self.options.items()}
 
     def properties(self) -> dict[str, str]:
-        """Return Kafka's settings for a client of our own, `bootstrap.servers` among them."""
+        """Return Kafka's settings for one of our clients, including `bootstrap.servers`."""
         options = {name.lower(): value for name, value in self.batch_options().items()}
         return {
             name.removeprefix("kafka."): text for name, text in options.items() if name.startswith("kafka.")
         }
 
     def stream(self, spark: SparkSession, more: Mapping[str, str] | None = None) -> DataFrame:
-        """Return the topics as a stream; `more` options win."""
+        """Return the topics as a stream; `more` options take precedence."""
         return spark.readStream.format("ottla").options(**{**self.stream_options(), **(more or {})}).load()
 
     def batch(self, spark: SparkSession, more: Mapping[str, str] | None = None) -> DataFrame:
-        """Return the topics as they are now; `more` options win."""
+        """Return the topics as a table; `more` options take precedence."""
         return spark.read.format("ottla").options(**{**self.batch_options(), **(more or {})}).load()
 
 
@@ -222,29 +222,29 @@ def _is_connection(option: str) -> bool:
 
 
 def option_text(value: Any) -> str:
-    """Return a value as options of Spark, and settings of Kafka, have it: text."""
+    """Return a value as text, for options of Spark and settings of Kafka."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Job(Table):
-    """A pipeline. The first line of a subclass's docstring is what `ottla pipeline list` says of it."""
+    """A pipeline. `ottla pipeline list` shows the first line of a subclass's docstring."""
 
     kind: str
     name: str = Field(examples=["access-logs"], pattern=r"^[A-Za-z0-9._-]+$")
     checkpoint: PathOrUrl = Field(examples=["state/access-logs"])
-    """The folder that keeps how far the pipeline is. Another one begins from the start."""
+    """The folder that stores the progress of the pipeline. With another one it begins from the start."""
     trigger: Seconds = 10.0
-    """How often new records are looked for."""
+    """The interval between looks for new records."""
     spark: Settings = Field(default_factory=dict)
     """Settings of Spark; `master` says where it runs."""
 
     adds_up: ClassVar[bool] = False
-    """Whether queries have rows of their own, and do not look at the same ones."""
+    """Whether the rows of several queries add up, because they do not read the same records."""
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what is wrong beyond the types of single values. Asks nobody: no network, no Spark."""
+        """Yield mistakes beyond the types of single values. Uses no network and no Spark."""
         yield from ()
 
     def run(self, run: Run) -> None:
-        """Run until everything there is was done (`run.once`), or until `run.stopping`."""
+        """Run until all existing records are processed (`run.once`), or until `run.stopping`."""
         raise NotImplementedError

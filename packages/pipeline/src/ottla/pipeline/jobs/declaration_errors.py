@@ -1,4 +1,4 @@
-"""What is wrong with a declaration, in words for whoever wrote it. Pure."""
+"""Mistakes in a declaration, in words for its author. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ottla.pipeline.jobs.declaration_lines import Path
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Something wrong, and what of the declaration it is about."""
+    """A mistake, and the path of the setting that it concerns."""
 
     path: Path
     message: str
 
     @property
     def where(self) -> str:
-        """The path as TOML writes it: source.topics, rules[1].limit."""
+        """The path as in TOML: source.topics, rules[1].limit."""
         parts = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path]
         return "".join(parts).removeprefix(".")
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A mistake, and the line of the file where it is."""
+    """A mistake with its line in the file."""
 
     line: int
     mistake: Mistake
@@ -40,7 +40,7 @@ class Located:
 
 
 class DeclarationError(PipelineError, ValueError):
-    """A file that declares no pipeline as it is, with all that is wrong with it."""
+    """An invalid declaration, with all mistakes in it."""
 
     def __init__(self, file: str, located: list[Located]) -> None:
         super().__init__("\n".join(f"{file}: {each}" for each in located))
@@ -55,7 +55,7 @@ def within(step: str | int, mistakes: Iterable[Mistake]) -> Iterator[Mistake]:
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Mistake]:
-    """Yield what pydantic found, in our words."""
+    """Yield pydantic's errors in our words."""
     for found in error.errors(include_url=False):
         path: Path = tuple(found["loc"])
         yield Mistake(path, _said(found, path, model))
@@ -124,11 +124,11 @@ def _near(model: type[BaseModel], path: Path) -> str:
 
 
 def _fields(model: type[BaseModel], path: Path) -> dict[str, Any]:
-    """Return the fields of the table that a path leads to; none where it leads to no table of ours."""
+    """Return the fields of the table at a path; none if there is no such table."""
     found: type[BaseModel] | None = model
     for step in path:
         if isinstance(step, int):
-            continue  # an item of a list has the fields that the list's items have
+            continue  # an item of a list has the fields of the list's item type
         field = found.model_fields.get(step) if found is not None else None
         found = _table_in(field.annotation) if field is not None else None
     return dict(found.model_fields) if found is not None else {}

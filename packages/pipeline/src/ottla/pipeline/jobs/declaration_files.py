@@ -1,4 +1,4 @@
-"""From a file to a job, or to all that is wrong with the file."""
+"""Read a declaration file into a job, or report all mistakes in it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ottla.pipeline.jobs.declaration_lines import Lines, PythonLines, TomlLines
 from ottla.pipeline.jobs.job_kinds import UnknownKind, job_class, kinds
 
 VARIABLE = "pipeline"
-"""What a Python file calls its declaration."""
+"""The name of the declaration in a Python file."""
 
 
 def read_job(file: Path) -> Job:
     """Return the pipeline that a file declares. Raises DeclarationError with all mistakes and their lines."""
     if file.suffix not in (".toml", ".py"):
-        raise _error(file, 1, Mistake((), "a pipeline is declared in a .toml or a .py file"))
+        raise _error(file, 1, Mistake((), "a pipeline has to be declared in a .toml or a .py file"))
     text = _text(file)
     with relative_to(file.resolve().parent):
         return _read_toml(file, text) if file.suffix == ".toml" else _read_python(file, text)
 
 
 def declares(file: Path) -> bool:
-    """Whether a file looks like a declaration: other TOML and Python files may lie beside them.
+    """Whether a file looks like a declaration: a folder may contain other TOML and Python files.
 
-    These may be written in whatever way. Raises PipelineError for a file that cannot be read at all.
+    Those may have any content. Raises PipelineError for a file that cannot be read.
     """
     lines = _text(file, errors="replace").splitlines()
     if file.suffix == ".toml":
@@ -52,12 +52,12 @@ def _read_toml(file: Path, text: str) -> Job:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise _error(file, _broken_at(text), Mistake((), f"this is no TOML: {error}")) from None
+        raise _error(file, _broken_at(text), Mistake((), f"the file is not TOML: {error}")) from None
     return _job(file, values, TomlLines(text))
 
 
 def _broken_at(text: str) -> int:
-    """Return the line up to which a file can be parsed, and no further."""
+    """Return the last line up to which the file can be parsed."""
     lines = text.splitlines()
     whole = 0
     for end in range(1, len(lines) + 1):
@@ -73,20 +73,20 @@ def _read_python(file: Path, text: str) -> Job:
     try:
         lines = PythonLines(text, VARIABLE)
     except SyntaxError as error:
-        raise _error(file, error.lineno or 1, Mistake((), f"this is no Python: {error.msg}")) from None
+        raise _error(file, error.lineno or 1, Mistake((), f"the file is not Python: {error.msg}")) from None
     try:
         found = runpy.run_path(str(file)).get(VARIABLE)
     except ValidationError as error:
         _refuse(file, mistakes_of(error, BaseModel), _around(lines, _raised_at(error, file)))
         raise
-    except Exception as error:  # whatever a file may raise: it is its author who has to know where
+    except Exception as error:  # a file may raise anything; its author needs the line
         said = Mistake((), f"{type(error).__name__}: {error}")
         raise _error(file, _raised_at(error, file), said) from error
     if isinstance(found, Job):
         _refuse(file, found.inspect(), lines)
         return found
     if not isinstance(found, Mapping):
-        raise _error(file, lines.of(()), Mistake((), f"the file has to say {VARIABLE} = {{...}}"))
+        raise _error(file, lines.of(()), Mistake((), f"the file has to contain {VARIABLE} = {{...}}"))
     return _job(file, found, lines)
 
 
@@ -96,7 +96,7 @@ def _raised_at(error: BaseException, file: Path) -> int:
 
 
 class _OneLine:
-    """Lines of a table that a file makes by itself: that of the call."""
+    """Lines of a declaration that the file builds itself: the line of the call."""
 
     def __init__(self, line: int) -> None:
         self._line = line
@@ -106,7 +106,7 @@ class _OneLine:
 
 
 def _around(lines: Lines, raised_at: int) -> Lines:
-    """Return the lines of what was called: those of the declaration, if it is that which was refused."""
+    """Return the lines of the call that created the declaration, if that call raised the error."""
     return lines if lines.of(()) == raised_at else _OneLine(raised_at)
 
 
@@ -123,7 +123,7 @@ def _job(file: Path, values: Mapping[str, Any], lines: Lines) -> Job:
 
 def _class_of(file: Path, values: Mapping[str, Any], lines: Lines) -> type[Job]:
     if "kind" not in values:
-        raise _error(file, 1, Mistake(("kind",), f"is missing: one of {', '.join(kinds())}"))
+        raise _error(file, 1, Mistake(("kind",), f"is missing: it has to be one of {', '.join(kinds())}"))
     try:
         return job_class(values["kind"])
     except UnknownKind as error:

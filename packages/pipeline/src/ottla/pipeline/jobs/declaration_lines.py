@@ -1,4 +1,4 @@
-"""Where in a file something is declared. Pure: text in, line numbers out."""
+"""Line numbers of settings in a declaration file. Pure: text in, line numbers out."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 Path = tuple[str | int, ...]
-"""How one gets to a value: keys of tables, and places in lists."""
+"""The path to a value: keys of tables and indexes of lists."""
 
 
 class Lines(Protocol):
-    """Knows the lines of what a file declares."""
+    """Finds the lines of settings in a file."""
 
     def of(self, path: Path) -> int:
-        """Return the line (from 1) of a value, or of the nearest table around it that is there."""
+        """Return the line (from 1) of a value, or of the nearest enclosing table that exists."""
 
 
 class TomlLines:
     """Lines of a TOML file.
 
-    tomllib keeps no places. But each statement ends where the file up to there can be parsed, and what a
-    value is declared by is the first statement after which it is there.
+    tomllib reports no positions. But each statement ends where the file up to that line can be parsed, and a
+    value is declared by the first statement after which it exists.
     """
 
     def __init__(self, text: str) -> None:
         self._steps = list(_steps(text))
 
     def of(self, path: Path) -> int:
-        """Return the line of a value, or of the nearest table around it that is there."""
+        """Return the line of a value, or of the nearest enclosing table that exists."""
         for length in range(len(path), 0, -1):
             for line, values in self._steps:
                 if _is_there(values, path[:length]):
@@ -38,14 +38,14 @@ class TomlLines:
 
 
 def _steps(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the first line of each statement, with all that is declared up to its end."""
+    """Yield the first line of each statement, with the declaration up to its end."""
     lines = text.splitlines()
     begun = 0
     for end in range(1, len(lines) + 1):
         try:
             values = tomllib.loads("\n".join(lines[:end]))
         except tomllib.TOMLDecodeError:
-            continue  # in the middle of a list or of a text of several lines
+            continue  # inside a list or a multi-line text
         if lines[end - 1].strip() and not lines[end - 1].lstrip().startswith("#"):
             yield _first_said(lines, begun) + 1, values
         begun = end
@@ -67,7 +67,7 @@ def _is_there(values: Any, path: Path) -> bool:
 
 
 def _under(values: Any, step: str | int) -> Any:
-    """Return what stands there; a dotted name that was written without quotes is tables within tables."""
+    """Return the value at a path; a dotted name without quotes is a path of nested tables."""
     if isinstance(values, dict) and isinstance(step, str) and step not in values:
         for name, inner in values.items():
             if step.startswith(f"{name}."):
@@ -76,13 +76,13 @@ def _under(values: Any, step: str | int) -> Any:
 
 
 class PythonLines:
-    """Lines of a Python file that says `pipeline = {...}`, or `pipeline = Kind(...)`."""
+    """Lines of a Python file that contains `pipeline = {...}` or `pipeline = Kind(...)`."""
 
     def __init__(self, text: str, variable: str) -> None:
         self._line, self._value = _assignment(ast.parse(text), variable)
 
     def of(self, path: Path) -> int:
-        """Return the line of a value, or of the nearest around it that the file writes out."""
+        """Return the line of a value, or of the nearest enclosing value that the file writes literally."""
         line, value = self._line, self._value
         for step in path:
             found = _inside(value, step)

@@ -1,7 +1,7 @@
-"""Rows as files of a Delta table, written by the tasks that have the rows; whoever commits needs only names.
+"""Files of a Delta table, written by the tasks that hold the rows; the committer needs only their names.
 
-A file is part of the table once a commit names it. What a task wrote that failed is never named; a full
-vacuum of Delta removes it.
+A file belongs to the table once a commit names it. Files of a failed task are never named; a full vacuum of
+Delta removes them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 FILES = "path string, size long, partitions string, stats string"
-"""What tasks say of their files, in Spark's words."""
+"""The schema of the file descriptions that tasks return, as Spark's DDL."""
 
 _FILES = pa.schema(
     [("path", pa.string()), ("size", pa.int64()), ("partitions", pa.string()), ("stats", pa.string())]
 )
 _COLUMN_BYTES = 1 << 10
-"""What a column of a table takes in memory without its values."""
+"""The memory that an empty column takes."""
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 Values = tuple[str | None, ...]
@@ -42,12 +42,12 @@ Values = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a task takes at a time."""
+    """The amounts of data that a task handles at a time."""
 
     held_bytes: int = 64 << 20
-    """What it holds in memory before it writes: a row group."""
+    """The memory that a task fills before it writes: a row group."""
     file_bytes: int = 128 << 20
-    """How large a file grows, and by a row group more."""
+    """The size at which a file is closed; it may be larger by one row group."""
 
 
 _LIMITS = Limits()
@@ -55,28 +55,28 @@ _LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where files of a table go, and what they have."""
+    """The paths and columns of a table's files."""
 
     uri: str
     schema: pa.Schema
-    """All columns, those of the partition too, which files do not have."""
+    """All columns, also those of the partition, which the files do not contain."""
     partition_by: tuple[str, ...] = ()
 
     def columns(self) -> pa.Schema:
-        """Return what is in the files."""
+        """Return the columns in the files."""
         return pa.schema([field for field in self.schema if field.name not in self.partition_by])
 
     def path_of(self, values: Values) -> str:
-        """Return where a new file of a partition goes."""
+        """Return the path of a new file of a partition."""
         named = zip(self.partition_by, values, strict=True)
         folders = [f"{quote(name, safe='')}={_NULL if text is None else quote(text, safe='')}"
                    for name, text in named]  # fmt: skip
         return "/".join([*folders, f"part-{secrets.token_hex(16)}.snappy.parquet"])
 
     def fitted(self, rows: pa.RecordBatch) -> pa.Table:
-        """Return rows with the types of the table; null for columns that they do not have.
+        """Return the rows with the column types of the table; null for missing columns.
 
-        Raises ArrowInvalid for a value that cannot be of the type, PipelineError for null where none may be.
+        Raises ArrowInvalid for a value that does not fit its type, PipelineError for a forbidden null.
         """
         return pa.table([self._column(rows, field) for field in self.schema], self.schema)
 
@@ -85,18 +85,18 @@ class Layout:
         column = rows.column(field.name).cast(field.type) if has else pa.nulls(rows.num_rows, field.type)
         if column.null_count and not field.nullable:
             raise PipelineError(
-                f"the Delta table {self.uri} takes no null in {field.name!r}, and a row has one"
+                f"the Delta table {self.uri} forbids null in {field.name!r}, and a row has one"
             )
         return column
 
 
 def layout_of(table: DeltaTable, uri: str) -> Layout:
-    """Return the layout of a table as it is now."""
+    """Return the current layout of a table."""
     return Layout(uri, pa.schema(table.schema()), tuple(table.metadata().partition_columns))
 
 
 def writing(layout: Layout) -> Any:
-    """Return what a task does: it takes batches of rows, writes files, and yields what it says of them."""
+    """Return the function of a task: it takes batches of rows, writes files, yields their descriptions."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(write_rows(batches, layout), _FILES)
@@ -107,10 +107,10 @@ def writing(layout: Layout) -> Any:
 def write_rows(
     batches: Iterable[pa.RecordBatch], layout: Layout, limits: Limits = _LIMITS
 ) -> list[dict[str, Any]]:
-    """Write rows into files, with bounded memory; return what is to be said of the files.
+    """Write rows into files within bounded memory; return the descriptions of the files.
 
-    One file is open at a time, and ends where another partition begins. So the rows of a partition should
-    come together: there is a file for each partition then, and else there are more.
+    One file is open at a time, and it is closed when the partition changes. So the rows should be sorted by
+    partition: then there is one file for each partition, otherwise more.
     """
     from deltalake.fs import DeltaStorageHandler
     from pyarrow.fs import PyFileSystem
@@ -123,7 +123,7 @@ def write_rows(
 
 
 def partitions(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
-    """Yield rows by partition, in their order, without the columns that say which one it is."""
+    """Yield the rows of each partition, in order, without the partition columns."""
     if not names:
         yield (), rows
         return
@@ -131,7 +131,7 @@ def partitions(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, p
     texts = [_texts(rows.column(name)) for name in names]
     numbered = pa.table([*texts, pa.array(range(rows.num_rows), pa.int64())], names=[*keys, "at"])
     groups = numbered.group_by(keys, use_threads=False).aggregate([("at", "list"), ("at", "count")])
-    # Taken at once and cut: to take a thousand times a few rows is a hundred times slower.
+    # One take and many slices: taking a few rows a thousand times is a hundred times slower.
     rows = rows.drop_columns(list(names)).take(pc.list_flatten(groups["at_list"]))
     ends = pc.cumulative_sum(groups["at_count"]).to_pylist()
     for at, end in enumerate(ends):
@@ -140,7 +140,7 @@ def partitions(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, p
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values of a partition as Delta writes them: times in UTC and without a zone; empty is null."""
+    """Return partition values as Delta writes them: times in UTC without a zone; empty text is null."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us"))
     texts = column.cast(pa.string())
@@ -149,19 +149,19 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Where a task writes, and how."""
+    """The target and the limits of a task."""
 
     store: FileSystem
     layout: Layout
     limits: Limits
 
     def files(self, values: Values, parts: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
-        """Write the rows of a partition; yield what is to be said of each file."""
+        """Write the rows of a partition; yield the description of each file."""
         file: _File | None = None
         for rows in gathered(parts, self.limits.held_bytes):
             file = file or _File(self.store, self.layout, values)
             size = file.write(rows)
-            del rows  # or the next ones would be held beside these
+            del rows  # otherwise the next rows would be held in memory beside these
             if size >= self.limits.file_bytes:
                 yield file.close()
                 file = None
@@ -170,7 +170,7 @@ class _Writer:
 
 
 def gathered(parts: Iterable[pa.Table], held_bytes: int) -> Iterator[pa.Table]:
-    """Yield rows in tables that take so much memory, each as soon as it does; the last one takes less."""
+    """Yield tables that take this much memory; the last one may take less."""
     held: list[pa.Table] = []
     size = 0
     for rows in parts:
@@ -184,7 +184,7 @@ def gathered(parts: Iterable[pa.Table], held_bytes: int) -> Iterator[pa.Table]:
 
 
 class _File:
-    """A Parquet file that is being written. It is there when it is closed."""
+    """A Parquet file that is being written. It exists once it is closed."""
 
     def __init__(self, store: FileSystem, layout: Layout, values: Values) -> None:
         self._partition = dict(zip(layout.partition_by, values, strict=True))
@@ -194,13 +194,13 @@ class _File:
         self._stats = Stats(layout.columns())
 
     def write(self, rows: pa.Table) -> int:
-        """Write rows, and return how many bytes the file has."""
+        """Write rows and return the bytes of the file so far."""
         self._writer.write_table(rows)
         self._stats.add(rows)
         return int(self._sink.tell())
 
     def close(self) -> dict[str, Any]:
-        """End the file; return what is to be said of it."""
+        """Close the file and return its description."""
         self._writer.close()
         size = int(self._sink.tell())
         self._sink.close()

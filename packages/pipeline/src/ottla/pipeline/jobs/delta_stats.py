@@ -1,14 +1,14 @@
-"""What Delta's log says of a file, by which readers leave out files that cannot have what they look for.
+"""File statistics of Delta's log, by which readers skip files.
 
-Two rules of readers make them lose rows of a file, and both are kept here:
+Two behaviours of readers would lose rows, and this module avoids both:
 
-- deltalake's dataset of pyarrow takes a bound that is missing among others for one that nothing satisfies. So
-  a file has bounds of every column that may have some, or none at all: then it is always read.
-- A bound that a value is beyond hides that value. NaN is beyond all in SQL and beyond none in Arrow, JSON has
-  no infinity, and not every time has four digits for its year: files with such a value have no bounds.
+- deltalake's pyarrow dataset treats a missing bound among others as one that nothing satisfies. So a file has
+  bounds for every column that may have them, or none at all, and then it is always read.
+- A value beyond a bound is hidden. NaN is beyond every value in SQL and beyond none in Arrow, JSON has no
+  infinity, and some years do not have four digits: files with such a value have no bounds.
 
-Readers leave no file out by columns that are binary, lists or maps: those need none. A struct has to be
-there, and is, with no bounds of its fields. (Delta's protocol, "Per-file Statistics".)
+Readers skip no file because of binary, list or map columns: those need no bounds. A struct must be present,
+and it is, without bounds of its fields. (Delta's protocol, "Per-file Statistics".)
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 TEXT = 32
-"""How many characters a bound of texts has: Spark and deltalake cut there, too."""
+"""The number of characters in a bound of texts: Spark and deltalake truncate there, too."""
 
 _LAST = "\U0010ffff"
 
 
 class Stats:
-    """Counts and bounds of the rows of a file, while they are written."""
+    """Counts and bounds of the rows of a file that is being written."""
 
     def __init__(self, columns: pa.Schema) -> None:
         self._rows = 0
@@ -41,7 +41,7 @@ class Stats:
         self._is_bounded = True
 
     def add(self, rows: pa.Table) -> None:
-        """Look at rows that the file gets."""
+        """Include rows of the file."""
         self._rows += rows.num_rows
         for name in self._nulls:
             self._nulls[name] += rows[name].null_count
@@ -58,7 +58,7 @@ class Stats:
             self._most[name] = max(most, self._most.get(name, most))
 
     def as_json(self) -> str:
-        """Return them as the log has them."""
+        """Return the statistics as JSON for the log."""
         said: dict[str, Any] = {"numRecords": self._rows, "nullCount": self._nulls}
         if self._is_bounded:
             said |= {"minValues": self._least, "maxValues": self._most}
@@ -66,9 +66,9 @@ class Stats:
 
 
 def bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    """Return what no value is below and what none is above, in the words of Delta's log.
+    """Return the lower and the upper bound of a column, as Delta's log writes them.
 
-    The column has values. Raises ValueError or OverflowError where that cannot be said.
+    The column has values. Raises ValueError or OverflowError if there is no such bound.
     """
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         raise ValueError("NaN")
@@ -76,20 +76,20 @@ def bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     least, most = found["min"].as_py(), found["max"].as_py()
     if isinstance(most, str):
         return least[:TEXT], _above(most)
-    if isinstance(most, float):  # -0.0 is below 0.0 for some readers, and the same for others
+    if isinstance(most, float):  # some readers order -0.0 below 0.0, others treat them as equal
         return _word(least or -0.0), _word(most or 0.0)
     return _word(least), _word(most)
 
 
 def _above(text: str) -> str:
-    """Return a short text that the text is not above. Raises ValueError if there is none."""
+    """Return a short text that is not below the given one. Raises ValueError if there is none."""
     if len(text) <= TEXT:
         return text
     start = text[:TEXT].rstrip(_LAST)
     if not start:
-        raise ValueError("nothing short is above")
+        raise ValueError("no short text is an upper bound")
     after = ord(start[-1]) + 1
-    # Half of a surrogate pair is no character.
+    # Half of a surrogate pair is not a character.
     return start[:-1] + chr(0xE000 if after == 0xD800 else after)
 
 
@@ -107,9 +107,9 @@ def _word(value: Any) -> Any:
 
 
 def _json(value: Any) -> str:
-    """Return JSON, with all digits of decimals: as floats they would be rounded, past the value.
+    """Return JSON with all digits of decimals; a float would be rounded, possibly past the value.
 
-    Characters are as they are: deltalake reads the escapes of those from U+100000 on as others.
+    Characters are not escaped: deltalake decodes escapes from U+100000 on incorrectly.
     """
     match value:
         case dict():

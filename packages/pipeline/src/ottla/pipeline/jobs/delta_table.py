@@ -1,4 +1,4 @@
-"""Delta tables that batches are added to, each in one commit that remembers it."""
+"""Delta tables that batches are appended to, each in one commit that records it."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ _RULES = (
     "delta.generationExpression",
     "delta.identity.",
 )
-"""Settings of tables and columns by which rows would have to be checked or made."""
+"""Settings of tables and columns under which rows would have to be checked or computed."""
 _NAMES = "delta.columnMapping.mode"
 """The setting by which columns have other names in files, unless it is `none`."""
 
 
 def has_delta() -> bool:
-    """Whether there is what Delta tables need."""
-    # Spark gives no rows to a function of ours without pandas.
+    """Whether the libraries for Delta tables are installed."""
+    # Without pandas, Spark passes no rows to a Python function.
     return all(find_spec(name) for name in ("deltalake", "pandas"))
 
 
 def need_delta() -> Any:
-    """Return the module deltalake. Raises PipelineError with how to install it."""
+    """Return the module deltalake. Raises PipelineError with an install command."""
     if not has_delta():
         raise PipelineError("Delta tables need a library: pip install 'ottla-pipeline[delta]'")
     return import_module("deltalake")
 
 
 def table_at(path: str) -> DeltaTable | None:
-    """Return the table of a path; None if there is none."""
+    """Return the table at a path; None if there is none."""
     table: type[DeltaTable] = need_delta().DeltaTable
     return table(path) if table.is_deltatable(path) else None
 
 
 def table_for(batch: DataFrame, path: str, partition_by: Sequence[str]) -> DeltaTable:
-    """Return the table, made if there is none. Raises PipelineError where it cannot have the rows."""
+    """Return the table, created if it does not exist. Raises PipelineError if it cannot hold the rows."""
     table = table_at(path)
     if table is None:
-        # Rows that are none have the same types in Arrow, and ask nothing of the batch.
+        # A frame without rows has the same Arrow types, and does not compute the batch.
         schema = batch.sparkSession.createDataFrame([], batch.schema).toArrow().schema
         table = need_delta().DeltaTable.create(
             path, schema, mode="ignore", partition_by=list(partition_by) or None
@@ -65,15 +65,18 @@ def table_for(batch: DataFrame, path: str, partition_by: Sequence[str]) -> Delta
 
 
 def unfit(table: DeltaTable, columns: Sequence[str], partition_by: Sequence[str]) -> Iterator[str]:
-    """Yield why files with some columns cannot be added to a table as they are."""
+    """Yield the reasons why files with these columns cannot be appended to a table."""
     fields = {field.name: field for field in table.schema().fields}
     if missing := [name for name in columns if name not in fields]:
-        yield f"has no column {missing[0]!r}; there are {', '.join(fields)}. Add it, or choose another path"
+        yield (
+            f"has no column {missing[0]!r}; the columns are {', '.join(fields)}. Add it, or choose "
+            "another path"
+        )
     there = list(table.metadata().partition_columns)
     if partition_by and there != list(partition_by):
-        yield f"is partitioned by {there}, and partition_by says {list(partition_by)}: choose another path"
+        yield f"is partitioned by {there}, but partition_by is {list(partition_by)}: choose another path"
     for name in _rules(table):
-        yield f"has {name}, which is not looked at here: choose a table without it"
+        yield f"has {name}, which this pipeline does not support: choose a table without it"
 
 
 def _rules(table: DeltaTable) -> list[str]:
@@ -85,13 +88,13 @@ def _rules(table: DeltaTable) -> list[str]:
 
 
 def has_batch(table: DeltaTable | None, key: BatchKey) -> bool:
-    """Whether a commit remembers a batch, or a later one of the same query."""
+    """Whether a commit records this batch or a later one of the same query."""
     done = table.transaction_version(key.app) if table is not None else None
     return done is not None and int(done) >= key.id
 
 
 def written(batch: DataFrame, table: DeltaTable, path: str) -> list[AddAction]:
-    """Let tasks write rows into files, and return the files: the driver never has the rows."""
+    """Let tasks write rows into files, and return the files: the rows never reach the driver."""
     from ottla.pipeline.jobs.delta_files import FILES, layout_of, writing
 
     layout = layout_of(table, path)
@@ -101,13 +104,13 @@ def written(batch: DataFrame, table: DeltaTable, path: str) -> list[AddAction]:
 
 
 def _by_partition(batch: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Return the rows of each task by partition, as tasks write them; Spark sorts more than memory has."""
+    """Return the rows of each task sorted by partition; Spark's sort may exceed memory."""
     there = [f"`{name.replace('`', '``')}`" for name in names if name in batch.columns]
     return batch.sortWithinPartitions(*there) if there else batch
 
 
 def _added(file: Row) -> AddAction:
-    """Return a file of a task as a commit names it."""
+    """Return a task's file as a commit names it."""
     from deltalake.transaction import AddAction
 
     now_ms = int(time.time() * 1_000)
@@ -115,7 +118,7 @@ def _added(file: Row) -> AddAction:
 
 
 def commit(table: DeltaTable, files: list[AddAction], key: BatchKey) -> None:
-    """Make files part of the table, and let it remember their batch."""
+    """Append files to the table in a commit that records their batch."""
     library = need_delta()
     remembered = library.CommitProperties(app_transactions=[library.Transaction(key.app, key.id)])
     columns = table.metadata().partition_columns

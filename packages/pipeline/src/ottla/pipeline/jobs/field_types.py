@@ -30,19 +30,22 @@ def _named(kind: Any) -> Any:
 
 
 Types = Annotated[dict[str, str], BeforeValidator(_upper)]
-"""Columns and their types, as Spark's DDL has them."""
+"""Columns and their types, in Spark's DDL."""
 
 
 def wrong_types(types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the columns whose types there are not, and what is said of them."""
+    """Yield the columns with invalid types, and the error of each."""
     for name, kind in types.items():
         if kind not in _SIMPLE and not _NESTED.fullmatch(kind.strip()):
             yield (
                 name,
-                f"{kind!r} is no type; there are {', '.join(_SIMPLE)}, ARRAY<>, MAP<>, STRUCT<>, DECIMAL()",
+                (
+                    f"{kind!r} is not a type; the types are {', '.join(_SIMPLE)}, ARRAY<>, MAP<>, "
+                    "STRUCT<>, DECIMAL()"
+                ),
             )
         elif not _is_balanced(kind):
-            yield name, f"{kind!r} has brackets that do not close"
+            yield name, f"{kind!r} has unbalanced brackets"
 
 
 def _is_balanced(kind: str) -> bool:
@@ -50,5 +53,5 @@ def _is_balanced(kind: str) -> bool:
 
 
 def time_typed(kind: str) -> bool:
-    """Whether values of a type have a day and an hour."""
+    """Whether values of a type have a date and a time."""
     return kind in ("TIMESTAMP", "TIMESTAMP_NTZ")

@@ -1,4 +1,4 @@
-"""A sign of life of something that may have nothing else to say for a long time."""
+"""A heartbeat for code that may have nothing to report for a long time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import contextmanager
 log = logging.getLogger(__name__)
 
 _END_S = 30.0
-"""How long the last sign may take: it is a small file."""
+"""How long the last beat may take; it writes a small file."""
 
 
 @contextmanager
 def heartbeat(beat: Callable[[], None], every_s: float) -> Iterator[threading.Thread]:
-    """Within, call `beat` every so many seconds, on a thread of its own, which is given.
+    """Within this context, call `beat` at an interval on a thread, which is returned.
 
-    It ends with the thread that is within, however that one ends; and whatever stops or holds the whole
-    process stops it, too. After an OSError it tries again the next time.
+    The thread ends when the calling thread leaves the context or ends in any other way, and stops if the
+    process is stopped. After an OSError it continues with the next beat.
     """
     owner, ended = threading.current_thread(), threading.Event()
 
@@ -27,7 +27,7 @@ def heartbeat(beat: Callable[[], None], every_s: float) -> Iterator[threading.Th
             try:
                 beat()
             except OSError as error:
-                log.warning("cannot say that this runs: %s", error)
+                log.warning("cannot write the heartbeat: %s", error)
 
     thread = threading.Thread(target=go_on, name=f"heartbeat of {owner.name}", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The kinds of pipelines that there are."""
+"""The kinds of pipelines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.declaration import Job
 
 ENTRY_POINTS = "ottla.pipelines"
-"""Other packages name kinds of their own in this group of entry points."""
+"""Other packages register kinds of their own in this group of entry points."""
 
 _OURS = {
     "logs": "ottla.pipeline.jobs.logs:Logs",
@@ -24,16 +24,16 @@ _OURS = {
 
 
 class UnknownKind(PipelineError, ValueError):
-    """A kind of pipeline that nobody has."""
+    """An unknown kind of pipeline."""
 
     def __init__(self, kind: object, known: list[str]) -> None:
         near = difflib.get_close_matches(str(kind), known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        hint = f"did you mean {near[0]}?" if near else f"the kinds are {', '.join(known)}"
         super().__init__(f"there is no kind {kind!r}; {hint}")
 
 
 def kinds() -> list[str]:
-    """Name all kinds, ours first."""
+    """Return the names of all kinds, built-in ones first."""
     return [*_OURS, *(each.name for each in _others())]
 
 
@@ -48,12 +48,12 @@ def job_class(kind: object) -> type[Job]:
             raise UnknownKind(kind, kinds())
         found = entry.load()
     if not (isinstance(found, type) and issubclass(found, Job)):
-        raise PipelineError(f"{found!r} is no subclass of ottla.pipeline.jobs.declaration.Job")
+        raise PipelineError(f"{found!r} is not a subclass of ottla.pipeline.jobs.declaration.Job")
     return found
 
 
 def about(kind: str) -> str:
-    """Say in one line what a kind does."""
+    """Return a one-line description of a kind."""
     return (job_class(kind).__doc__ or "").strip().splitlines()[0].rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Where results go: Parquet files or a Delta table, each batch once over all replays."""
+"""Results as Parquet files or a Delta table: each batch once, however often it is repeated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BATCH = "batch"
-"""The column of Parquet tables that says which batch wrote a row; a folder, below all others."""
+"""The column of Parquet tables that names the batch of a row; the innermost partition folder."""
 
 
 class Lake(Table):
@@ -30,40 +30,43 @@ class Lake(Table):
     partition_by: Names = Field(default_factory=list, examples=[["day"]])
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what cannot be; paths are within this table."""
+        """Yield mistakes; paths are within this table."""
         if self.format == "parquet" and BATCH in (name.lower() for name in self.partition_by):
-            yield Mistake(("partition_by",), f"{BATCH!r} is taken: it says which batch wrote a row")
+            yield Mistake(("partition_by",), f"{BATCH!r} is reserved for the batch of a row")
         if self.format == "delta" and not delta_table.has_delta():
             yield Mistake(("format",), "delta needs a library: pip install 'ottla-pipeline[delta]'")
 
     def clashes(self, given: Iterable[str], own: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield columns that cannot be beside the pipeline's own, and why: their case tells none apart."""
+        """Yield column names that clash with those of the pipeline, and the reason; case does not distinguish
+        names."""
         taken = {name.lower(): "the pipeline writes that column itself" for name in own}
         if self.format == "parquet":
-            taken[BATCH] = "in Parquet it says which batch wrote a row; Delta needs no such column"
+            taken[BATCH] = "in Parquet it names the batch of a row; Delta needs no such column"
         for name in given:
             if name.lower() in taken:
-                yield name, f"{name!r} is taken: {taken[name.lower()]}"
-            taken.setdefault(name.lower(), f"there is {name!r} already, and case tells no columns apart")
+                yield name, f"{name!r} is reserved: {taken[name.lower()]}"
+            taken.setdefault(
+                name.lower(), (f"there is already {name!r}, and case does not distinguish columns")
+            )
 
     def inspect_partitions(self, columns: Collection[str]) -> Iterator[Mistake]:
-        """Yield what it is partitioned by and does not have."""
+        """Yield partition columns that the rows do not have."""
         for name in self.partition_by:
             if name not in columns:
                 there = ", ".join(columns)
-                yield Mistake(("partition_by",), f"there is no column {name!r}; there are {there}")
+                yield Mistake(("partition_by",), f"there is no column {name!r}; the columns are {there}")
 
     def append(
         self, batch: DataFrame, key: BatchKey, begun: StateFile, before: Callable[[], None] = lambda: None
     ) -> None:
-        """Write the rows of a batch: once over all replays, whatever was declared otherwise in between.
+        """Write the rows of a batch exactly once, even if the declaration changed before a repetition.
 
-        `begun` keeps which batch was begun, and in which lake. `before` is called when the rows are written,
-        and before a Delta table has them; where it has them already nothing is done.
+        `begun` stores which batch was begun, and in which lake. `before` is called when the rows are written,
+        before a Delta commit; if the batch is already committed, nothing is written.
         """
         earlier = self.begun_in(key, begun)
         if self.is_done(key) or (earlier is not None and earlier.is_done(key)):
-            # What is counted on the way is counted again, even where nothing is written.
+            # Counts of the batch are computed again, even if nothing is written.
             batch.write.format("noop").mode("append").save()
             return
         if earlier is not None:
@@ -72,15 +75,15 @@ class Lake(Table):
         self._write(batch, key, before)
 
     def begun_in(self, key: BatchKey, begun: StateFile) -> Lake | None:
-        """Return where a batch may have been begun before; most often nowhere."""
+        """Return where the batch may have been begun before; None if it was not begun."""
         found = begun.read()
         if not found:
-            return self  # as with a checkpoint of which this was not kept
+            return self  # a checkpoint of a version that did not store this
         is_again = found["batch"] >= key.id
         return Lake(**found["lake"]) if is_again else None
 
     def is_done(self, key: BatchKey) -> bool:
-        """Whether a batch is here and stays as it is: in Delta. Parquet of it is written anew."""
+        """Whether the batch is committed to Delta. A Parquet batch is always rewritten."""
         return self.format == "delta" and delta_table.has_batch(self.delta(), key)
 
     def delta(self) -> DeltaTable | None:
@@ -101,15 +104,15 @@ class Lake(Table):
     def _write_parquet(self, batch: DataFrame, key: BatchKey) -> None:
         from pyspark.sql import functions
 
-        # The mode is named here too: with Spark's default, `overwrite` would remove all that is there.
+        # The mode is set here too: with Spark's default, `overwrite` would remove all existing rows.
         marked = batch.withColumn(BATCH, functions.lit(str(key)))
         writer = marked.write.partitionBy(*self.partition_by, BATCH).mode("overwrite")
         writer.option("partitionOverwriteMode", "dynamic").parquet(self.path)
 
     def _remove(self, spark: SparkSession, key: BatchKey) -> None:
-        """Remove what a batch wrote in Parquet: its rows may belong into other folders by now.
+        """Remove what a batch wrote in Parquet: its rows may belong in other folders now.
 
-        What it wrote for Delta nobody sees without a commit. Raises PipelineError for what stays.
+        Delta files without a commit are invisible. Raises PipelineError for a folder that cannot be removed.
         """
         if self.format == "parquet":
             partitions = ["*"] * len(self.partition_by)
@@ -117,15 +120,18 @@ class Lake(Table):
 
 
 def remove(spark: SparkSession, pattern: str) -> None:
-    """Remove folders by a pattern of Hadoop's. Raises PipelineError for one that is still there after."""
-    # Only Hadoop knows all places that Spark writes to, and PySpark has no word for it.
+    """Remove folders that match a Hadoop glob. Raises PipelineError if one remains."""
+    # Only Hadoop supports all storage that Spark writes to, and PySpark has no API for it.
     path = spark._jvm.org.apache.hadoop.fs.Path(pattern)
     store = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     for each in store.globStatus(path) or ():
         if not store.delete(each.getPath(), True) and store.exists(each.getPath()):
-            raise PipelineError(f"{each.getPath()} was written by a batch that is done again: remove it")
+            raise PipelineError(
+                f"{each.getPath()} was written by a batch that is repeated now, and cannot be removed: "
+                "remove it"
+            )
 
 
 def _literal(path: str) -> str:
-    """Return a path as a pattern that matches nothing else."""
+    """Return a glob that matches only this path."""
     return re.sub(r"([\\*?\[\]{},^])", r"\\\1", path.rstrip("/"))

@@ -1,4 +1,4 @@
-"""How many rows Spark dropped because they came after the watermark had passed them."""
+"""The number of rows that Spark dropped because they were older than the watermark."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ METRIC = "numRowsDroppedByWatermark"
 
 
 def dropped_by_watermark(spark: SparkSession, query: str) -> int:
-    """Return how many rows the batch that a query is at has dropped; ask when its rows were all read, once.
+    """Return how many rows the current batch of a query dropped; call it once, when all rows are read.
 
-    Spark reports the number too, but only when the batch is over: what it says is lost where the process
-    dies in between. It counts rows only where it drops them one by one, and no groups of rows that
-    were added up before: the first operator with state has to be one that drops duplicates, or that
-    gives rows to a function of ours.
+    Spark reports the number too, but only after the batch, so a crash in between would lose it. Spark counts
+    only rows that it drops one by one, not those of aggregated groups: the first stateful operator has to
+    drop duplicates, or pass rows to a Python function.
     """
     for running in spark.streams.active:
         if running.name == query:
             plan = running._jsq.streamingQuery().lastExecution().executedPlan()
             return sum(_dropped(plan))
-    raise PipelineError(f"Spark has no query {query!r} any more")
+    raise PipelineError(f"Spark no longer has a query {query!r}")
 
 
 def _dropped(plan: Any) -> Iterator[int]:
-    """Yield what each operator of a plan dropped."""
+    """Yield the dropped rows of each operator of a plan."""
     metrics = plan.metrics()
     if metrics.contains(METRIC):
         yield int(metrics.apply(METRIC).value())

@@ -1,4 +1,4 @@
-"""The formats of web servers' logs as regular expressions. Pure: text in, patterns and columns out."""
+"""The log formats of web servers as regular expressions. Pure: text in, patterns and columns out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ottla.pipeline.errors import OptionError
 
 CLF_TIME = "dd/MMM/yyyy:HH:mm:ss Z"
-"""Times of web servers, as Spark writes patterns of times: 10/Oct/2000:13:55:36 -0700."""
+"""The timestamp format of web servers, as a Spark pattern: 10/Oct/2000:13:55:36 -0700."""
 ISO_TIME = "yyyy-MM-dd'T'HH:mm:ssXXX"
 
 _QUOTED = r'(?:[^"\\]|\\.)*'
@@ -17,7 +17,7 @@ _QUOTED = r'(?:[^"\\]|\\.)*'
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of a log, its type in Spark's words, and how its times are written."""
+    """A column of a log, its Spark type, and the format of its timestamps."""
 
     name: str
     type: str = "STRING"
@@ -26,9 +26,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """How lines look: a pattern for whole lines, whose groups are the columns, in order.
+    """A line format: a pattern for whole lines, whose groups are the columns, in order.
 
-    The groups have no names: Java's names may not have underscores.
+    The groups have no names, because Java's names may not contain underscores.
     """
 
     pattern: str
@@ -77,13 +77,13 @@ _FieldOf = Callable[[re.Match[str]], Field]
 
 
 def apache_format(text: str) -> LineFormat:
-    """Read a LogFormat of Apache, or the name of one of its own. Raises OptionError."""
+    """Parse a LogFormat of Apache, or the name of a predefined one. Raises OptionError."""
     text = APACHE.get(text, text).replace('\\"', '"')
     return _line_format(text, _APACHE_TOKEN, _apache_field, "%h %l %u")
 
 
 def nginx_format(text: str) -> LineFormat:
-    """Read a log_format of nginx, or the name `combined`. Raises OptionError."""
+    """Parse a log_format of nginx, or the name `combined`. Raises OptionError."""
     return _line_format(NGINX.get(text, text), _NGINX_TOKEN, _nginx_field, "$remote_addr - $remote_user")
 
 
@@ -91,11 +91,11 @@ def _apache_field(token: re.Match[str]) -> Field:
     one, argument = token["one"], token["argument"]
     if argument is not None:
         if token["kind"] == "t":
-            raise OptionError(f"{token[0]}: times of a format of their own are not read; write %t")
+            raise OptionError(f"{token[0]}: custom time formats are not supported; write %t")
         return Field(re.sub(r"\W+", "_", argument).strip("_").lower())
     if one not in _APACHE_FIELDS:
         raise OptionError(
-            f"{token[0]} is not known here; there are %{', %'.join(_APACHE_FIELDS)} and %{{...}}i"
+            f"{token[0]} is not supported; supported are %{', %'.join(_APACHE_FIELDS)} and %{{...}}i"
         )
     return _APACHE_FIELDS[one]
 
@@ -114,17 +114,17 @@ def _line_format(text: str, token: re.Pattern[str], field_of: _FieldOf, example:
             fields.append(field)
             pattern.append(_group(field, before, after, is_bracketed=found[0].startswith("%")))
     if not fields:
-        raise OptionError(f"a log format has variables, such as {example!r}; this has none: {text!r}")
+        raise OptionError(f"a log format has variables such as {example!r}; this one has none: {text!r}")
     names = [field.name for field in fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise OptionError(
-            f"two variables become the column {twice[0]!r}; leave one out, or use format = 'regex'"
+            f"two variables become the column {twice[0]!r}; remove one, or use format = 'regex'"
         )
     return LineFormat("".join(pattern), tuple(fields))
 
 
 def _tokens(text: str, token: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str] | None, str]]:
-    """Yield each variable with the text before it and the one after it; last, what is left."""
+    """Yield each variable with the text before it and the variable after it; finally the rest of the text."""
     at = 0
     for found in token.finditer(text):
         if found[0] == "%%":
@@ -140,30 +140,30 @@ def _tokens(text: str, token: re.Pattern[str]) -> Iterator[tuple[str, re.Match[s
 
 
 def _group(field: Field, before: str, after: str, *, is_bracketed: bool) -> str:
-    """Return a group for a variable: up to what follows it, and within quotes also past escaped ones."""
+    """Return a group for a variable: up to the next text, and within quotes past escaped quotes."""
     if field.time_format == CLF_TIME and is_bracketed:
         return r"\[([^\]]*)\]"
     if before.endswith('"') and after.startswith('"'):
         return f"({_QUOTED})"
     if field.name == "user":
-        return "(.*?)"  # may have spaces in it
+        return "(.*?)"  # may contain spaces
     if not after:
         return r"(\S*)"
     return f"([^{re.escape(after[0])}]*)"
 
 
 def regex_format(text: str, types: dict[str, str], time_format: str | None) -> LineFormat:
-    """Read a regular expression whose named groups are columns. Raises OptionError."""
-    text = re.sub(r"\(\?<(?![=!])", "(?P<", text)  # as Java and others write it
+    """Parse a regular expression whose named groups are columns. Raises OptionError."""
+    text = re.sub(r"\(\?<(?![=!])", "(?P<", text)  # the syntax of Java and others
     try:
         names = re.compile(text).groupindex
     except re.error as error:
-        raise OptionError(f"is no regular expression: {error}") from None
+        raise OptionError(f"is not a regular expression: {error}") from None
     if not names:
         raise OptionError("needs named groups, which become columns: (?P<level>[A-Z]+) (?P<message>.*)")
     groups = re.compile(text).groups
     if groups != len(names):
-        raise OptionError("has groups without names: write (?:...) for those that become no columns")
+        raise OptionError("has groups without names: write (?:...) for groups that are not columns")
     fields = tuple(
         Field(name, types.get(name, "STRING"), time_format if types.get(name) == "TIMESTAMP" else None)
         for name in sorted(names, key=lambda name: names[name])

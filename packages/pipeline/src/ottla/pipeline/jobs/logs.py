@@ -1,4 +1,4 @@
-"""Logs: lines of text or JSON become partitioned Parquet, and bad ones go to a topic with the reason."""
+"""Log pipelines: lines of text or JSON become partitioned Parquet; malformed ones become dead letters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ottla.pipeline.jobs.run import Run
 
 PLACE = ("_topic", "_partition", "_offset")
-"""Columns of each row that say which record it was."""
+"""Columns of each row that identify its record."""
 _DERIVED = {"day": "yyyy-MM-dd", "hour": "HH"}
-"""Columns that may be partitioned by although nothing in a line is called so: they are made of its time."""
+"""Partition columns that are derived from the timestamp of a line."""
 
 
 class Logs(Job):
@@ -36,7 +36,7 @@ class Logs(Job):
     dead_letters: TopicSink
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what is wrong beyond the types of single values."""
+        """Yield mistakes beyond the types of single values."""
         yield from within("source", self.source.inspect())
         yield from within("dead_letters", self.dead_letters.inspect(self.source))
         yield from within("lake", self.lake.inspect())
@@ -47,14 +47,14 @@ class Logs(Job):
         try:
             columns = self.parse.names()
         except OptionError:
-            return  # said already: without a pattern it is not known which columns there are
+            return  # reported already: the columns of an invalid pattern are unknown
         there = dict.fromkeys((*columns, *_DERIVED, *PLACE))
         yield from within("lake", self.lake.inspect_partitions(there))
         for name, why in self.lake.clashes(columns, (*PLACE, *self._derived(columns))):
             yield Mistake(("parse", "fields", name) if name in self.parse.fields else ("parse",), why)
 
     def _derived(self, columns: Collection[str]) -> list[str]:
-        """Return the columns that are made of the time: those that are partitioned by, and no line has."""
+        """Return the partition columns that are derived from the timestamp because no line has them."""
         return [name for name in _DERIVED if name in self.lake.partition_by and name not in columns]
 
     def run(self, run: Run) -> None:
@@ -69,7 +69,8 @@ class Logs(Job):
         run.wait()
 
     def _write(self, run: Run, parsed: DataFrame, batch_id: int) -> dict[str, int]:
-        """Write a batch. Good and bad rows are counted on the way, so that few bad ones cost little."""
+        """Write a batch. Good and malformed rows are counted in the same pass, so a few malformed ones cost
+        little."""
         from pyspark.sql import Observation, functions
 
         seen = Observation()
@@ -84,18 +85,18 @@ class Logs(Job):
         def bury() -> None:
             self._bury(run, parsed, batch_id, has_dead=counts()["dead"] > 0)
 
-        # Bad lines go first: once Delta has the good ones, nothing of the batch is done again.
+        # Dead letters first: once Delta has committed the rows, nothing of the batch is repeated.
         rows = self._rows(observed.where(is_good))
         self.lake.append(rows, run.batch_key("main", batch_id), run.state("main"), before=bury)
         return counts() | {"rows": sum(counts().values())}
 
     def _bury(self, run: Run, records: DataFrame, batch_id: int, *, has_dead: bool) -> None:
-        """Send the dead letters of a batch; where they are sent exactly once, none again and none less.
+        """Send the dead letters of a batch; with exactly-once delivery, no one twice and none lost.
 
-        A batch may be done again after `parse` was mended. Were its letters those of the new declaration, the
-        sink would find other rows than before in tasks that had sent theirs: it refuses that, at each start;
-        and were it told not to look, it would drop those that are bad only now. So the earlier ones come
-        again as they were, and the new ones have a write of their own.
+        A batch may be repeated after `parse` was corrected. If its dead letters followed the new declaration,
+        the sink would find other rows than before in tasks that are already written. It rejects that at every
+        start; told to ignore it, it would drop the dead letters that only the new declaration finds. So the
+        earlier ones are repeated unchanged, and the new ones have a write of their own.
         """
         declared = [self.parse] if has_dead else []
         if self.dead_letters.is_exactly_once(self.source):
@@ -117,7 +118,7 @@ class Logs(Job):
         return good.select(f"{ROW}.*", *derived, *place)
 
     def _time(self) -> Column:
-        """Return the time of a line, or that of its record where it says none."""
+        """Return the timestamp of a line, or of its record if the line has none."""
         from pyspark.sql import functions
 
         record = functions.col("timestamp")

@@ -1,4 +1,4 @@
-"""Patterns of declarations, which whole names have to match, for what looks for them anywhere. Pure."""
+"""Patterns that match whole names, rewritten for searches anywhere in a name. Pure."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ _FLAGS = re.compile(r"(?:\(\?[aimsux]+\))*")
 
 
 def whole(pattern: str, but: Iterable[str] = ()) -> str:
-    """Return an expression that is found in a name where all of it matches, and none of `but` does so.
+    """Return an expression that matches whole names that `pattern` matches and no pattern in `but` does.
 
-    Groups of `pattern` keep their numbers, and those of `but` get others: it must not refer back to any.
+    Groups of `pattern` keep their numbers, and those of `but` change, so `but` must not contain
+    backreferences.
     """
     wanted, refused = f"{_part(pattern)}$", "|".join(map(_part, but))
     return f"^(?={wanted})(?!(?:{refused})$)" if refused else f"^{wanted}"
 
 
 def refers_back(pattern: str) -> bool:
-    """Whether a pattern refers to what one of its groups matched."""
+    """Whether a pattern has a backreference."""
     return _BACK.search(pattern) is not None
 
 
 def _part(pattern: str) -> str:
-    """Return a pattern as a part of a longer one: flags that it begins with, such as (?i), are its own."""
+    """Return a pattern for use inside a longer one: leading flags such as (?i) stay limited to it."""
     begins = _FLAGS.match(pattern)
-    assert begins is not None, "it may be empty"
+    assert begins is not None, "the group may be empty"
     flags = "".join(_FLAG.findall(begins[0]))
-    # With x a comment may go on to the end of the line, and what closes the bracket must not be in it.
+    # With the flag x, a comment may extend to the end of the line, so the closing bracket is on the next one.
     end = "\n)" if "x" in flags else ")"
     return f"(?{flags}:{pattern[begins.end() :]}{end}"

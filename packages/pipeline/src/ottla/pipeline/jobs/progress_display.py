@@ -1,4 +1,4 @@
-"""What a run shows of itself at a terminal."""
+"""The progress of a run at a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("query", "batch", "rows", "rows/s", "lag", "median ms", "p95 ms", "la
 
 
 class ProgressDisplay:
-    """A progress bar for `--once`, and a line that renews itself otherwise; nothing where nobody looks."""
+    """A progress bar with `--once`, otherwise a line that is refreshed; nothing without a terminal."""
 
     def __init__(self, *, once: bool, quiet: bool) -> None:
         self._once = once
@@ -39,7 +39,7 @@ class ProgressDisplay:
             self._bar.stop()
 
     def update(self, status: Mapping[str, Any]) -> None:
-        """Show how a run is doing."""
+        """Show the status of a run."""
         self._last = status
         if self._bar is None or self._task is None:
             return
@@ -48,16 +48,16 @@ class ProgressDisplay:
         self._bar.update(self._task, completed=rows, total=total, description=going_on(status))
 
     def sum_up(self) -> None:
-        """Say in a line what was done."""
+        """Print a one-line summary."""
         click.echo(f"{self._last.get('name')}: {described(self._last)}")
 
 
 def going_on(status: Mapping[str, Any]) -> str:
-    """Return a line about a run that goes on: Spark takes seconds to start, and topics may rest."""
+    """Return a line about a running pipeline, which may wait for Spark's start or for records."""
     queries = status.get("queries", {}).values()
     if any(each["batches"] for each in queries):
         return described(status)
-    return "no batch is done yet" if queries else "starting"
+    return "no batch is complete yet" if queries else "starting"
 
 
 def _bar(once: bool) -> Progress:
@@ -71,7 +71,7 @@ def _bar(once: bool) -> Progress:
 
 
 def done_and_left(status: Mapping[str, Any]) -> tuple[int, int | None]:
-    """Return the rows that were read and how many are left; queries over the same topics count once."""
+    """Return the rows read and the rows left; queries over the same topics count once."""
     queries = status.get("queries", {}).values()
     lags = [each["lag"] for each in queries if each["lag"] is not None]
     return int(_together(status, "rows")), int(_of_all(status)(lags)) if lags else None
@@ -84,11 +84,11 @@ def described(status: Mapping[str, Any]) -> str:
     if lag is not None:
         parts.append(f"lag {lag:,}")
     counted = ", ".join(f"{count:,} {name}" for name, count in counts(status).items())
-    return ", ".join(parts) + (f"; in all {counted}" if counted else "")
+    return ", ".join(parts) + (f"; total {counted}" if counted else "")
 
 
 def rate(status: Mapping[str, Any]) -> float:
-    """Return rows per second: of the query that does most, or of all where each has rows of its own."""
+    """Return rows per second: the maximum over queries, or the sum if their rows add up."""
     return _together(status, "rows_per_s")
 
 
@@ -102,7 +102,7 @@ def _of_all(status: Mapping[str, Any]) -> Callable[[list[float]], float]:
 
 
 def counts(status: Mapping[str, Any]) -> dict[str, int]:
-    """Return what was counted since the pipeline first ran: the most that one query saw of each."""
+    """Return the counts since the first run of the pipeline: the maximum of each over all queries."""
     found: dict[str, int] = {}
     for each in status.get("queries", {}).values():
         for name, count in each["counts"].items():
@@ -111,7 +111,7 @@ def counts(status: Mapping[str, Any]) -> dict[str, int]:
 
 
 def status_rows(status: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Return what `status` prints: columns, and a row for each query."""
+    """Return the output of `status`: columns, and a row for each query."""
     return COLUMNS, [_row(name, each) for name, each in status.get("queries", {}).items()]
 
 

@@ -1,4 +1,4 @@
-"""What a run says of itself: to a file, and to whoever watches."""
+"""The progress of a run, written to its status file and passed to a listener."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ottla.pipeline.jobs.state_files import BatchCounts, StateFile
 
 STATUS = "status.json"
 SAY_S = 2.0
-"""How often the file is written, at most."""
+"""The minimum interval between writes of the file."""
 
 StatusListener = Callable[[Mapping[str, Any]], None]
 
@@ -39,7 +39,7 @@ class ReportedJob(Protocol):
 
 
 class ProgressReport:
-    """Batches and counts of a run's queries. Any thread may add to it, and have it say them."""
+    """Batches and counts of a run's queries. Thread-safe."""
 
     def __init__(self, job: ReportedJob, watch: StatusListener | None) -> None:
         self._job = job
@@ -54,18 +54,18 @@ class ProgressReport:
         self._guard = threading.RLock()
 
     def begin(self, query: str) -> None:
-        """Take up a query that has no batches yet in this run: it stands where earlier runs left it."""
+        """Register a query without batches in this run; its status is that of earlier runs."""
         with self._guard:
             self._status(query)
             self.batch_counts(query)
 
     def add(self, query: str, batch: Batch) -> None:
-        """Take in a batch that is done."""
+        """Add a completed batch."""
         with self._guard:
             self._status(query).add(batch)
 
     def batch_counts(self, query: str) -> BatchCounts:
-        """Return what keeps the counts of a query."""
+        """Return the counts of a query."""
         with self._guard:
             if query not in self._batch_counts:
                 self._batch_counts[query] = BatchCounts(
@@ -74,7 +74,7 @@ class ProgressReport:
             return self._batch_counts[query]
 
     def say(self, state: str, error: str | None = None) -> None:
-        """Say how the run is doing, or how it ended."""
+        """Publish the state of the run, or its end."""
         with self._guard:
             self._state = state
             status = self._summary(error)
@@ -84,12 +84,12 @@ class ProgressReport:
             self._watch(status)
 
     def say_sometimes(self) -> None:
-        """Say that it runs: to whoever watches each time, and to the file now and then."""
+        """Publish that it runs: to the listener each time, to the file when a write is due."""
         if self._is_due or self._watch is not None:
             self.say("running")
 
     def beat(self) -> None:
-        """Say to the file that it runs, where nothing else does: it may wait for records, or for Spark."""
+        """Write to the file that it runs, for phases without batches, for example while Spark starts."""
         with self._guard:
             if self._state == "running" and self._is_due:
                 self._keep(self._summary())
@@ -126,7 +126,7 @@ def _now_ms() -> float:
 
 
 def _queries(status: Path) -> dict[str, Any]:
-    """Return what was said last of queries. The file tells people, and is not worth a failure."""
+    """Return the last status of the queries. The file is informational, so a damaged one is ignored."""
     try:
         return dict(StateFile(status).read().get("queries", {}))
     except PipelineError:

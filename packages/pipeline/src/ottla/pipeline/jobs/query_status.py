@@ -1,4 +1,4 @@
-"""How a pipeline is doing. Pure: progress in, what `status` shows out."""
+"""The status of a pipeline's queries. Pure: progress in, output of `status` out."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 from ottla.pipeline.source.offset_json import of_topics
 
 RECENT = 60
-"""Batches that rates and times are taken over."""
+"""The number of batches for rates and times."""
 SILENT_S = 15.0
-"""A pipeline that says it runs, and has said nothing for so long, was killed."""
+"""A pipeline in state running whose status is older than this was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is known of a batch when it is done."""
+    """A completed batch."""
 
     id: int
     rows: int
     ms: float
     lag: int | None = None
-    """Records that were there and not read yet."""
+    """Records that existed and were not read yet."""
     watermark: str | None = None
     state_rows: int = 0
-    """Rows that Spark keeps for windows and sessions that are still open."""
+    """Rows that Spark stores for windows and sessions that are still open."""
 
 
 def batch_of(progress: Mapping[str, Any]) -> Batch | None:
-    """Return the batch that a progress report of Spark is about; None where it did nothing."""
+    """Return the batch of a progress report of Spark; None if it processed nothing."""
     times = progress.get("durationMs") or {}
     if "addBatch" not in times:
         return None
@@ -46,7 +46,7 @@ def batch_of(progress: Mapping[str, Any]) -> Batch | None:
 
 
 def _rows(progress: Mapping[str, Any]) -> int:
-    """Return how many records a batch had. Spark counts one as often as the batch looks at it."""
+    """Return the records of a batch. Spark counts a record each time that the batch reads it."""
     seen = int(progress.get("numInputRows") or 0)
     spans = [_span(each) for each in progress.get("sources") or ()]
     return min(seen, sum(each for each in spans if each is not None)) if None not in spans and spans else seen
@@ -58,7 +58,7 @@ def _span(source: Mapping[str, Any]) -> int | None:
 
 
 def _between(begun: Mapping[str, Mapping[str, int]], ends: Mapping[str, Mapping[str, int]]) -> int:
-    """Return how many offsets lie between places; a partition that has none yet begins at 0."""
+    """Return the number of offsets between two positions; a new partition begins at 0."""
     return sum(
         max(0, end - begun.get(topic, {}).get(partition, 0))
         for topic, partitions in ends.items()
@@ -67,7 +67,7 @@ def _between(begun: Mapping[str, Mapping[str, int]], ends: Mapping[str, Mapping[
 
 
 def lag(progress: Mapping[str, Any]) -> int | None:
-    """Return how many offsets lie between what was read and what there is; None where no source says."""
+    """Return the number of offsets that are not read yet; None if no source reports them."""
     found = [_lag_of(each) for each in progress.get("sources") or ()]
     known = [each for each in found if each is not None]
     return sum(known) if known else None
@@ -81,9 +81,9 @@ def _lag_of(source: Mapping[str, Any]) -> int | None:
 
 
 def _offsets(given: Any) -> dict[str, dict[str, int]] | None:
-    """Read offsets by topic and partition; Spark gives them as JSON, or as text that holds JSON.
+    """Read offsets by topic and partition; Spark gives them as JSON, or as text with JSON.
 
-    Where the first batch began is not among them.
+    Drops the starting offsets of the first batch.
     """
     if isinstance(given, str):
         try:
@@ -95,23 +95,23 @@ def _offsets(given: Any) -> dict[str, dict[str, int]] | None:
 
 @dataclass(slots=True)
 class QueryStatus:
-    """One query of a pipeline."""
+    """The status of one query."""
 
     batch: int = -1
     batches: int = 0
     rows: int = 0
-    """Since this run began."""
+    """Since the start of this run."""
     lag: int | None = None
     watermark: str | None = None
     state_rows: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    """Since the pipeline began: late, dead, and whatever else its kind counts."""
+    """Since the first run of the pipeline: late, dead, and further counts of its kind."""
     recent: deque[Batch] = field(default_factory=lambda: deque(maxlen=RECENT))
     earlier: Mapping[str, Any] = field(default_factory=dict)
-    """What the run before this one said of it last."""
+    """The last status from the previous run."""
 
     def add(self, batch: Batch) -> None:
-        """Take in a batch. One that is known already is not counted again."""
+        """Add a batch. A batch that is already included is ignored."""
         if batch.id <= self.batch:
             return
         self.batch, self.lag, self.watermark = batch.id, batch.lag, batch.watermark or self.watermark
@@ -122,12 +122,12 @@ class QueryStatus:
 
     @property
     def rows_per_s(self) -> float:
-        """Rows per second of work, over recent batches."""
+        """Rows per second of processing time, over recent batches."""
         spent = sum(each.ms for each in self.recent)
         return sum(each.rows for each in self.recent) * 1_000 / spent if spent else 0.0
 
     def summary(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it as JSON."""
         times = sorted(each.ms for each in self.recent)
         return {
             **self._place(),
@@ -139,7 +139,7 @@ class QueryStatus:
         }
 
     def _place(self) -> dict[str, Any]:
-        """Return how far it is. A run that finds nothing to do has no batch, and leaves it where it was."""
+        """Return the progress. A run without new records has no batch and keeps the previous progress."""
         names = ("batch", "lag", "watermark", "state_rows")
         own = {name: getattr(self, name) for name in names}
         return own if self.batches else {name: self.earlier.get(name, own[name]) for name in names}
@@ -150,7 +150,7 @@ def _at(times: list[float], share: float) -> float | None:
 
 
 def state_now(status: Mapping[str, Any], now_s: float) -> str:
-    """Return what a status file says of a pipeline, or `killed` where it stopped saying anything."""
+    """Return the state in a status file, or `killed` if a running pipeline stopped updating it."""
     said = str(status.get("state", "unknown"))
     if said == "running" and now_s - float(status.get("updated_s", 0)) > SILENT_S:
         return "killed"

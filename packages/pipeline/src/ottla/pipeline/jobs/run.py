@@ -1,4 +1,4 @@
-"""A run of a pipeline: its session, its queries, and its place."""
+"""A run of a pipeline: its Spark session, its queries, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EachBatch = Callable[["DataFrame", int], Mapping[str, int] | None]
-"""Does something with a batch and its id, and returns what it counted. It may be asked twice for one id.
+"""Processes a batch with its id and returns counts. It may be called twice for one id.
 
-A count called `rows` says how many records the batch had, where Spark would count some twice.
+The count `rows` replaces the number of records where Spark would count some twice.
 """
 
 _LOOK_S = 0.5
 _STARTS = 5
-"""How often a query is begun: Spark waits ten seconds for a Python, and busy machines take longer."""
+"""How often a query is started: Spark waits ten seconds for a Python worker, which may be too short on a busy
+machine."""
 _SAME_SIGNAL_S = 1.0
-"""How much later than Java a signal to all processes may come to this one."""
+"""How long after Java's end this process may receive the same signal."""
 FINISH_S = 30.0
-"""How long a batch may go on when the pipeline is asked to stop; what is cut off is done again next time."""
+"""How long a batch may continue after a stop request; an aborted batch is repeated at the next start."""
 
 
 class RunnableJob(ReportedJob, Protocol):
-    """A job as a run sees it; `declaration.Job` is one."""
+    """A job as a run uses it; `declaration.Job` is one."""
 
     @property
     def trigger(self) -> float:
-        """Seconds from one look for new records to the next."""
+        """The interval between looks for new records, in seconds."""
         ...
 
     @property
@@ -58,12 +59,12 @@ class RunnableJob(ReportedJob, Protocol):
         ...
 
     def run(self, run: Run) -> None:
-        """Run until all is done (`run.once`), or until `run.stopping`."""
+        """Run until all existing records are processed (`run.once`), or until `run.stopping`."""
         ...
 
 
 class Run:
-    """What a job runs in. A checkpoint belongs to one run at a time."""
+    """The environment of a running job. Only one run at a time uses a checkpoint."""
 
     def __init__(self, job: RunnableJob, *, once: bool = False, watch: StatusListener | None = None) -> None:
         self.job = job
@@ -80,7 +81,7 @@ class Run:
         self._rows: dict[tuple[str, int], int] = {}
 
     def __call__(self) -> None:
-        """Run the job to its end. Raises PipelineError, also where another run has the checkpoint."""
+        """Run the job to its end. Raises PipelineError, also if another run uses the checkpoint."""
         with self._alone():
             self._progress.say("running")
             try:
@@ -92,8 +93,8 @@ class Run:
             except BaseException as error:
                 told = JavaGone() if is_java_gone(error) or self._has_lost_java(error) else None
                 if told is not None and self.stopping.wait(_SAME_SIGNAL_S):
-                    # Who ends all processes of a group ends Java too, perhaps before we hear of it.
-                    log.warning("Java was stopped, too; what was not done comes again at the next start")
+                    # A signal to the process group ends Java too, possibly before this process receives it.
+                    log.warning("Java was stopped, too; unfinished batches are repeated at the next start")
                     self._progress.say("stopped")
                     return
                 self._progress.say("failed", one_line(told or error))
@@ -109,7 +110,7 @@ class Run:
 
     @property
     def spark(self) -> SparkSession:
-        """The session, made when it is first asked for."""
+        """The Spark session, started at first use."""
         if self._session is None:
             from ottla.pipeline.spark import is_running, spark_session
 
@@ -120,7 +121,8 @@ class Run:
     def stream(
         self, frame: DataFrame, each_batch: EachBatch, query: str = "main", output_mode: str = "append"
     ) -> StreamingQuery:
-        """Begin to give the batches of a stream to a function; what it counts is kept once per batch."""
+        """Start a query that passes the batches of a stream to a function, and record its counts once per
+        batch."""
         batch_counts = self._progress.batch_counts(query)
 
         def do(batch: DataFrame, batch_id: int) -> None:
@@ -135,18 +137,19 @@ class Run:
     def sink(
         self, frame: DataFrame, source: str, options: Mapping[str, str], query: str = "main"
     ) -> StreamingQuery:
-        """Begin to write a stream with a data source, such as `ottla`."""
+        """Start a query that writes a stream with a data source, such as `ottla`."""
         return self._start(frame.writeStream.format(source).options(**options), query)
 
     def query_name(self, query: str) -> str:
-        """Return what Spark calls a query of this pipeline."""
+        """Return Spark's name of a query of this pipeline."""
         return f"{self.job.name}.{query}"
 
     @property
     def app_id(self) -> str:
-        """The id of this checkpoint: with another one batches are counted from 0 again, and mean others."""
+        """The id of this checkpoint. Another checkpoint counts batches from 0 again, so their ids need a
+        prefix."""
         file = StateFile(self.checkpoint / "id.json")
-        with self._naming:  # several queries may have their first batches at once
+        with self._naming:  # several queries may run their first batches at once
             found = file.read()
             if not found:
                 found = {"id": f"{self.job.name}-{secrets.token_hex(4)}"}
@@ -154,13 +157,13 @@ class Run:
         return str(found["id"])
 
     def batch_key(self, query: str, batch_id: int) -> BatchKey:
-        """Return what tells a batch from all others that are written to the same table."""
+        """Return the key of a batch, unique among all batches written to the same table."""
         return BatchKey(f"{self.app_id}.{query}", batch_id)
 
     def wait(self, meanwhile: Callable[[], object] | None = None) -> None:
-        """Wait for the queries, and say how they are doing; call `meanwhile` again and again.
+        """Wait for the queries and publish their progress; call `meanwhile` repeatedly.
 
-        Raises PipelineError for a query that failed, and what `meanwhile` raises; no query goes on then.
+        Stops all queries and raises PipelineError if one fails, or the error that `meanwhile` raises.
         """
         try:
             while not self._look_after() and not self.stopping.is_set():
@@ -175,10 +178,11 @@ class Run:
             self._look_after()
 
     def _look_after(self) -> bool:
-        """Look after the queries; return whether all have ended. Raises PipelineError for one that failed."""
+        """Publish progress and restart queries; return whether all have ended. Raises PipelineError if one
+        failed."""
         was_active = self._is_active()
         self._look()
-        self._check_failed()  # which may have begun one again
+        self._check_failed()  # which may have restarted a query
         return not (was_active or self._is_active())
 
     def _is_active(self) -> bool:
@@ -187,7 +191,7 @@ class Run:
     # --- without Spark
 
     def begin(self, query: str = "main") -> None:
-        """Take up what `report` will speak of: until it does, it is where the run before left it."""
+        """Register a query of `report`, with its status from the previous run."""
         self._progress.begin(query)
 
     def report(
@@ -200,17 +204,17 @@ class Run:
         counts: Mapping[str, int] | None = None,
         query: str = "main",
     ) -> None:
-        """Say that a batch is done: for jobs that do without Spark."""
+        """Report a completed batch, for jobs without Spark."""
         if counts:
             self._progress.batch_counts(query).keep(batch_id, counts)
         self._progress.add(query, Batch(batch_id, rows, batch_ms, lag))
         self._progress.say_sometimes()
 
     def state(self, query: str) -> StateFile:
-        """Return a file under the checkpoint for places of one's own."""
+        """Return a file under the checkpoint for positions of the job's own."""
         return StateFile(self.checkpoint / "places" / f"{query}.json")
 
-    # --- inside
+    # --- private
 
     def _start(self, writer: DataStreamWriter, query: str) -> StreamingQuery:
         place = self.checkpoint / "queries" / query
@@ -243,8 +247,8 @@ class Run:
             why = cause(str(error))
             if not (is_slow_start(why) and self._starts[name] < _STARTS) or self.stopping.is_set():
                 raise PipelineError(f"query {name} failed: {why}") from error
-            # The checkpoint knows what was done: it goes on from there.
-            log.warning("query %s: Spark did not wait for a Python to start; beginning it again", name)
+            # The checkpoint has the progress, so the query continues from there.
+            log.warning("query %s: a Python worker did not start in time; restarting the query", name)
             self._begin(name)
 
     def _stop_queries(self) -> None:
@@ -252,12 +256,12 @@ class Run:
         stuck = [name for name, query in self._running.items() if not _is_stopped(query, until)]
         if stuck:
             raise PipelineError(
-                f"query {' and '.join(stuck)} went on with its batch though it was stopped; what is not done "
-                "of it comes again at the next start"
+                f"query {' and '.join(stuck)} did not stop within the time for its batch; unfinished "
+                "work is repeated at the next start"
             )
 
     def _stop_others(self) -> None:
-        """Stop what goes on where something failed: that is to be told, and not what it left behind."""
+        """Stop the other queries after a failure; only log if that fails, to report the first failure."""
         try:
             self._stop_queries()
         except PipelineError as error:
@@ -271,8 +275,8 @@ class Run:
             lock.acquire()
         except Timeout:
             raise PipelineError(
-                f"{self.job.name} runs already: another process has {self.checkpoint}. Stop that one, or "
-                "give this pipeline a checkpoint of its own"
+                f"{self.job.name} is already running: another process uses {self.checkpoint}. Stop "
+                "that process, or give this pipeline another checkpoint"
             ) from None
         try:
             yield
@@ -280,7 +284,7 @@ class Run:
             lock.release()
 
     def _has_lost_java(self, error: BaseException) -> bool:
-        # A Java that is being stopped refuses what it is asked for, in words of its own.
+        # A Java process that is shutting down answers requests with various errors.
         if self._session is None or not (isinstance(error, ConnectionError) or self.stopping.is_set()):
             return False
         from ottla.pipeline.spark import has_ended
@@ -292,19 +296,19 @@ class Run:
             try:
                 self._session.stop()
             except Exception:
-                log.debug("Spark was gone already", exc_info=True)
+                log.debug("Spark had already ended", exc_info=True)
 
 
 def _is_stopped(query: StreamingQuery, until: float) -> bool:
-    """Stop a query, with patience for its batch; return whether Spark could, within its `stopTimeout`."""
+    """Stop a query after its batch; return whether Spark stopped it within its `stopTimeout`."""
     try:
         done = _last_batch(query)
-        # Where records keep coming the next batch begins at once: the end of this one is what is waited for.
+        # If records keep arriving, the next batch begins at once, so only the end of this one is awaited.
         while _is_busy(query) and _last_batch(query) == done and time.monotonic() < until:
             time.sleep(0.1)
         if query.isActive:
             query.stop()
-    except Exception:  # of Java's TimeoutException PySpark makes now this, now that
+    except Exception:  # PySpark converts Java's TimeoutException to different types
         log.debug("a query does not stop", exc_info=True)
         return not _goes_on(query)
     return True
@@ -313,7 +317,7 @@ def _is_stopped(query: StreamingQuery, until: float) -> bool:
 def _goes_on(query: StreamingQuery) -> bool:
     try:
         return bool(query.isActive)
-    except Exception:  # Java is gone, and its queries with it
+    except Exception:  # Java has ended, and its queries with it
         return False
 
 

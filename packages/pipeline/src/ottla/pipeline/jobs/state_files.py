@@ -1,4 +1,4 @@
-"""Small files that a pipeline keeps under its checkpoint."""
+"""Small files that a pipeline stores under its checkpoint."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ottla.pipeline.errors import PipelineError
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """Tells a batch from all others: those of the same query, of other queries, and of other checkpoints."""
+    """The identity of a batch among all queries and all checkpoints."""
 
     app: str
-    """A query of a checkpoint."""
+    """The id of a checkpoint and a query."""
     id: int
 
     def __str__(self) -> str:
@@ -25,13 +25,13 @@ class BatchKey:
 
 
 class StateFile:
-    """A JSON object in a file, replaced whole: after a crash it is the one before or the one after."""
+    """A JSON object in a file that is replaced atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> dict[str, Any]:
-        """Return what was written last; nothing at first. Raises PipelineError for what is no JSON object."""
+        """Return the stored object; empty if there is none. Raises PipelineError for another content."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -39,11 +39,11 @@ class StateFile:
         except ValueError as error:
             raise PipelineError(f"{self.path} is damaged ({error}); restore it from a backup") from None
         if not isinstance(found, dict):
-            raise PipelineError(f"{self.path} is damaged (no JSON object); restore it from a backup")
+            raise PipelineError(f"{self.path} is damaged (not a JSON object); restore it from a backup")
         return found
 
     def write(self, value: Mapping[str, Any], *, durable: bool = True) -> None:
-        """Replace it; `durable` waits until the disk has it."""
+        """Replace the object; `durable` waits until it is on disk."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(f".{self.path.name}.new")
         with beside.open("w", encoding="utf-8") as file:
@@ -55,7 +55,7 @@ class StateFile:
 
 
 class BatchCounts:
-    """Counts per batch, added up: a batch that is done again replaces its own, and counts once."""
+    """The sum of counts over batches; a repeated batch replaces its own counts."""
 
     def __init__(self, file: StateFile) -> None:
         self._file = file
@@ -63,17 +63,17 @@ class BatchCounts:
 
     @property
     def totals(self) -> dict[str, int]:
-        """What was counted up to now."""
-        seen = self._seen  # once: another thread may keep a batch meanwhile
+        """The counts of all batches so far."""
+        seen = self._seen  # read it once: another thread may replace it
         return added(seen["before"], seen["batch_counts"])
 
     def keep(self, batch_id: int, counts: Mapping[str, int]) -> None:
-        """Take the counts of a batch, durably."""
+        """Store the counts of a batch durably."""
         before = self._seen["before"] if batch_id == self._seen["batch"] else self.totals
         self._seen = {"batch": batch_id, "before": before, "batch_counts": dict(counts)}
         self._file.write(self._seen)
 
 
 def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Add counts by their names, which keep their order."""
+    """Add counts by name; the names keep their order."""
     return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}

@@ -1,4 +1,4 @@
-"""Signals that end a pipeline, in order."""
+"""Signals that stop a pipeline in an orderly way."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 
 @contextmanager
 def stop_on_signals(stopping: threading.Event, said: str = "") -> Iterator[None]:
-    """Within, SIGTERM and a first Ctrl+C ask to stop and say `said`; a second Ctrl+C ends at once."""
+    """Within this context, SIGTERM and a first Ctrl+C request a stop and print `said`; a second Ctrl+C exits
+    at once."""
 
     def ask(number: int, frame: Any) -> None:
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()
-        with suppress(OSError):  # nobody may read it any more
-            os.write(2, said.encode())  # what buffers may be in the midst of a line
+        with suppress(OSError):  # stderr may be closed
+            os.write(2, said.encode())  # the interrupted code may hold the lock of the buffered stream
 
     before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -1,4 +1,4 @@
-"""Rows of a database into topics: tables that grow, and outboxes."""
+"""Table pipelines: rows of growing database tables and of outboxes become records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tables(Job):
     trigger: Seconds = 2.0
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what is wrong beyond the types of single values."""
+        """Yield mistakes beyond the types of single values."""
         yield from within("database", self.database.inspect())
         yield from within("target", self.target.inspect())
         for index, table in enumerate(self.tables):
@@ -49,14 +49,14 @@ class Tables(Job):
         for index, outbox in enumerate(self.outboxes):
             yield from within("outboxes", within(index, outbox.inspect()))
         if not self.tables and not self.outboxes:
-            yield Mistake((), "there is nothing to read: [[tables]] names a table, [[outboxes]] an outbox")
+            yield Mistake((), "nothing is read: [[tables]] names a table, [[outboxes]] an outbox")
         yield from self._named_twice()
 
     def _named_twice(self) -> Iterator[Mistake]:
         names = [*(each.table for each in self.tables), *(each.table for each in self.outboxes)]
         for index, each in enumerate(self.tables):
             if names.count(each.table) > 1:
-                twice = "is named twice, and a pipeline has one place in each table"
+                twice = "is named twice, and a pipeline has only one position in each table"
                 yield Mistake(("tables", index, "table"), twice)
 
     def run(self, run: Run) -> None:
@@ -69,11 +69,11 @@ class Tables(Job):
             except sa.exc.OperationalError as error:
                 if run.once:
                     raise DatabaseFailed(f"the database failed: {_said(error)}") from error
-                log.warning("the database failed, trying again in %g s: %s", self.trigger, _said(error))
+                log.warning("the database failed, retrying in %g s: %s", self.trigger, _said(error))
                 if not run.stopping.wait(self.trigger):
                     continue
             except sa.exc.SQLAlchemyError as error:
-                raise DatabaseFailed(f"the database refuses: {_said(error)}") from error
+                raise DatabaseFailed(f"the database rejected a statement: {_said(error)}") from error
             return
 
     def _run(self, run: Run) -> None:
@@ -94,25 +94,25 @@ class Tables(Job):
 
 
 class RowSource(Protocol):
-    """What differs between tables and outboxes."""
+    """The differences between followed tables and outboxes."""
 
     name: str
 
     def statement(self) -> sa.Select[Any]:
-        """Return what asks for the next rows."""
+        """Return the query for the next rows."""
 
     def left(self) -> sa.Select[Any]:
-        """Return what asks how many there are."""
+        """Return the query for the number of remaining rows."""
 
     def records(self, rows: Rows) -> list[Record]:
-        """Return rows as records."""
+        """Convert rows to records."""
 
     def done(self, rows: Rows) -> None:
-        """Keep durably that rows were sent."""
+        """Record durably that rows were sent."""
 
 
 class Feed:
-    """Moves rows of one table, batch by batch."""
+    """Moves the rows of one table, batch by batch."""
 
     def __init__(self, source: RowSource, engine: sa.Engine, producer: SyncProducer, run: Run) -> None:
         self._source = source
@@ -124,7 +124,7 @@ class Feed:
         run.begin(source.name)
 
     def step(self) -> int:
-        """Send the next rows, if there are any; return how many."""
+        """Send the next rows, if any; return their number."""
         begun = time.monotonic()
         with self._engine.connect() as connection:
             rows: Rows = [dict(each) for each in connection.execute(self._source.statement()).mappings()]
@@ -156,7 +156,7 @@ class Feed:
 
 
 class FollowedTableSource:
-    """A table that is followed; its place is under the checkpoint."""
+    """A followed table; its position is under the checkpoint."""
 
     def __init__(self, declared: FollowedTable, engine: sa.Engine, run: Run) -> None:
         self.name = declared.table
@@ -165,25 +165,25 @@ class FollowedTableSource:
         self._prefix = f"{run.job.name}/{declared.table}"
 
     def statement(self) -> sa.Select[Any]:
-        """Return what asks for the next rows."""
+        """Return the query for the next rows."""
         return self._follower.statement(now_utc())
 
     def left(self) -> sa.Select[Any]:
-        """Return what asks how many there are."""
+        """Return the query for the number of remaining rows."""
         return self._follower.left(now_utc())
 
     def records(self, rows: Rows) -> list[Record]:
-        """Return rows as records."""
+        """Convert rows to records."""
         return self._follower.records(rows, self._prefix)
 
     def done(self, rows: Rows) -> None:
-        """Keep the new place."""
+        """Store the new position."""
         self._follower.advance(rows)
         self._place.write(self._follower.state())
 
 
 class OutboxSource:
-    """An outbox; what was sent is deleted or marked there."""
+    """An outbox; sent rows are deleted or marked in the table."""
 
     def __init__(self, declared: Outbox, engine: sa.Engine, name: str) -> None:
         self.name = declared.table
@@ -194,11 +194,11 @@ class OutboxSource:
         self.left: Callable[[], sa.Select[Any]] = self._pending.left
 
     def records(self, rows: Rows) -> list[Record]:
-        """Return rows as records."""
+        """Convert rows to records."""
         return [self._pending.record(row, self._prefix) for row in rows]
 
     def done(self, rows: Rows) -> None:
-        """Delete or mark them."""
+        """Delete or mark the rows."""
         with self._engine.begin() as connection:
             connection.execute(self._pending.sent(rows, now_utc()))
 

@@ -1,4 +1,4 @@
-"""The cluster that a pipeline writes to with clients of our own."""
+"""The cluster that a pipeline writes to with our clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Target(Table):
 
     bootstrap_servers: Servers
     options: Settings = Field(default_factory=dict)
-    """Settings of the client, by Kafka's names with `kafka.` in front."""
+    """Settings of the client, under Kafka's names with the prefix `kafka.`."""
 
     def properties(self) -> dict[str, str]:
         """Return Kafka's settings for a client."""
@@ -36,7 +36,7 @@ class Target(Table):
             raise OptionError(str(error)) from None
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what a producer would refuse; paths are within this table."""
+        """Yield what a producer would reject; paths are within this table."""
         for name in self.options:
             if not name.lower().startswith("kafka."):
                 yield Mistake(("options", name), f"must begin with kafka.: kafka.{name}")
@@ -49,13 +49,13 @@ class Target(Table):
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Within, what clients and brokers raise becomes a PipelineError of one line."""
+    """Within this context, errors of clients and brokers become a PipelineError of one line."""
     try:
         yield
-    except NoSuchTopic as error:  # the cluster is well: what was declared is not there
+    except NoSuchTopic as error:  # the cluster works; the declared topic does not exist
         raise PipelineError(one_line(error)) from error
     except (ClientError, KafkaError, TimeoutError) as error:
-        raise PipelineError(f"a cluster fails: {one_line(error)} ({type(error).__name__})") from error
+        raise PipelineError(f"a cluster failed: {one_line(error)} ({type(error).__name__})") from error
 
 
 def _text(value: object) -> str:

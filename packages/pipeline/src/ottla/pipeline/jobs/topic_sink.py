@@ -23,23 +23,25 @@ if TYPE_CHECKING:
 
 
 class TopicSink(Table):
-    """Where records go, and what is promised about them."""
+    """The target topic and its delivery guarantee."""
 
     bootstrap_servers: Servers | None = None
-    """Without it, the brokers that the pipeline reads from, with the same security."""
+    """The default is the cluster that the pipeline reads from, with the same security settings."""
     topic: TopicName = Field(examples=["alerts"], min_length=1)
     delivery: Literal["at-least-once", "dedupe", "exactly-once"] = "dedupe"
-    """After a crash records may come twice, with headers to know them by; exactly-once needs transactions."""
+    """After a crash records may be repeated, with headers that identify them; exactly-once needs
+    transactions."""
     options: Settings = Field(default_factory=dict)
-    """Any other option of the sink `ottla`, `kafka.*` for the producer among them."""
+    """Any other option of the sink `ottla`, including `kafka.*` for the producer."""
 
     def inspect(self, source: Topics) -> Iterator[Mistake]:
-        """Yield what the sink would refuse, and what would go round; paths are within this table."""
+        """Yield what the sink would reject, and a topic that feeds its own source; paths are within this
+        table."""
         from ottla.pipeline.sink.config import SinkConfig
 
         yield from self._inspect_way(source)
         if any(source.inspect()):
-            # What is inherited, and wrong, is said of the source: beside that only what is said here counts.
+            # Mistakes in inherited settings are reported for the source; report only those of this table.
             source = source.model_copy(update={"options": {}})
         try:
             SinkConfig.of(self.sink_options(source))
@@ -47,22 +49,24 @@ class TopicSink(Table):
             yield Mistake(("options",), str(error))
 
     def _inspect_way(self, source: Topics) -> Iterator[Mistake]:
-        """Yield what would be read again, and written again, and so on for ever."""
+        """Yield a mistake if the source reads this topic: its records would circulate without end."""
         same_brokers = (
             self.sink_options(source)["kafka.bootstrap.servers"] == source.properties()["bootstrap.servers"]
         )
         if same_brokers and source.reads(self.topic):
-            said = f"{self.topic!r} is read by [source]: what is written there would come back for ever"
+            said = (
+                f"{self.topic!r} is read by [source]: its records would be read and written again without end"
+            )
             yield Mistake(("topic",), said)
 
     def is_exactly_once(self, source: Topics) -> bool:
-        """Whether the broker's transactions keep records from coming twice."""
+        """Whether the brokers' transactions prevent repeated records."""
         from ottla.pipeline.sink.config import SinkConfig
 
         return SinkConfig.of(self.sink_options(source)).delivery == "exactly-once"
 
     def sink_options(self, source: Topics) -> dict[str, str]:
-        """Return the options for `write` and `writeStream`, beside a source."""
+        """Return the options for `write` and `writeStream` in a pipeline with this source."""
         said = {"topic": self.topic, "delivery": self.delivery}
         if self.bootstrap_servers is not None:
             said["kafka.bootstrap.servers"] = self.bootstrap_servers
@@ -71,13 +75,13 @@ class TopicSink(Table):
         return own if "kafka.bootstrap.servers" in own else _connection(source) | own
 
     def write(self, batch: DataFrame, source: Topics, write_id: str) -> None:
-        """Write the rows of a batch of a stream; `write_id` tells it from other writes of the same batch."""
+        """Write the rows of a stream's batch; `write_id` distinguishes several writes of a batch."""
         options = self.sink_options(source) | {"write.id": write_id}
         batch.write.format("ottla").mode("append").options(**options).save()
 
 
 def _connection(source: Topics) -> dict[str, str]:
-    """Return the options that say how the brokers of a source are reached."""
+    """Return the options that say how to connect to the brokers of a source."""
     return {
         f"kafka.{name}": value
         for name, value in source.properties().items()

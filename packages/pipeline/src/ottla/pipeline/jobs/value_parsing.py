@@ -1,4 +1,4 @@
-"""From records to rows, and for those that become none the reason. All of it is done by Spark itself."""
+"""Parsing of record values into rows, with a reason for each malformed one. Spark computes it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 ROW, REASON = "_row", "_reason"
-"""Columns that parsing adds: the fields, and why there are none."""
+"""Columns that parsing adds: the fields, and the reason if there are none."""
 
 _BROKEN = "_broken"
 _MARK = "\x01"
-"""Stands between groups while they are cut apart; a line that has it itself becomes no row."""
+"""The separator between groups during splitting; a line that contains it becomes malformed."""
 
 
 class Parse(Table):
-    """How values become columns."""
+    """The declaration of how values become columns."""
 
     format: Literal["json", "regex", "apache", "nginx"] = Setting(examples=["nginx"])
     pattern: str | None = None
-    """A regular expression with named groups, or the web server's own format; default: combined."""
+    """A regular expression with named groups, or the web server's log format; default: combined."""
     fields: Types = Setting(default_factory=dict, examples=[{"time": "TIMESTAMP", "level": "STRING"}])
-    """Columns and their types, in Spark's words; for web servers it is known which there are."""
+    """Columns and their types, in Spark's DDL; web server formats imply them."""
     time_format: str | None = None
-    """How times are written, as Spark has it: `yyyy-MM-dd HH:mm:ss`; default: ISO 8601."""
+    """The format of timestamps, as a Spark pattern: `yyyy-MM-dd HH:mm:ss`; default: ISO 8601."""
     required: Names = Setting(default_factory=list)
-    """Columns without which a row is a bad one."""
+    """Columns that must have a value, otherwise the row is malformed."""
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what is wrong; paths are within this table."""
+        """Yield mistakes; paths are within this table."""
         yield from (Mistake(("fields", name), said) for name, said in wrong_types(self.fields))
         try:
             known = self.names()
@@ -48,36 +48,38 @@ class Parse(Table):
             yield from self._inspect_json()
         else:
             unknown = [name for name in self.fields if name not in known]
-            yield from (Mistake(("fields", name), f"no part of the pattern is {name!r}") for name in unknown)
+            yield from (Mistake(("fields", name), f"the pattern has no group {name!r}") for name in unknown)
         for name in self.required:
             if name not in known:
-                yield Mistake(("required",), f"there is no column {name!r}; there are {', '.join(known)}")
+                yield Mistake(
+                    ("required",), (f"there is no column {name!r}; the columns are {', '.join(known)}")
+                )
 
     def _inspect_json(self) -> Iterator[Mistake]:
         if self.pattern is not None:
-            yield Mistake(("pattern",), "is not for json: [parse.fields] says what there is")
+            yield Mistake(("pattern",), "is not for json: [parse.fields] declares the columns")
         for name in self.fields:
             if name.lower() == _BROKEN:
-                yield Mistake(("fields", name), f"{name!r} is taken: parsing marks with it what is no row")
+                yield Mistake(("fields", name), f"{name!r} is reserved: parsing uses it for malformed values")
         if not self.fields:
             yield Mistake(
                 ("fields",), 'json needs them: [parse.fields] with time = "TIMESTAMP", level = "STRING"'
             )
 
     def names(self) -> tuple[str, ...]:
-        """Return the columns. Raises OptionError for a pattern that cannot be."""
+        """Return the columns. Raises OptionError for an invalid pattern."""
         return (
             tuple(self.fields) if self.format == "json" else tuple(each.name for each in self._line().fields)
         )
 
     def is_time(self, name: str) -> bool:
-        """Whether a column is a time."""
+        """Whether a column is a timestamp."""
         if self.format == "json":
             return time_typed(self.fields.get(name, ""))
         return any(each.name == name and time_typed(each.type) for each in self._line().fields)
 
     def add_to(self, frame: DataFrame) -> DataFrame:
-        """Return records with the columns ROW and REASON; the reason is null where there is a row."""
+        """Return the records with the columns ROW and REASON; the reason is null if there is a row."""
         from pyspark.sql import functions
 
         text = functions.rtrim(functions.col("value").cast("string"), functions.lit("\r\n"))
@@ -91,7 +93,7 @@ class Parse(Table):
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
         options |= {} if self.time_format is None else {"timestampFormat": self.time_format}
         parsed = functions.from_json(text, f"{ddl}, `{_BROKEN}` STRING", options)
-        # Text that is no JSON at all and JSON of another shape are broken alike: these tell them apart.
+        # Spark marks invalid JSON and JSON of another shape alike; these expressions tell them apart.
         is_json = functions.try_parse_json(text).isNotNull()
         broken = functions.when(is_json, "does not fit the fields").otherwise("is no JSON")
         broken = functions.when(parsed[_BROKEN].isNotNull() | parsed.isNull(), broken)
@@ -105,7 +107,7 @@ class Parse(Table):
         replaced = functions.regexp_replace(
             text, functions.lit(rf"\A(?:{line.pattern})\z"), functions.lit(_replacement(len(line.fields)))
         )
-        # One pass over the text: it becomes its groups, or stays what it is where it does not match.
+        # One pass over the text: it becomes its groups, or stays unchanged if it does not match.
         parts = functions.split(replaced, _MARK)
         frame = frame.withColumn("_parts", parts)
         matches = functions.size("_parts") == len(line.fields) + 1
@@ -151,7 +153,7 @@ def _replacement(groups: int) -> str:
 
 
 def _some(text: Column) -> Column:
-    """Return null for what web servers write where there is nothing, and for nothing."""
+    """Return null for empty text and for the placeholder that web servers write."""
     from pyspark.sql import functions
 
     return functions.when(~text.isin("", "-"), text)

@@ -1,1 +1,1 @@
-"""Alerts: rules about metrics, and what is known of each series."""
+"""Alerts: rules about metrics, and the state of each series."""

@@ -1,4 +1,4 @@
-"""Alerts as records. Pure."""
+"""Alert events as records. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = "at_ms LONG, id STRING, state STRING, key STRING, value STRING"
 def alert_record(
     pipeline: str, rule: Rule | None, event: AlertEvent, metric: str, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return an alert as a row of COLUMNS; the same news has the same id, whenever it is said."""
+    """Return an alert event as a row of COLUMNS; a repeated event has the same id."""
     about = {"pipeline": pipeline, "rule": event.rule, "metric": metric, "labels": dict(labels)}
     said = {
         "state": event.state,

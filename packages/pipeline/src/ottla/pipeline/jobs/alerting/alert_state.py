@@ -1,4 +1,4 @@
-"""Alerts that begin, go on, and end. Pure."""
+"""Alerts that fire, repeat and are resolved. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ State = Literal["firing", "resolved"]
 
 @dataclass(slots=True)
 class ActiveAlert:
-    """An alert that is on."""
+    """An alert that fires."""
 
     since_ms: int
     sent_ms: int
     number: int = 1
-    """How often it was said to be on."""
+    """The number of events that reported it as firing."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlertEvent:
-    """What is to be said of an alert."""
+    """A record to send about an alert."""
 
     rule: str
     state: State
@@ -33,19 +33,22 @@ class AlertEvent:
 
 @dataclass(slots=True)
 class AlertState:
-    """Says each change once, and what goes on as often as a rule wants."""
+    """Reports each change once, and repeats a firing alert at the interval of its rule.
+
+    Its field names are those of the stored state.
+    """
 
     alarm: ActiveAlert | None = None
 
     @property
     def is_firing(self) -> bool:
-        """Whether the alert is on."""
+        """Whether the alert fires."""
         return self.alarm is not None
 
     def fire(
         self, rule: str, at_ms: int, since_ms: int, why: str, value: float | None, repeat_ms: int | None
     ) -> AlertEvent | None:
-        """Say that something is wrong: when it begins, and again when `repeat_ms` have passed."""
+        """Report a violation: return an event at its beginning, and again after `repeat_ms`."""
         if self.alarm is None:
             self.alarm = ActiveAlert(since_ms, at_ms)
         elif repeat_ms is not None and at_ms - self.alarm.sent_ms >= repeat_ms:
@@ -55,7 +58,7 @@ class AlertState:
         return AlertEvent(rule, "firing", at_ms, self.alarm.since_ms, self.alarm.number, why, value)
 
     def end(self, rule: str, at_ms: int, why: str, value: float | None = None) -> AlertEvent | None:
-        """Say that all is well again, where it was not."""
+        """Resolve the alert if it fires."""
         alarm, self.alarm = self.alarm, None
         if alarm is None:
             return None

@@ -1,4 +1,4 @@
-"""Records as samples of metrics: which series, when, and what value. Done by Spark itself."""
+"""Records as samples of metrics, each with series, timestamp and value. Spark computes it."""
 
 from __future__ import annotations
 
@@ -14,48 +14,50 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 METRIC, LABELS, TIME, VALUE = "_metric", "_labels", "_time", "_value"
-"""What a sample has; labels are an object of JSON, in the order of their names."""
+"""The columns of a sample; labels are a JSON object, sorted by name."""
 
 _READ, _BROKEN = "_read", "_broken"
 _TIME_TYPES = {"iso": "STRING", "s": "DOUBLE", "ms": "BIGINT", "us": "BIGINT"}
 _PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000}
 _LAST_S = 253_402_300_799
-"""The end of the year 9999: Spark's times go no further."""
+"""The end of the year 9999, the latest timestamp of Spark."""
 
 
 class Metrics(Table):
-    """How samples are written: objects of JSON, and what their fields are called."""
+    """The form of samples: JSON objects, and the names of their fields."""
 
     name: str = Field(default="name", min_length=1)
     value: str = Field(default="value", min_length=1)
     time: str = Field(default="time", min_length=1)
     time_unit: Literal["iso", "s", "ms", "us"] = "iso"
-    """iso: text as ISO 8601 has it. Others: numbers, since 1970."""
+    """iso: ISO 8601 text. Others: numbers, since 1970."""
     labels: Names | None = None
-    """Fields that tell series apart. Default: all within the field `labels`, which is an object."""
+    """Fields that identify a series. Default: all fields of the object in the field `labels`."""
     late_after: Seconds = 60.0
-    """A sample that is so much older than the newest one is late: it is counted, and does nothing else."""
+    """A sample that is older than the newest one by this much is late: it is counted, and otherwise ignored.
+    """
     forget_after: Seconds = 86_400.0
-    """A series that was silent for so long is forgotten; alerts about it end."""
+    """A series that is silent for this long is forgotten, and its alerts are resolved."""
     ahead_at_most: Seconds = 3_600.0
-    """A time so much after that of its record is wrong: it would make all others late."""
+    """A timestamp that is later than that of its record by this much is invalid: it would make all others
+    late."""
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what cannot be; paths are within this table."""
+        """Yield mistakes; paths are within this table."""
         fields = self._fields()
         for name, at in zip(
             fields, (("name",), ("value",), ("time",), *[("labels",)] * len(fields)), strict=False
         ):
             if fields.count(name) > 1:
-                yield Mistake(at, f"the field {name!r} is something else already")
+                yield Mistake(at, f"the field {name!r} already has another meaning")
             if "`" in name:
-                yield Mistake(at, "must not have quotes in its name")
+                yield Mistake(at, "must not contain quotes")
 
     def _fields(self) -> list[str]:
         return [self.name, self.value, self.time, *(["labels"] if self.labels is None else self.labels)]
 
     def add_to(self, records: DataFrame) -> DataFrame:
-        """Add METRIC, LABELS, TIME and VALUE, and REASON to those that are no samples."""
+        """Add METRIC, LABELS, TIME and VALUE, and REASON for records that are not samples."""
         from pyspark.sql import functions
 
         text = functions.col("value").cast("string")
@@ -77,7 +79,7 @@ class Metrics(Table):
         return f"`{self.name}` STRING, `{self.value}` DOUBLE, {time}{labels}, {_BROKEN} STRING"
 
     def _labels(self) -> Column:
-        """Return labels as text that is the same for the same labels."""
+        """Return labels as text that is equal for equal labels."""
         from pyspark.sql import functions
 
         read = functions.col(_READ)

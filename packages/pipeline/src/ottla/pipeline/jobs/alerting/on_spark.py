@@ -1,4 +1,4 @@
-"""Series as Spark keeps them: a state for each, and a time when it has to be looked at again."""
+"""Series in Spark's state store: a state for each, and a timer for its next evaluation."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ _AT = "_at_ms"
 
 @dataclass(frozen=True)
 class AlertEvaluator:
-    """What series are judged by."""
+    """Evaluates rules over series."""
 
     pipeline: str
     rules: Sequence[Rule]
     forget_ms: int
 
     def alerts(self, samples: DataFrame, late_after_s: float) -> DataFrame:
-        """Return alerts about samples, as columns of COLUMNS. Late samples are dropped, one by one."""
+        """Return the alert events about samples, with the columns COLUMNS. Spark drops late samples one by
+        one."""
         from pyspark.sql import functions
 
         need_pandas()
@@ -49,7 +50,7 @@ class AlertEvaluator:
             )
 
     def _judge(self) -> Judge:
-        """Return what Spark calls for each series that has samples, or whose time has come."""
+        """Return the function that Spark calls for each series with samples, or whose timer has expired."""
 
         def judge(
             key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
@@ -65,7 +66,7 @@ class AlertEvaluator:
             else:
                 state.update((series.kept(),))
                 if due_ms is not None:
-                    # Spark looks at those whose time is before the watermark.
+                    # Spark calls it for timers before the watermark.
                     state.setTimeoutTimestamp(max(due_ms - 1, until_ms + 1))
             if rows:
                 yield pd.DataFrame(rows)
@@ -80,11 +81,11 @@ class AlertEvaluator:
         samples: Sequence[tuple[int, float]],
         until_ms: int,
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Take samples into a series; return alerts up to a time, and when to look at it again. Pure."""
+        """Add samples to a series; return the events up to a time, and when to evaluate it next. Pure."""
         named: dict[str, str] = json.loads(labels)
         rules = {rule.name: rule for rule in self.rules if rule.is_about(metric, named)}
         own = tuple(rules.values())
-        # In order: a sum of floats depends on it, and a batch that is done again has to come out the same.
+        # In order, because a sum of floats depends on it, and a repeated batch must have the same result.
         for at_ms, value in sorted(samples):
             series.add(own, self.forget_ms, int(at_ms), float(value))
         event = series.advance(own, self.forget_ms, until_ms)
@@ -93,7 +94,7 @@ class AlertEvaluator:
 
 
 def need_pandas() -> None:
-    """Raise PipelineError with how to install it, where there is no pandas: Spark keeps state through it."""
+    """Raise PipelineError with an install command if pandas is missing, through which Spark passes state."""
     from importlib.util import find_spec
 
     if find_spec("pandas") is None:

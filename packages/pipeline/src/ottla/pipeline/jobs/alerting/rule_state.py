@@ -1,7 +1,10 @@
-"""What each rule remembers of a series, and what it says as time goes on. Pure.
+"""The state of each rule for a series, and the events that it yields over time. Pure.
 
-Time is that of samples. What is said up to a time does not depend on how samples came in pieces: a watch
-takes them in whatever order, and looks at a moment only when no sample from before can come any more.
+Time means the timestamps of samples. The events up to a time do not depend on how samples are split into
+batches: a rule accepts them in any order, and evaluates a moment only when no earlier sample can arrive any
+more.
+
+The field names of these classes are those of the stored state.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ from ottla.pipeline.jobs.alerting.windows import Verdict, Window, judge
 
 @dataclass(slots=True)
 class SampleSpans:
-    """When there were samples: spans of time, and between them silence of at least some length."""
+    """Spans of time with samples, separated by silence of at least some length."""
 
     spans: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, at_ms: int, silence_ms: int) -> None:
-        """Take in a sample. Spans that are nearer to each other than a silence become one."""
+        """Add a sample. Spans with less silence between them are merged."""
         at = bisect_left(self.spans, (at_ms, at_ms))
         self.spans.insert(at, (at_ms, at_ms))
         for left in (at, at - 1):
@@ -32,31 +35,31 @@ class SampleSpans:
                     self.spans[left : left + 2] = [(first, max(end, last))]
 
     def silence(self, silence_ms: int, until_ms: int) -> tuple[int, int | None] | None:
-        """Return the first silence that has lasted long enough: its begin, and its end if there was one."""
+        """Return the start and the end (if any) of the first silence that is long enough."""
         if not self.spans or self.spans[0][1] + silence_ms > until_ms:
             return None
         again = self.spans[1][0] if len(self.spans) > 1 else None
         return self.spans[0][1], None if again is None or again > until_ms else again
 
     def due(self, silence_ms: int) -> int | None:
-        """Return when it has to be looked at next, if nothing comes."""
+        """Return the time of the next evaluation, if no sample arrives."""
         return self.spans[0][1] + silence_ms if self.spans else None
 
 
 @dataclass(slots=True)
 class WindowRuleState:
-    """Windows of a series: those that may still get samples, and what was seen of those before."""
+    """The windows of a series: those that may still get samples, and the results of earlier ones."""
 
     open: dict[int, Window] = field(default_factory=dict)
-    """By their begin."""
+    """By their start."""
     wrong: list[int] = field(default_factory=list)
-    """When windows began that were wrong, as far back as it matters."""
+    """The starts of windows that violated the rule, as far back as it needs them."""
     history: list[tuple[int, float]] = field(default_factory=list)
-    """What anomalies are found among: begins and values."""
+    """Starts and values of the windows that an anomaly is compared with."""
     bell: AlertState = field(default_factory=AlertState)
 
     def add(self, rule: Rule, at_ms: int, value: float) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         begin = at_ms - at_ms % rule.window_ms
         if begin in self.open:
             self.open[begin].add(at_ms, value)
@@ -64,7 +67,7 @@ class WindowRuleState:
             self.open[begin] = Window.of(at_ms, value)
 
     def advance(self, rule: Rule, until_ms: int) -> Iterator[AlertEvent]:
-        """Judge windows that are over; yield what is to be said."""
+        """Evaluate windows that are complete; yield the events."""
         for begin in sorted(each for each in self.open if each + rule.window_ms <= until_ms):
             value = self.open.pop(begin).taken(rule.take)
             event = self._say(rule, begin, value, self._judge(rule, begin, value))
@@ -81,7 +84,7 @@ class WindowRuleState:
         return verdict
 
     def _say(self, rule: Rule, begin: int, value: float, verdict: Verdict) -> AlertEvent | None:
-        """Begin, repeat or end an alert. Windows without samples do none of it: they say nothing."""
+        """Fire, repeat or resolve the alert. A window without samples changes nothing."""
         needed, out_of = rule.needed
         from_ms = begin - (out_of - 1) * rule.window_ms
         self.wrong = [each for each in self.wrong if each >= from_ms]
@@ -93,28 +96,28 @@ class WindowRuleState:
         return None if len(self.wrong) >= needed else self.bell.end(rule.name, end, verdict.why, value)
 
     def forget(self, rule: Rule, at_ms: int) -> AlertEvent | None:
-        """Forget what was seen; windows that are open stay."""
+        """Forget the results; open windows stay."""
         self.wrong, self.history = [], []
         return self.bell.end(rule.name, at_ms, "the series is gone")
 
     def due(self, rule: Rule) -> int | None:
-        """Return when it has to be looked at next, if nothing comes."""
+        """Return the time of the next evaluation, if no sample arrives."""
         return min(self.open) + rule.window_ms if self.open else None
 
 
 @dataclass(slots=True)
 class SilenceRuleState:
-    """Whether a series says anything."""
+    """Whether a series is silent."""
 
     heard: SampleSpans = field(default_factory=SampleSpans)
     bell: AlertState = field(default_factory=AlertState)
 
     def add(self, rule: Rule, at_ms: int, value: float) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         self.heard.add(at_ms, _missing_ms(rule))
 
     def advance(self, rule: Rule, until_ms: int) -> Iterator[AlertEvent]:
-        """Yield silences that begin, go on and end."""
+        """Yield the events of silences that begin, continue and end."""
         while (silence := self.heard.silence(_missing_ms(rule), until_ms)) is not None:
             begin, end = silence
             yield from self._fire(rule, begin, until_ms if end is None else end - 1)
@@ -143,12 +146,12 @@ class SilenceRuleState:
         return None if every is None or self.bell.alarm is None else self.bell.alarm.sent_ms + every
 
     def forget(self, rule: Rule, at_ms: int) -> AlertEvent | None:
-        """Forget the silence that has lasted longest; samples after it stay."""
+        """Forget the longest silence; samples after it stay."""
         self.heard.spans = [each for each in self.heard.spans if each[0] >= at_ms]
         return self.bell.end(rule.name, at_ms, "the series is gone")
 
     def due(self, rule: Rule) -> int | None:
-        """Return when it has to be looked at next, if nothing comes."""
+        """Return the time of the next evaluation, if no sample arrives."""
         if not self.bell.is_firing:
             return self.heard.due(_missing_ms(rule))
         again = self.heard.spans[1][0] if len(self.heard.spans) > 1 else None
@@ -157,10 +160,10 @@ class SilenceRuleState:
 
 
 def repeat_ms(rule: Rule) -> int | None:
-    """Return how often an alert that goes on is sent again."""
+    """Return the interval at which a firing alert is repeated."""
     return None if rule.repeat is None else max(1, round(rule.repeat * 1_000))
 
 
 def _missing_ms(rule: Rule) -> int:
-    assert rule.missing is not None, "only rules about silence have such a watch"
+    assert rule.missing is not None, "only rules about silence have this state"
     return max(1, round(rule.missing * 1_000))

@@ -1,4 +1,4 @@
-"""What is asked of metrics. Declarations; pure."""
+"""Rules about metrics. Declarations; pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMES = re.compile(r"\s*(\d+)\s*(?:of|/)\s*(\d+)\s*")
 
 
 def _times(given: Any) -> Any:
-    """Read `3 of 5`."""
+    """Parse `3 of 5`."""
     if not isinstance(given, str):
         return given
     match = _TIMES.fullmatch(given)
@@ -27,77 +27,81 @@ def _times(given: Any) -> Any:
 
 
 class Anomaly(Table):
-    """A window that is far from those before it."""
+    """A window that deviates strongly from earlier ones."""
 
     method: Literal["mad", "zscore"] = "mad"
-    """mad: how far from the median, in median deviations, which outliers hardly move. zscore: how far from
-    the mean, in standard deviations."""
+    """mad: distance from the median, in median absolute deviations, which outliers hardly affect. zscore:
+    distance from the mean, in standard deviations."""
     score: float = Field(default=4.0, gt=0)
-    """What is farther than so many (standard) deviations is no chance."""
+    """A distance above this number of deviations is an anomaly."""
     history: Seconds = 3_600.0
-    """Which windows it is compared with: those that began within this time before."""
+    """The period of earlier windows that a window is compared with."""
     warm_up: int = Field(default=10, ge=3)
-    """With fewer windows to compare with, nothing is said."""
+    """With fewer windows to compare with, no alert fires."""
     least: float = Field(default=0.0, ge=0)
-    """A smaller difference is none, however quiet it was before."""
+    """A smaller difference is ignored, however small the deviation."""
     side: Literal["both", "above", "below"] = "both"
 
 
 class Rule(Table):
-    """One thing that should not be."""
+    """A condition under which an alert fires."""
 
     name: str = Field(examples=["cpu-high"], pattern=r"^[A-Za-z0-9._-]+$")
     metric: str = Field(examples=["cpu"], min_length=1)
     where: dict[str, str] = Field(default_factory=dict)
-    """Labels that a series has to have; default: all series of the metric."""
+    """Labels that a series must have; default: all series of the metric."""
     window: Seconds = 60.0
-    """Samples are taken together for so long."""
+    """The length of a window of samples."""
     take: Take = "mean"
-    """What is looked at of a window."""
+    """The aggregate of a window that is compared."""
     above: float | None = None
     below: float | None = None
     anomaly: Anomaly | None = None
     missing: Seconds | None = None
-    """A series that says nothing for so long."""
+    """The length of silence after which the alert fires."""
     lasting: Seconds | None = None
-    """All windows of this time have to be wrong; default: one is enough."""
+    """All windows of this period must violate the rule; default: one is enough."""
     times: Annotated[tuple[int, int] | None, BeforeValidator(_times)] = None
-    """So many windows of the last ones have to be wrong."""
+    """This many of the last windows must violate the rule."""
     repeat: Seconds | None = None
-    """An alert that goes on is sent again so often; default: once."""
+    """The interval at which a firing alert is sent again; default: once only."""
     severity: str | None = None
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what cannot be; paths are within this table."""
+        """Yield mistakes; paths are within this table."""
         is_threshold = self.above is not None or self.below is not None
         if [is_threshold, self.anomaly is not None, self.missing is not None].count(True) != 1:
-            yield Mistake((), "needs above and/or below, or [rules.anomaly], or missing: one of the three")
+            yield Mistake(
+                (), ("needs above and/or below, or [rules.anomaly], or missing: exactly one of the three")
+            )
         if self.above is not None and self.below is not None and self.below > self.above:
-            yield Mistake(("below",), "must not be more than above: between them all is well")
+            yield Mistake(
+                ("below",), ("must not be more than above: values between them do not violate the rule")
+            )
         yield from self._inspect_windows()
         if self.missing is not None:
             for name in ("window", "take", "lasting", "times"):
                 if name in self.model_fields_set:
-                    yield Mistake((name,), "is about windows, and a missing series has none")
+                    yield Mistake((name,), "concerns windows, and a missing series has none")
 
     def _inspect_windows(self) -> Iterator[Mistake]:
         if self.lasting is not None and self.times is not None:
-            yield Mistake(("times",), "says the same as lasting; leave one of them out")
+            yield Mistake(("times",), "means the same as lasting; remove one of them")
         if self.lasting is not None and self.lasting < self.window:
             yield Mistake(("lasting",), "must not be shorter than window")
         if self.times is not None and not 0 < self.times[0] <= self.times[1]:
-            yield Mistake(("times",), "must be a part of the windows, and at least one: 3 of 5")
+            yield Mistake(("times",), "must be a number of the last windows, at least one: 3 of 5")
         if self.anomaly is not None and self.anomaly.warm_up * self.window > self.anomaly.history:
-            yield Mistake(("anomaly", "warm_up"), "there are fewer windows in history")
+            yield Mistake(("anomaly", "warm_up"), "history contains fewer windows")
 
     @property
     def window_ms(self) -> int:
-        """How long a window is."""
+        """The length of a window."""
         return max(1, round(self.window * 1_000))
 
     @property
     def needed(self) -> tuple[int, int]:
-        """How many windows have to be wrong, and out of how many."""
+        """How many of how many last windows must violate the rule."""
         if self.lasting is not None:
             count = math.ceil(self.lasting / self.window)
             return count, count
@@ -105,10 +109,10 @@ class Rule(Table):
 
     @property
     def longest_s(self) -> float:
-        """How long a series may be silent before this rule has no more to say of it."""
+        """The period of silence after which this rule needs no more evaluation of a series."""
         _, out_of = self.needed
         return self.missing or self.window * out_of
 
     def is_about(self, metric: str, labels: Mapping[str, str]) -> bool:
-        """Whether a series is looked at."""
+        """Whether the rule applies to a series."""
         return metric == self.metric and all(labels.get(name) == is_ for name, is_ in self.where.items())

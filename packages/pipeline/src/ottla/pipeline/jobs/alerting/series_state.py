@@ -1,4 +1,4 @@
-"""All that is kept of a series, between batches. Pure."""
+"""The state of a series between batches. Pure."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from ottla.pipeline.jobs.alerting.rules import Rule
 
 @dataclass(slots=True)
 class SeriesState:
-    """What rules remember of a series, by their names."""
+    """The state of each rule, by rule name. Its field names are those of the stored state."""
 
     windows: dict[str, WindowRuleState] = field(default_factory=dict)
     silences: dict[str, SilenceRuleState] = field(default_factory=dict)
     heard: SampleSpans = field(default_factory=SampleSpans)
-    """When there were samples: a series that is silent for very long is forgotten."""
+    """Times with samples; a series with a very long silence is forgotten."""
 
     @classmethod
     def of(cls, kept: str) -> SeriesState:
-        """Read what was kept."""
+        """Read the stored state."""
         return _KEPT.validate_json(kept)
 
     def kept(self) -> str:
-        """Return it as text."""
+        """Return the state as text to store."""
         return _KEPT.dump_json(self).decode()
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
+        """Whether there is no state to store."""
         return not self.heard.spans
 
     def add(self, rules: Sequence[Rule], forget_ms: int, at_ms: int, value: float) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         self.heard.add(at_ms, forget_ms)
         for rule in rules:
             self._state_of(rule).add(rule, at_ms, value)
 
     def advance(self, rules: Sequence[Rule], forget_ms: int, until_ms: int) -> list[AlertEvent]:
-        """Return what is to be said when no sample from before a time can come any more."""
+        """Return the events up to a time before which no sample can arrive any more."""
         said = list(self._dropped({rule.name for rule in rules}, until_ms))
         if not rules:
             self.heard = SampleSpans()
@@ -55,7 +55,7 @@ class SeriesState:
         return [*said, *self._advanced(rules, until_ms)]
 
     def _dropped(self, there: set[str], at_ms: int) -> Iterator[AlertEvent]:
-        """Forget rules that are not declared any more; what they said is over."""
+        """Forget rules that are no longer declared, and resolve their alerts."""
         for states in (self.windows, self.silences):
             for name in states.keys() - there:
                 ended = states.pop(name).bell.end(name, at_ms, "the rule is gone")
@@ -73,13 +73,13 @@ class SeriesState:
                 yield ended
 
     def _state_of(self, rule: Rule) -> WindowRuleState | SilenceRuleState:
-        """Return what a rule remembers; a rule that is new begins."""
+        """Return the state of a rule; a new rule gets a new one."""
         if rule.missing is None:
             return self.windows.setdefault(rule.name, WindowRuleState())
         return self.silences.setdefault(rule.name, SilenceRuleState())
 
     def due(self, rules: Sequence[Rule], forget_ms: int) -> int | None:
-        """Return when it has to be looked at next, if nothing comes."""
+        """Return the time of the next evaluation, if no sample arrives."""
         known = [self.heard.due(forget_ms), *(self._state_of(rule).due(rule) for rule in rules)]
         return min((each for each in known if each is not None), default=None)
 

@@ -1,4 +1,4 @@
-"""What is left of samples when they are taken together, and what is odd about it. Pure."""
+"""Aggregates of windows, and the detection of thresholds and anomalies. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from ottla.pipeline.jobs.alerting.rules import Anomaly, Rule, Take
 
 _MAD_TO_DEVIATION = 1.4826
-"""Of a normal distribution the standard deviation is so many median deviations."""
+"""The standard deviation of a normal distribution, in median absolute deviations."""
 
 
 @dataclass(slots=True)
 class Window:
-    """Samples of a while."""
+    """The aggregate of the samples in a window."""
 
     count: int
     total: float
@@ -29,15 +29,16 @@ class Window:
         return cls(1, value, value, value, at_ms, value)
 
     def add(self, at_ms: int, value: float) -> None:
-        """Take in another sample."""
+        """Add another sample."""
         self.count += 1
         self.total += value
         self.least, self.most = min(self.least, value), max(self.most, value)
-        # Of several samples of one moment the largest is the last: in whatever order they come.
+        # Of several samples with the same timestamp, the largest counts as the last, so that their order does
+        # not matter.
         self.last_ms, self.last = max((self.last_ms, self.last), (at_ms, value))
 
     def taken(self, take: Take) -> float:
-        """Return what a rule looks at."""
+        """Return the value that a rule compares."""
         match take:
             case "mean":
                 return self.total / self.count
@@ -55,14 +56,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a window is wrong, and why."""
+    """Whether a window violates a rule, and why."""
 
     is_wrong: bool
     why: str
 
 
 def judge(rule: Rule, value: float, before: Sequence[float]) -> Verdict:
-    """Judge what was taken of a window; an anomaly is one among windows before it."""
+    """Compare the value of a window with the limits, or with earlier windows."""
     if rule.anomaly is not None:
         return _odd(rule.anomaly, value, before)
     if rule.above is not None and value > rule.above:
@@ -84,7 +85,7 @@ def _odd(rule: Anomaly, value: float, before: Sequence[float]) -> Verdict:
 
 
 def _usual(rule: Anomaly, before: Sequence[float]) -> tuple[float, float]:
-    """Return the middle of values, and how far from it they are, as standard deviations."""
+    """Return the centre of values, and their deviation from it as a standard deviation."""
     if rule.method == "zscore":
         return statistics.fmean(before), statistics.pstdev(before)
     middle = statistics.median(before)

@@ -1,1 +1,1 @@
-"""Change logs: what a record says about a row, and tables that follow."""
+"""Change logs: their records, and tables that apply them."""

@@ -1,4 +1,4 @@
-"""How the changes of a change log are declared."""
+"""The declaration of a change log's format."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from ottla.pipeline.jobs.field_types import Types, wrong_types
 Form = Literal["rows", "flat", "debezium", "maxwell"]
 
 _NO_KEYS = {
-    "FLOAT": "two fractions that look alike need not be equal",
-    "DOUBLE": "two fractions that look alike need not be equal",
-    "ARRAY": "name the parts of it as columns of their own",
-    "MAP": "name the parts of it as columns of their own",
-    "STRUCT": "name the parts of it as columns of their own",
+    "FLOAT": "equal floating-point values may differ in their last digits",
+    "DOUBLE": "equal floating-point values may differ in their last digits",
+    "ARRAY": "use its parts as columns",
+    "MAP": "use its parts as columns",
+    "STRUCT": "use its parts as columns",
 }
-"""Types of columns that rows are not told apart by."""
+"""Types of columns that cannot identify rows."""
 
 
 class Changes(Table):
-    """How changes are written."""
+    """The format of changes."""
 
     form: Form = "rows"
-    """rows: the value is the row. flat: so it is, with a field that says what was done. debezium and maxwell:
-    as these write."""
+    """rows: the value is the row. flat: the value is the row with a field for the operation. debezium and
+    maxwell: the envelopes of these tools."""
     key: Types = Field(examples=[{"id": "BIGINT"}], min_length=1)
-    """The columns that tell rows apart, with their types."""
+    """The columns that identify a row, with their types."""
     columns: Types = Field(default_factory=dict, examples=[{"name": "STRING"}])
     """The other columns."""
     key_from: Literal["key", "value"] = "key"
-    """Where the columns of the key are: in the key of a record, or among the others in its value."""
+    """Where the key columns are: in the record's key, or among the others in its value."""
     operation: str = "op"
-    """The field that says what was done, where the form is flat."""
+    """The field with the operation, for the form flat."""
     deletes: Names = Field(default_factory=lambda: ["d", "D", "delete", "DELETE"])
-    """What it says of a row that is gone; whatever else it says, the row is there."""
+    """The operations that delete a row; with any other one the row exists."""
     table: str | None = Field(default=None, examples=["shop.orders"])
-    """Where a topic has changes of many tables: the one that is meant, as database.table or schema.table."""
+    """For a topic with changes of many tables: the table to apply, as database.table or schema.table."""
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what cannot be; paths are within this table."""
+        """Yield mistakes; paths are within this table."""
         for where, types in (("key", self.key), ("columns", self.columns)):
             for name, said in (*wrong_types(types), *_wrong_names(types)):
                 yield Mistake((where, name), said)
@@ -57,16 +57,16 @@ class Changes(Table):
         taken = {name.lower() for name in self.key}
         for name in self.columns:
             if name.lower() in taken:
-                yield Mistake(("columns", name), "is there already (Spark takes A and a for the same name)")
+                yield Mistake(("columns", name), "exists already (Spark does not distinguish A and a)")
             taken.add(name.lower())
 
     def _inspect_form(self) -> Iterator[Mistake]:
         if self.form != "flat":
             for name in ("operation", "deletes"):
                 if name in self.model_fields_set:
-                    yield Mistake((name,), f"is for the form flat; {self.form} has its own way to say it")
+                    yield Mistake((name,), f"is for the form flat; {self.form} has its own operations")
         if self.table is not None and self.form not in ("debezium", "maxwell"):
-            yield Mistake(("table",), f"is for debezium and maxwell; {self.form} does not say of which table")
+            yield Mistake(("table",), f"is for debezium and maxwell; {self.form} does not name the table")
         if self.table is not None and "." not in self.table:
             yield Mistake(("table",), f"must be database.table or schema.table, not {self.table!r}")
 
@@ -78,6 +78,6 @@ class Changes(Table):
 def _wrong_names(types: Types) -> Iterator[tuple[str, str]]:
     for name in types:
         if name.startswith("_"):
-            yield name, "must not begin with _: such columns are ours"
+            yield name, "must not begin with _, which is reserved for the pipeline"
         elif "`" in name or '"' in name:
-            yield name, "must not have quotes in its name"
+            yield name, "must not contain quotes"

@@ -1,4 +1,4 @@
-"""What a record of a change log says: which row, what it is now, or that it is gone. Expressions of Spark."""
+"""Reads records of a change log: the key, the new row, or a deletion. Spark expressions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from ottla.pipeline.jobs.changes.change_format import Changes
 
 SAID = "_said"
-"""What a record says: a list of structs of ROW and DELETED. Most say one thing."""
+"""The changes of a record: a list of structs of ROW and DELETED, mostly with one item."""
 ROW = "_row"
-"""The row, as a struct: the columns of the key, and behind them the others."""
+"""The row, as a struct: the key columns, then the others."""
 DELETED = "_deleted"
 IGNORED = "_ignored"
-"""Whether a record says nothing about rows of this table."""
+"""Whether a record changes no row of this table."""
 
 _WRONG = "_wrong"
 _READ, _KEY = "_read", "_key"
@@ -34,12 +34,12 @@ _SILENT = {
         "database-create", "database-alter", "database-drop",
     ),
 }  # fmt: skip
-"""Operations that are about something else than rows."""
+"""Operations that do not change rows."""
 _SOURCE = "`source` STRUCT<`db`: STRING, `schema`: STRING, `table`: STRING>"
 
 
 class ChangeReader:
-    """Reads records of one form."""
+    """Reads the records of one format."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
@@ -47,7 +47,7 @@ class ChangeReader:
         self._key_names = tuple(changes.key)
 
     def add_to(self, records: DataFrame) -> DataFrame:
-        """Add SAID, IGNORED, and REASON for records that cannot be read."""
+        """Add SAID, IGNORED, and REASON for malformed records."""
         from pyspark.sql import functions
 
         read = records.withColumn(_READ, self._read_value()).withColumn(_KEY, self._read_key())
@@ -87,7 +87,7 @@ class ChangeReader:
         return inner if self._form == "rows" or has_operation else f"{inner}, `{changes.operation}` STRING"
 
     def _of_debezium(self, field: str) -> Column:
-        """Return a part of an envelope, which may stand below `payload`, beside its schema."""
+        """Return a field of an envelope, which may be nested in `payload`, beside its schema."""
         from pyspark.sql import functions
 
         read = functions.col(_READ)
@@ -120,7 +120,8 @@ class ChangeReader:
     # --- the key
 
     def _read_key(self) -> Column:
-        """Read the key of a record: an object, Debezium's with its schema too, or one value as text."""
+        """Read the key of a record: an object, possibly Debezium's with its schema, or a single value as
+        text."""
         from pyspark.sql import functions
 
         if self._changes.key_from == "value":
@@ -162,7 +163,7 @@ class ChangeReader:
         return functions.when(is_deleted, before).otherwise(self._after())
 
     def _left_behind(self, key: Column) -> list[Column]:
-        """Return the row that a change of its key leaves behind: Debezium deletes it, Maxwell says `old`."""
+        """Return the old row of a changed key: Debezium deletes it itself, Maxwell has it in `old`."""
         from pyspark.sql import functions
 
         if self._form != "maxwell":
@@ -176,10 +177,10 @@ class ChangeReader:
         is_update = _is_among(self._operation(), ("update",))
         return [functions.when(is_update & is_another, _said(functions.struct(*row), functions.lit(True)))]
 
-    # --- what is wrong
+    # --- malformed records
 
     def _is_silent(self) -> Column:
-        """Whether a record is about no row. A tombstone without a key of its own only repeats a deletion."""
+        """Whether a record changes no row. A tombstone without the table's key only repeats a deletion."""
         silent = _is_among(self._operation(), _SILENT.get(self._form, ()))
         if self._changes.key_from == "value":
             silent = silent | _is_tombstone()
@@ -250,7 +251,7 @@ def _full_name(of: Column, table: Column) -> Column:
 
 
 def _plain(text: Column, kind: str) -> Column:
-    """Return a key that is one value: as it is, or as a string of JSON."""
+    """Return a key that is a single value: plain text or a JSON string."""
     from pyspark.sql import functions
 
     wrapped = functions.concat(functions.lit('{"is":'), text, functions.lit("}"))

@@ -1,4 +1,4 @@
-"""The newest change of each row, and its merge into a Delta table."""
+"""The last change of each row, and its merge into a Delta table."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ _COUNTED = {
     "deleted": "num_target_rows_deleted",
 }
 _LOOKED_AT = 1_000
-"""Commits that are searched for that of a batch: others may have written to the table since."""
+"""The number of commits that are searched for a batch's commit: others may write to the table too."""
 
 
 class Merged(Lake):
-    """A Delta table that follows a change log."""
+    """A Delta table that applies a change log."""
 
     format: Literal["delta"] = "delta"
     compact_every: int = Field(default=50, ge=0)
-    """After so many batches small files become large ones; 0: never."""
+    """The number of batches after which small files are compacted; 0: never."""
 
     def merge(self, changes: pa.Table, keys: Sequence[str], key: BatchKey) -> dict[str, int]:
-        """Apply changes, at most one of each row, once over all replays; return how many rows were what."""
+        """Apply changes, at most one of each row, once over all repetitions; return the counts of changed
+        rows."""
         if self.is_done(key):
             return self.counts_of(key)
         table = self._made(changes)
@@ -48,7 +49,7 @@ class Merged(Lake):
         return counts
 
     def counts_of(self, key: BatchKey) -> dict[str, int]:
-        """Return what a batch did that is in the table already; zeros where that was long ago."""
+        """Return the counts of a batch that is already committed; zeros if its commit is too old to find."""
         table = self.delta()
         for commit in table.history(_LOOKED_AT) if table is not None else ():
             if commit.get(_TAG) == str(key):
@@ -56,7 +57,7 @@ class Merged(Lake):
         return counted({})
 
     def _made(self, changes: pa.Table) -> DeltaTable:
-        """Return the table, made empty if there is none yet."""
+        """Return the table, created empty if it does not exist."""
         schema = changes.drop_columns([DELETED]).schema
         return self.delta() or need_delta().DeltaTable.create(
             self.path, schema, mode="ignore", partition_by=self.partition_by or None
@@ -72,8 +73,8 @@ class Merged(Lake):
 def newest(records: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return the last change of each row: the columns of the row, and DELETED.
 
-    Within a partition offsets say what is last. Where a row has changes in several partitions, as after a
-    topic was given more of them, the times of records do.
+    Within a partition, offsets define the order. If a row has changes in several partitions, for example
+    after partitions were added, timestamps do.
     """
     from pyspark.sql import functions
 
@@ -95,13 +96,13 @@ def newest(records: DataFrame, keys: Sequence[str]) -> DataFrame:
 def _merge(
     table: DeltaTable, changes: pa.Table, keys: Sequence[str], properties: CommitProperties
 ) -> dict[str, Any]:
-    """Merge; a column that the table does not have yet is added to it."""
+    """Merge; add columns that the table does not have yet."""
     columns = [name for name in changes.column_names if name != DELETED]
     same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in keys)
     values = {_quoted(name): f"s.{_quoted(name)}" for name in columns}
     merger = table.merge(
         changes, predicate=same, source_alias="s", target_alias="t", merge_schema=True,
-        # The changes are in memory: from them it is known which files can have none of the rows.
+        # The changes are in memory, so their key range tells which files contain none of the rows.
         streamed_exec=False, commit_properties=properties,
     )  # fmt: skip
     done: dict[str, Any] = (

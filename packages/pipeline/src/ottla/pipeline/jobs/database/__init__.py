@@ -1,1 +1,1 @@
-"""Rows of databases as records: tables that are followed, and outboxes that are emptied. On SQLAlchemy."""
+"""Rows of databases as records: followed tables and outboxes. Based on SQLAlchemy."""

@@ -1,4 +1,4 @@
-"""The database of a pipeline: where it is, how one connects, and what is said when one cannot."""
+"""The database of a pipeline: its URL, its connections, and errors about them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _DRIVERS = {
 
 
 class DatabaseFailed(PipelineError):
-    """A database that cannot be used as it was declared."""
+    """A database that cannot be used as declared."""
 
 
 def _placed(url: str) -> str:
-    """Return the address with the file of SQLite in full: it is relative to the declaration."""
+    """Return the URL with an absolute path for a SQLite file, which is relative to the declaration."""
     path = url.removeprefix(_SQLITE)
     if path == url or not path or path.startswith((":memory:", "/")):
         return url
@@ -46,10 +46,10 @@ class Database(Table):
     url: Annotated[str, AfterValidator(_placed)] = Field(
         examples=["postgresql://shop:${SHOP_PASSWORD}@db.example/shop"], min_length=1
     )
-    """An address as SQLAlchemy has it. `${NAME}` is replaced from the environment: for passwords."""
+    """A URL of SQLAlchemy. `${NAME}` is replaced from the environment, for passwords."""
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what is wrong with the address, as far as can be said without connecting."""
+        """Yield mistakes in the URL that can be found without connecting."""
         if find_spec("sqlalchemy") is None:
             yield Mistake(("url",), "databases need SQLAlchemy: pip install 'ottla-pipeline[sql]'")
             return
@@ -59,16 +59,16 @@ class Database(Table):
             url = sa.make_url(self.url)
             url.get_dialect().import_dbapi()
         except sa.exc.NoSuchModuleError:
-            yield Mistake(("url",), f"SQLAlchemy knows no database {url.drivername!r}")
+            yield Mistake(("url",), f"SQLAlchemy has no database {url.drivername!r}")
         except (sa.exc.ArgumentError, ValueError):
-            said = "must be an address such as sqlite:///shop.db or postgresql://user@host/shop"
+            said = "must be a URL such as sqlite:///shop.db or postgresql://user@host/shop"
             yield Mistake(("url",), said)
         except ImportError:
-            yield Mistake(("url",), f"needs the driver of the database: pip install '{_driver(url)}'")
+            yield Mistake(("url",), f"needs the database driver: pip install '{_driver(url)}'")
 
     @contextmanager
     def connect(self) -> Iterator[sa.Engine]:
-        """Open connections when they are needed, and close them in the end. Raises DatabaseFailed."""
+        """Open connections on demand and close them at the end. Raises DatabaseFailed."""
         import sqlalchemy as sa
 
         url = sa.make_url(_SECRET.sub(_secret, self.url))
@@ -81,12 +81,12 @@ class Database(Table):
 
 
 def _refuse_missing(url: sa.URL) -> None:
-    """Refuse a file that is not there: SQLite would make an empty database of a mistyped name."""
+    """Reject a missing file: SQLite would create an empty database for a mistyped name."""
     file = url.database
     if url.get_backend_name() != "sqlite" or not file or file.startswith((":memory:", "file:")):
         return
     if not Path(file).is_file():
-        raise DatabaseFailed(f"there is no database {file}: no such file")
+        raise DatabaseFailed(f"database {file} does not exist: no such file")
 
 
 def _driver(url: sa.URL) -> str:
@@ -98,7 +98,7 @@ def _secret(found: re.Match[str]) -> str:
     value = os.environ.get(found[1])
     if value is None:
         raise DatabaseFailed(
-            f"the database's address has ${{{found[1]}}}, and the environment has no {found[1]}"
+            f"the database URL has ${{{found[1]}}}, but the environment has no variable {found[1]}"
         )
     from urllib.parse import quote
 
@@ -106,7 +106,7 @@ def _secret(found: re.Match[str]) -> str:
 
 
 def reflected(engine: sa.Engine, name: str) -> sa.Table:
-    """Return a table or view with its columns; `schema.table` has a schema. Raises DatabaseFailed."""
+    """Return a table or view with its columns; `schema.table` names the schema. Raises DatabaseFailed."""
     import sqlalchemy as sa
 
     schema, _, table = name.rpartition(".")
@@ -114,13 +114,13 @@ def reflected(engine: sa.Engine, name: str) -> sa.Table:
         return sa.Table(table, sa.MetaData(), autoload_with=engine, schema=schema or None)
     except sa.exc.NoSuchTableError:
         known = ", ".join(sorted(sa.inspect(engine).get_table_names(schema or None))) or "none at all"
-        raise DatabaseFailed(f"the database has no table {name!r}; there are {known}") from None
+        raise DatabaseFailed(f"the database has no table {name!r}; the tables are {known}") from None
 
 
 def column_of(table: sa.Table, name: str) -> sa.Column[object]:
     """Return a column. Raises DatabaseFailed."""
     if name not in table.c:
         raise DatabaseFailed(
-            f"table {table.fullname!r} has no column {name!r}; there are {', '.join(table.c.keys())}"
+            f"table {table.fullname!r} has no column {name!r}; the columns are {', '.join(table.c.keys())}"
         )
     return table.c[name]

@@ -1,8 +1,8 @@
-"""Numbers that a table skipped, and that may still come. Pure.
+"""Gaps in a table's increasing ids that may still be filled. Pure.
 
-Databases give out numbers before transactions commit, so that 5 may be there later than 6. Whoever only asks
-for what is above 6 never sees it. So the numbers below the place that were not seen are asked for again, for
-as long as they are near: most of them belong to transactions that were rolled back, and never come.
+Databases assign ids before transactions commit, so row 5 may become visible after row 6. A reader that only
+asks for ids above 6 never sees it. So ids below the position that were not seen are queried again while they
+are near. Most of them belong to transactions that were rolled back, and never appear.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SeenNumbers:
-    """How far the numbers of a table were seen."""
+    """The last id that was seen, and the gaps below it."""
 
     last: int | None = None
     gaps: tuple[int, ...] = ()
-    """Numbers below `last` that were not seen, ascending."""
+    """Ids below `last` that were not seen, ascending."""
 
     def after(self, seen: Iterable[int], overlap: int) -> SeenNumbers:
-        """Return how it stands after some numbers were seen too; holes further back than `overlap` close."""
+        """Return the state after these ids were seen too; drop gaps that are more than `overlap` below the
+        last id."""
         numbers = sorted(set(seen))
         if not numbers:
             return self

@@ -1,6 +1,6 @@
-"""An outbox: a table that applications write events into, in the transaction of what the events are about.
+"""An outbox: a table into which applications write events in the transaction of the change they describe.
 
-Its rows are found by being there, not by a place: one that commits late is found later.
+Its rows are found by being present, not by a position, so a row that commits late is found later.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class Outbox(Table):
-    """A table of events that wait to be sent."""
+    """A table of events to send."""
 
     table: str = Field(examples=["outbox"], min_length=1)
     topic: str = Field(examples=["shop.{aggregate_type}"], min_length=1)
-    """Where events go; `{column}` is replaced by what the row has there."""
+    """The target topic; `{column}` is replaced by the value in the row."""
     id: str = "id"
-    """The column that tells one event from another. Events leave in its order."""
+    """The column that identifies an event. Events are sent in its order."""
     key: str | None = None
-    """The column with the key."""
+    """The column of the key."""
     value: str = "payload"
-    """The column with the value: bytes, text, or JSON."""
+    """The column of the value: bytes, text, or JSON."""
     headers: Names = Field(default_factory=list)
-    """Columns that become headers of their names."""
+    """Columns that become headers with their names."""
     timestamp: str | None = None
-    """The column with the time of the record."""
+    """The column of the record's timestamp."""
     after: Literal["delete", "mark"] = "delete"
-    """What becomes of events that were sent."""
+    """Whether sent events are deleted or marked."""
     sent: str = "sent_at"
-    """The column that is marked with the time, where that is what becomes of them."""
+    """The column that gets the time of sending, for `mark`."""
     rows_per_batch: int = Field(default=1_000, ge=1, le=10_000)
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what cannot be; paths are within this table."""
+        """Yield mistakes; paths are within this table."""
         if not _TOPIC.fullmatch(_COLUMN.sub("x", self.topic)):
-            yield Mistake(("topic",), "must be a name of a topic; {column} stands for what the row has there")
+            yield Mistake(("topic",), "must be the name of a topic; {column} stands for the value in the row")
 
     def columns(self) -> Iterator[str]:
-        """Yield the columns that it needs."""
+        """Yield the required columns."""
         yield from (self.id, self.value, *self.headers, *_COLUMN.findall(self.topic))
         yield from (each for each in (self.key, self.timestamp) if each is not None)
         if self.after == "mark":
@@ -60,7 +60,7 @@ class Outbox(Table):
 
 
 class PendingEvents:
-    """Asks an outbox for what waits, and says what was sent."""
+    """Builds the statements that select pending events and record sent ones."""
 
     def __init__(self, declared: Outbox, table: sa.Table) -> None:
         self._declared = declared
@@ -70,7 +70,7 @@ class PendingEvents:
         self._id = table.c[declared.id]
 
     def statement(self) -> sa.Select[Any]:
-        """Return what asks for the next events."""
+        """Return the query for the next events."""
         import sqlalchemy as sa
 
         return (
@@ -79,13 +79,13 @@ class PendingEvents:
         )  # fmt: skip
 
     def left(self) -> sa.Select[Any]:
-        """Return what asks how many events wait."""
+        """Return the query for the number of pending events."""
         import sqlalchemy as sa
 
         return sa.select(sa.func.count()).select_from(self._table).where(*self._conditions())
 
     def sent(self, rows: Sequence[Mapping[str, Any]], now: datetime) -> sa.Delete | sa.Update:
-        """Return what makes events not wait any more."""
+        """Return the statement that records events as sent."""
         import sqlalchemy as sa
 
         ids = [row[self._declared.id] for row in rows]
@@ -111,7 +111,7 @@ class PendingEvents:
         name = _COLUMN.sub(lambda found: text_of(row[found[1]]), self._declared.topic)
         if not _TOPIC.fullmatch(name):
             event = f"event {text_of(row[self._declared.id])} of {self._table.fullname!r}"
-            raise DatabaseFailed(f"{event} should go to {name!r}, which is no name of a topic")
+            raise DatabaseFailed(f"{event} should be sent to {name!r}, which is not the name of a topic")
         return name
 
     def _conditions(self) -> Iterator[sa.ColumnElement[bool]]:

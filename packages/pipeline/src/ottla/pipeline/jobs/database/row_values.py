@@ -1,4 +1,4 @@
-"""Values of a database as JSON and as text, and places in a table as JSON that keeps their types. Pure."""
+"""Database values as JSON and text, and table positions as JSON that keeps types. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from uuid import UUID
 
 Position = tuple[Any, ...]
-"""The values of the columns that a table is followed by."""
+"""The values of the columns by which a table is followed."""
 
 
 def row_json(row: Mapping[str, Any]) -> bytes:
-    """Return a row as a JSON object, columns in their order.
+    """Return a row as a JSON object, with its columns in order.
 
-    Times are ISO 8601, decimals and UUIDs text, bytes base64, spans of time seconds; what is no number is
-    null, as JSON has no word for it.
+    Timestamps become ISO 8601, decimals and UUIDs text, bytes base64, intervals seconds; NaN and infinity
+    become null because JSON does not have them.
     """
     return json.dumps(
         {name: _finite(value) for name, value in row.items()},
@@ -45,7 +45,7 @@ def _plain(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return one value as text, for keys, headers and ids."""
+    """Return a value as text, for keys, headers and ids."""
     if isinstance(value, str):
         return value
     plain = value if isinstance(value, bool | int | float | dict | list | None) else _plain(value)
@@ -53,21 +53,21 @@ def text_of(value: Any) -> str:
 
 
 def bytes_of(value: Any) -> bytes | None:
-    """Return one value as a record has it: bytes stay, text is UTF-8, all else is JSON; null is null."""
+    """Return a value as a record's bytes: bytes unchanged, text as UTF-8, others as JSON; null stays null."""
     if value is None:
         return None
     return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else text_of(value).encode()
 
 
 def key_of(row: Mapping[str, Any], columns: Sequence[str]) -> bytes | None:
-    """Return the key of a row: the text of one column, a JSON object of several; null without any."""
+    """Return the key of a row: the text of a single column, a JSON object of several; null for none."""
     if not columns:
         return None
     return bytes_of(row[columns[0]]) if len(columns) == 1 else row_json({name: row[name] for name in columns})
 
 
 def timestamp_ms(value: Any) -> int | None:
-    """Return a time of a row as that of a record; without a zone it is UTC. None for what is no time."""
+    """Return a timestamp in ms; without a time zone it is UTC. None for other values."""
     from datetime import UTC
 
     if isinstance(value, datetime):
@@ -76,12 +76,12 @@ def timestamp_ms(value: Any) -> int | None:
 
 
 def position_json(position: Position) -> list[Any]:
-    """Return a place as JSON; `place_from` makes the same of it."""
+    """Return a position as JSON, for `position_from`."""
     return [_tagged(value) for value in position]
 
 
 def position_from(found: Sequence[Any]) -> Position:
-    """Return the place that was written."""
+    """Return the position that `position_json` wrote."""
     return tuple(_untagged(value) for value in found)
 
 
@@ -111,7 +111,7 @@ def _tagged(value: Any) -> Any:
             return {"uuid": str(value)}
         case bytes() | bytearray() | memoryview():
             return {"bytes": base64.b64encode(value).decode()}
-    raise TypeError(f"a table cannot be followed by {type(value).__name__}: numbers, texts and times can")
+    raise TypeError(f"a table cannot be followed by {type(value).__name__}, only by numbers, text and times")
 
 
 def _untagged(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A table that grows: its new rows become records, in the order of the columns that it is followed by."""
+"""A followed table: its new rows become records, in the order of the columns by which it is followed."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ class FollowedTable(Table):
     """A table whose new rows become records."""
 
     table: str = Field(examples=["orders"], min_length=1)
-    """A table or a view; `schema.table` names one of a schema."""
+    """A table or a view; `schema.table` names the schema."""
     topic: str | None = None
-    """Where its rows go; the table's name where nothing is said."""
+    """The target topic; default: the name of the table."""
     follow: Names = Field(examples=[["id"]], min_length=1)
-    """Columns that only grow: a whole number, or a time and then a number or text that is unique."""
+    """Columns that only grow: an integer, or a time followed by a unique number or text."""
     key: Names = Field(default_factory=list)
-    """The columns of records' keys; where nothing is said the last of `follow`."""
+    """The columns of the record's key; default: the last one of `follow`."""
     columns: Names = Field(default_factory=list)
-    """The columns of records' values; all where nothing is said."""
+    """The columns of the record's value; default: all."""
     where: str | None = None
-    """A condition in the database's own words: rows for which it is not true are left out."""
+    """A condition in the database's SQL; rows for which it is not true are skipped."""
     timestamp: str | None = None
-    """A column with the time of records."""
+    """The column of the record's timestamp."""
     overlap: int = Field(default=1_000, ge=0)
-    """How far below the last number numbers that were left out are looked for: see `gaps`."""
+    """How far below the last id gaps are queried again: see `gaps`."""
     delay: Seconds | None = None
-    """How old a time has to be, where a table is followed by one: what began earlier may commit later. Five
-    seconds where nothing is said."""
+    """The minimum age of a row in a table that is followed by a time, because an earlier one may commit
+    later. Default: five seconds."""
     rows_per_batch: int = Field(default=1_000, ge=1)
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what cannot be; paths are within this table."""
+        """Yield mistakes; paths are within this table."""
         if len(set(self.follow)) < len(self.follow):
             yield Mistake(("follow",), "names a column twice")
 
     @property
     def to_topic(self) -> str:
-        """Where rows go."""
+        """The target topic."""
         return self.topic or self.table.rpartition(".")[2]
 
 
@@ -65,9 +65,9 @@ USUAL_DELAY_S = 5.0
 
 
 class Follower:
-    """Asks a table for rows that are new, and knows how far it is.
+    """Builds the statements that select new rows, and tracks the position.
 
-    Raises DatabaseFailed for columns by which rows would be lost.
+    Raises DatabaseFailed for columns with which rows could be lost.
     """
 
     def __init__(self, declared: FollowedTable, table: sa.Table, saved: Mapping[str, Any]) -> None:
@@ -87,31 +87,31 @@ class Follower:
         self._refuse_time_alone()
 
     def state(self) -> dict[str, Any]:
-        """Return how far it is, as JSON."""
+        """Return the position as JSON."""
         if self._position is None:
             return {}
         position = {"follow": list(self._declared.follow), "place": position_json(self._position)}
         return position | ({"holes": list(self._gaps)} if self._gaps else {})
 
     def statement(self, now: datetime) -> sa.Select[Any]:
-        """Return what asks for the next rows."""
+        """Return the query for the next rows."""
         import sqlalchemy as sa
 
         found = sa.select(self._table).order_by(*self._follow).limit(self._declared.rows_per_batch)
         return found.where(*self._conditions(now))
 
     def left(self, now: datetime) -> sa.Select[Any]:
-        """Return what asks how many rows there are to come."""
+        """Return the query for the number of remaining rows."""
         import sqlalchemy as sa
 
         return sa.select(sa.func.count()).select_from(self._table).where(*self._conditions(now))
 
     def records(self, rows: Sequence[Mapping[str, Any]], prefix: str) -> list[Record]:
-        """Return rows as records; ids begin with `prefix`."""
+        """Convert rows to records; their ids begin with `prefix`."""
         return [self._record(row, prefix) for row in rows]
 
     def advance(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take it that rows are done."""
+        """Move the position behind rows that were sent."""
         if not rows:
             return
         positions = [self._position_of(row) for row in rows]
@@ -139,29 +139,30 @@ class Follower:
             return USUAL_DELAY_S if declared.delay is None else declared.delay
         if declared.delay is not None:
             raise DatabaseFailed(
-                f"table {self._table.fullname!r} has a delay, and {declared.follow[0]!r}, by which it is "
-                "followed, is no time: leave delay out; for numbers there is overlap"
+                f"table {self._table.fullname!r} has a delay, but {declared.follow[0]!r}, by which "
+                "it is followed, is not a time: remove delay; for numbers use overlap"
             )
         return None
 
     def _refuse_other_columns(self, saved: Mapping[str, Any]) -> None:
-        """Refuse a place that is one in other columns: rows would be compared with what they do not have."""
+        """Reject a stored position of other columns, which cannot be compared with rows."""
         now = self._declared.follow
         before = saved.get("follow", now)
         if before != now or len(saved.get("place", now)) != len(now):
             were = before if before != now else "other columns"
             raise DatabaseFailed(
-                f"table {self._table.fullname!r} is followed by {now}, and its place in the checkpoint is "
-                f"one in {were}: write follow as it was, or give the pipeline another checkpoint, with which "
-                "it sends all rows once more"
+                f"table {self._table.fullname!r} is followed by {now}, but its position in the "
+                f"checkpoint belongs to {were}: restore follow, or use another checkpoint, with "
+                "which the pipeline sends all rows once more"
             )
 
     def _refuse_time_alone(self) -> None:
         last = self._follow[-1]
         if _type(last) in (datetime, date):
             raise DatabaseFailed(
-                f"table {self._table.fullname!r} is followed by the time {last.name!r} alone, and rows of "
-                f"the same time could be lost: add a column that is unique, follow = ['{last.name}', 'id']"
+                f"table {self._table.fullname!r} is followed by the time {last.name!r} alone, so "
+                f"rows with equal times could be lost: add a unique column, follow = ['{last.name}', "
+                "'id']"
             )
 
     def _settled(self, now: datetime, delay_s: float) -> datetime:
@@ -178,8 +179,8 @@ class Follower:
         position = tuple(row[column.name] for column in self._follow)
         if None in position:
             raise DatabaseFailed(
-                f"table {self._table.fullname!r} has a row with null in {self._declared.follow}, by which it "
-                "is followed: leave such rows out with where, or follow other columns"
+                f"table {self._table.fullname!r} has a row with null in {self._declared.follow}, by "
+                "which it is followed: exclude such rows with where, or follow other columns"
             )
         return position
 
@@ -188,7 +189,7 @@ class Follower:
 
 
 def _type(column: sa.Column[Any]) -> type | None:
-    """Return what values of a column are in Python; None for types that SQLAlchemy cannot say it of."""
+    """Return the Python type of a column's values; None if SQLAlchemy does not know it."""
     try:
         return column.type.python_type
     except NotImplementedError:
@@ -196,7 +197,7 @@ def _type(column: sa.Column[Any]) -> type | None:
 
 
 def _later(columns: Sequence[sa.Column[Any]], position: Position) -> sa.ColumnElement[bool]:
-    """Return the condition that rows are behind a place, written out: not all databases compare tuples."""
+    """Return the condition for rows behind a position, spelled out since not all databases compare tuples."""
     import sqlalchemy as sa
 
     first, value = columns[0], position[0]
@@ -207,5 +208,5 @@ def _later(columns: Sequence[sa.Column[Any]], position: Position) -> sa.ColumnEl
 
 
 def now_utc() -> datetime:
-    """Return the time."""
+    """Return the current time."""
     return datetime.now(UTC)

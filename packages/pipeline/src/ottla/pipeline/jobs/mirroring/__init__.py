@@ -1,4 +1,4 @@
-"""Topics of one cluster copied to another, each record once, and which offset became which."""
+"""Mirroring: topics of one cluster copied to another, each record once, with a mapping of offsets."""
 
 from ottla.pipeline.jobs.mirroring.offset_mapping_topic import read_mapping
 from ottla.pipeline.jobs.mirroring.offset_spans import Span, Spans

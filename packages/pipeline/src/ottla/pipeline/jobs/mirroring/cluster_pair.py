@@ -1,4 +1,4 @@
-"""The two clusters of a mirror, as everyone who copies has to know them; workers of Spark too."""
+"""The source and the target of a mirror, for all engines and for Spark workers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ottla.producer import ProducerConfig
 from ottla.protocol.topics import TopicPartition
 
 _AT_MOST = str(16 * 1024 * 1024)
-"""Of one record: whatever the original took, the copy is asked to take."""
+"""The maximum size of a record: the copy should accept any record of the original."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPair:
-    """How to reach both clusters, and what is where in the target."""
+    """The connections to both clusters, and the names in the target."""
 
     mirror: str
     source: Mapping[str, str]
@@ -27,9 +27,9 @@ class ClusterPair:
     mapping_topic: str
     rename: str = "{topic}"
     transactional: bool = False
-    """Whether records and what becomes of their offsets are written in transactions."""
+    """Whether records and their offset mapping are written in transactions."""
     ignored: frozenset[str] = field(default_factory=frozenset)
-    """Topics that match, and are not copied all the same."""
+    """Topics that match, but are not copied."""
 
     def copy_name(self, topic: str) -> str:
         """Return the name of the copy of a topic."""
@@ -40,20 +40,21 @@ class ClusterPair:
         return TopicPartition(self.copy_name(partition.topic), partition.partition)
 
     def source_config(self) -> ConsumerConfig:
-        """Return how the source is read: only what was committed, and without a group."""
+        """Return the consumer configuration for the source: committed records, no group."""
         given = {"isolation.level": "read_committed"} | dict(self.source)
         return ConsumerConfig.from_properties(given, auto_offset_reset="none", group_id=None)
 
     def target_client(self) -> ClientConfig:
-        """Return how to reach the target."""
+        """Return the connection settings of the target."""
         return client_of(self.target)
 
     def copies_config(self) -> ConsumerConfig:
-        """Return how copies are read."""
+        """Return the consumer configuration for copies."""
         return reading(self.target_client())
 
     def producer_config(self, part: str | None = None) -> ProducerConfig:
-        """Return how copies are written: in order and once, maybe in transactions of a part of the mirror."""
+        """Return the producer configuration for copies: idempotent, possibly with transactions of a part of
+        the mirror."""
         own = {"enable.idempotence": "true", "acks": "all"}
         given = {"compression.type": "zstd", "max.request.size": _AT_MOST} | dict(self.target) | own
         name = f"ottla-mirror-{self.mirror}" if part is None else f"ottla-mirror-{self.mirror}-{part}"

@@ -1,4 +1,4 @@
-"""The declaration of a mirror: topics, clusters, groups and options, and what follows from them."""
+"""The declaration of a mirror: topics, clusters, groups and options, and values derived from them."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ _NAME = re.compile(r"[A-Za-z0-9._-]*\{topic\}[A-Za-z0-9._-]*|[A-Za-z0-9._-]+")
 _ORDERLESS = ("minpartitions", "maxrecordsperpartition")
 _KNOWN = ("failondataloss",)
 _SPARKS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "kafkaconsumer.polltimeoutms")
-"""Options of the data source that a mirror can do with; the second are for Spark alone."""
+"""Options of the data source that a mirror supports; the second group only with Spark."""
 
 
 class Groups(Table):
-    """Groups of the source whose places are kept up in the target, so that they can move over."""
+    """Groups of the source whose offsets are translated to the target, so that they can move there."""
 
     pattern: str = Field(examples=["billing|orders-.*"], min_length=1)
-    """A regular expression that whole names have to match."""
+    """A regular expression that has to match whole names."""
     every: Seconds = 30.0
 
 
 class MirrorDeclaration(Job):
-    """All that is declared of a mirror; `Mirror` runs it."""
+    """The declaration of a mirror; `Mirror` runs it."""
 
     kind: Literal["mirror"] = "mirror"
     engine: Literal["sdk", "spark"] = "sdk"
-    """What copies: clients in one process, or Spark with a task for each partition."""
+    """The engine that copies: clients in one process, or Spark with a task for each partition."""
     source: Topics
     target: Target
     exclude: Names = Field(default_factory=list, examples=[["tmp-.*"]])
     """Regular expressions: a topic whose whole name matches one of them is not copied."""
     rename: str = "{topic}"
-    """The name of a copy; `{topic}` is that of the original."""
+    """The name of a copy; `{topic}` is the name of the original."""
     delivery: Literal["auto", "exactly-once", "dedupe"] = "auto"
-    """exactly-once: in transactions, which the target must have. dedupe: without; what was written before the
-    mirror was killed is found in the copies. auto: the first where it can be."""
+    """exactly-once: in transactions, which the target must support. dedupe: without transactions; after a
+    kill, records that are already written are found in the copies. auto: exactly-once if possible."""
     mapping_topic: str = Field(MAPPING_TOPIC, pattern=r"^[A-Za-z0-9._-]+$")
-    """The topic of the target that says which offset became which, and which topics are copies."""
+    """The topic of the target with the offset mapping and the origins of copies."""
     groups: Groups | None = None
     refresh: Seconds = 30.0
-    """How often new topics and partitions are looked for."""
+    """The interval between looks for new topics and partitions."""
 
-    # --- what is declared
+    # --- checks
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what is wrong beyond the types of single values."""
+        """Yield mistakes beyond the types of single values."""
         yield from within("source", self.source.inspect())
         yield from within("target", self.target.inspect())
         yield from self._inspect_patterns()
         if not _NAME.fullmatch(self.rename):
-            yield Mistake(("rename",), "must be a name of a topic; {topic} stands for that of the original")
+            yield Mistake(("rename",), "must be the name of a topic; {topic} stands for that of the original")
         elif "{topic}" not in self.rename and len(self.source.topics) != 1:
-            yield Mistake(("rename",), "must have {topic} in it where there is more than one topic")
+            yield Mistake(("rename",), "must contain {topic} if there is more than one topic")
         yield from self._inspect_itself()
         yield from self._inspect_options()
 
@@ -74,7 +74,7 @@ class MirrorDeclaration(Job):
             try:
                 re.compile(text)
             except re.error as error:
-                yield Mistake(path, f"is no regular expression: {error}")
+                yield Mistake(path, f"is not a regular expression: {error}")
                 return
         if self.engine == "spark" and self.source.pattern is not None:
             yield from self._inspect_joined()
@@ -83,15 +83,17 @@ class MirrorDeclaration(Job):
                 yield Mistake(("source", "topics", number), "is excluded, internal, or the mirror's own")
 
     def _inspect_joined(self) -> Iterator[Mistake]:
-        """Yield what is wrong with patterns that the data source takes as one."""
+        """Yield mistakes in patterns that the data source gets as one."""
         for number, text in enumerate(self.exclude):
             if refers_back(text):
-                yield Mistake(("exclude", number), 'must not refer back to a group with engine = "spark"')
+                yield Mistake(("exclude", number), 'must not contain a backreference with engine = "spark"')
                 return
         try:
             re.compile(self.pattern_without(()))
         except re.error as error:
-            yield Mistake(("exclude",), f'cannot be one with source.pattern, for engine = "spark": {error}')
+            yield Mistake(
+                ("exclude",), (f'cannot be combined with source.pattern for engine = "spark": {error}')
+            )
 
     def _inspect_itself(self) -> Iterator[Mistake]:
         same = self.source.bootstrap_servers == self.target.bootstrap_servers
@@ -113,15 +115,15 @@ class MirrorDeclaration(Job):
         if option.startswith("kafka.") or option in _KNOWN:
             return None
         if option in _ORDERLESS:
-            return "would cut partitions, and records their order"
+            return "would split partitions and lose the order of their records"
         if option in _SPARKS:
             return None if self.engine == "spark" else 'is for engine = "spark" only'
-        return "has no place here: a mirror copies records as they are, from where it is"
+        return "does not apply: a mirror copies records unchanged from its own position"
 
-    # --- what follows from it
+    # --- derived values
 
     def wants(self, topic: str) -> bool:
-        """Whether a topic is to be copied, as far as its name goes."""
+        """Whether the name of a topic is selected for copying."""
         if topic in INTERNAL_TOPICS or topic == self.mapping_topic:
             return False
         if any(re.fullmatch(pattern, topic) for pattern in self.exclude):
@@ -130,12 +132,12 @@ class MirrorDeclaration(Job):
         return topic in self.source.topics if pattern is None else bool(re.fullmatch(pattern, topic))
 
     def pattern_without(self, names: Iterable[str]) -> str:
-        """Return the pattern of what is wanted but some names, as the data source takes it."""
+        """Return the pattern of the selected topics except some names, for the data source."""
         others = sorted(map(re.escape, {*INTERNAL_TOPICS, self.mapping_topic, *names}))
         return whole(self.source.pattern or "", (*self.exclude, *others))
 
     def clusters(self) -> ClusterPair:
-        """Return how to reach both clusters."""
+        """Return the connections to both clusters."""
         return ClusterPair(
             mirror=self.name,
             source=self.source.properties(),
@@ -146,6 +148,6 @@ class MirrorDeclaration(Job):
 
     @property
     def fails_on_data_loss(self) -> bool:
-        """Whether records that are gone before they were copied end the mirror."""
+        """Whether the mirror fails if records are lost before they are copied."""
         options = {name.lower(): str(value).lower() for name, value in self.source.options.items()}
         return options.get("failondataloss", "true") != "false"

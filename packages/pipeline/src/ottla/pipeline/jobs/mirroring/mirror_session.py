@@ -1,4 +1,4 @@
-"""A mirror's open connections, and what it knows of both clusters: what both engines do besides copying."""
+"""The open connections of a mirror, and the work that both engines share beside copying."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class MirrorSession:
     source: Admin
     target: Admin
     reader: MappingReader
-    """Of the mapping in the target; `mapping` has what it read."""
+    """The reader of the target's mapping; `mapping` holds what it has read."""
     mapping: OffsetMapping
     producer: Producer
     source_id: str
     target_id: str
     stack: AsyncExitStack
-    """Closes what is opened later."""
+    """Closes connections that are opened later."""
 
     def __post_init__(self) -> None:
         self._writer = MappingWriter(self.mapping, self.clusters.mapping_topic, self.producer)
@@ -61,7 +61,7 @@ class MirrorSession:
         self._source_reader: MappingReader | None = None
 
     async def partitions(self) -> list[TopicPartition]:
-        """Return the partitions to copy; their copies are there, and each has a place in the mapping.
+        """Return the partitions to copy, after creating their copies and their first entries in the mapping.
 
         Raises ReplicationCycle, NoSuchTopic.
         """
@@ -78,16 +78,16 @@ class MirrorSession:
         return found
 
     async def catch_up(self) -> None:
-        """Take what others wrote to the mapping, and let go of what is too much."""
+        """Read new entries of the mapping, and thin out old ones."""
         await self.reader.read_into(self.mapping)
         await self.thin_out()
 
     async def thin_out(self) -> None:
-        """Let go of older spans where there are too many."""
+        """Remove older spans of partitions that have too many."""
         await self._writer.thin_out()
 
     async def move_groups(self, *, now: bool = False) -> None:
-        """Bring groups up to date in the target, if it is time, or `now`."""
+        """Translate the offsets of groups to the target if that is due, or `now`."""
         groups = self.mirror.groups
         if groups is None or self._group_moves is None:
             return
@@ -96,13 +96,14 @@ class MirrorSession:
         await move_groups(self.source, self.target, groups.pattern, self.mapping.spans, self.clusters.copy_of)
         self._group_moves.restart(time.monotonic() * 1_000)
 
-    # --- what goes round
+    # --- replication cycles
 
     async def _without_cycles(self, topics: list[Topic]) -> list[Topic]:
-        """Say that topics are copied, and return those that may be."""
+        """Announce the copies of topics, and return the topics that form no cycle."""
         topics = self._without(topics, await self._circular(topics))
         if new := await self._announce(topics):
-            # A mirror back may have begun at the same time: both have said so, and one at least sees it now.
+            # A mirror in the opposite direction may have started at the same time: both have announced their
+            # copies, and at least one sees that now.
             found = await self._circular(topics)
             taken_back = {self.clusters.copy_name(each) for each in found}
             await self._writer.set_origins({name: None for name in new if name in taken_back})
@@ -119,13 +120,13 @@ class MirrorSession:
                 raise ReplicationCycle(name, origin.mirror)
             if name not in self.clusters.ignored:
                 log.warning(
-                    "%s is a copy of a topic of the target (mirror %s): left out", name, origin.mirror
+                    "%s is a copy of a topic of the target (mirror %s): not copied", name, origin.mirror
                 )
         self.clusters = replace(self.clusters, ignored=self.clusters.ignored | found.keys())
         return [each for each in topics if each.name not in self.clusters.ignored]
 
     async def _announce(self, topics: Iterable[Topic]) -> list[str]:
-        """Write in the target where copies come from; return those of which that was not known."""
+        """Write the origins of copies to the target; return the copies whose origin is new."""
         copies = {each.name: self.clusters.copy_name(each.name) for each in topics}
         wanted = origins_of(copies, await self._origins_in_source(), self.mirror.name, self.source_id)
         new = {copy: origin for copy, origin in wanted.items() if self.mapping.origins.get(copy) != origin}
@@ -133,7 +134,7 @@ class MirrorSession:
         return list(new)
 
     async def _origins_in_source(self) -> dict[str, Origin]:
-        """Return which topics of the source are copies themselves."""
+        """Return the origins of topics of the source that are copies themselves."""
         if self.source_id == self.target_id:
             await self.reader.read_into(self.mapping)
             return self.mapping.origins
@@ -150,12 +151,13 @@ class MirrorSession:
         await self._source_reader.read_into(self._beyond)
         return self._beyond.origins
 
-    # --- where partitions begin
+    # --- first offsets
 
     async def _begin(self, new: list[TopicPartition]) -> None:
-        """Keep where partitions begin, before anything of them is copied.
+        """Store where new partitions begin, before any record of them is copied.
 
-        Those that appear later are copied from their beginning: somebody wrote to them while we looked away.
+        Partitions that appear later are copied from their beginning, because records were written before they
+        were noticed.
         """
         is_first, self._is_new = self._is_new, False
         if not new:
@@ -170,7 +172,7 @@ class MirrorSession:
 
 @asynccontextmanager
 async def open_session(mirror: MirrorDeclaration) -> AsyncIterator[MirrorSession]:
-    """Connect to both clusters, and read how far the mirror is. Raises NotSupported, ReplicationCycle."""
+    """Connect to both clusters and read the mapping. Raises NotSupported, ReplicationCycle."""
     clusters = await _chosen(mirror)
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(_admin(clusters.source_config().client))
@@ -188,7 +190,7 @@ async def open_session(mirror: MirrorDeclaration) -> AsyncIterator[MirrorSession
 
 
 async def _chosen(mirror: MirrorDeclaration) -> ClusterPair:
-    """Return the sides, with transactions where they are wanted and there; those of former runs are ended."""
+    """Return the cluster pair, with transactions if they are wanted and available; fences earlier runs."""
     clusters = mirror.clusters()
     if mirror.delivery == "dedupe":
         return clusters
@@ -197,8 +199,9 @@ async def _chosen(mirror: MirrorDeclaration) -> ClusterPair:
         return wanted
     if mirror.delivery == "exactly-once":
         raise NotSupported(
-            "the target lets this mirror make no transactions, and delivery=exactly-once is made of them. "
-            "delivery=dedupe looks at what is in the copies when it begins, and writes no record twice either"
+            "delivery=exactly-once needs transactions, and the target does not let this mirror use "
+            "them. delivery=dedupe compares the copies with the originals at its start, and writes "
+            "no record twice either"
         )
     return clusters
 

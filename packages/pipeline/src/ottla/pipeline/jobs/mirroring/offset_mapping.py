@@ -1,7 +1,7 @@
-"""What a mirror remembers: a compacted topic of the cluster that the copies are in.
+"""The state of a mirror: a compacted topic in the cluster of the copies.
 
-It has two sorts of records. Spans say which offset became which; a span that grows replaces itself. Origins
-say of a topic that it is a copy, and of which clusters: so that no mirror copies it back there.
+It has two kinds of records. A span maps offsets of the original to offsets of the copy; a longer version
+replaces it. An origin says that a topic is a copy, and of which clusters, so that no mirror copies it back.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MAPPING_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 
 
 
 class MappingUnreadable(PipelineError):
-    """The topic of the mapping holds something else, or cannot be read to its end."""
+    """The mapping topic holds foreign records, or cannot be read to its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappedSpan:
-    """A span, and of which mirror and partition of the original it is."""
+    """A span, with its mirror and the partition of the original."""
 
     mirror: str
     partition: TopicPartition
     span: Span
     sure: int | None = None
-    """Where there are no transactions, a span is kept before its records are written. Then this is the
-    offset of the copy up to which it was complete at that time. None: all of it is written."""
+    """Without transactions, a span is stored before its records are written. Then this is the offset up to
+    which the copy was complete at that time. None: all of the span is written."""
 
     def key(self) -> bytes:
         """Return the record's key."""
@@ -49,15 +49,15 @@ class MappedSpan:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the records of a copy come from."""
+    """The origin of the records of a copy."""
 
     mirror: str
     clusters: tuple[str, ...]
-    """The ids of the clusters that they went through, the first one first."""
+    """The ids of the clusters on the records' way, starting with the first one."""
 
     @staticmethod
     def key(copy: str) -> bytes:
-        """Return the key of the record about a copy."""
+        """Return the key of a copy's origin."""
         return _json({"copy": copy})
 
     def value(self) -> bytes:
@@ -73,7 +73,7 @@ Found: TypeAlias = list[tuple[TopicPartition, Span]]
 
 
 class OffsetMapping:
-    """The spans of a mirror, and the origins of all copies, as far as the topic was read."""
+    """The spans of a mirror and the origins of all copies, as far as the topic was read."""
 
     def __init__(self, mirror: str) -> None:
         self.mirror = mirror
@@ -82,7 +82,7 @@ class OffsetMapping:
         self._sure: dict[TopicPartition, int | None] = {}
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
-        """Take a record of the topic. Raises MappingUnreadable for one by somebody else."""
+        """Apply a record of the topic. Raises MappingUnreadable for a foreign one."""
         try:
             where = json.loads(key or b"")
             what = json.loads(value) if value else None
@@ -92,7 +92,8 @@ class OffsetMapping:
                 self._take_span(where, what)
         except (ValueError, TypeError, KeyError):
             raise MappingUnreadable(
-                f"{(key or b'')[:80]!r} is no record of a mirror: mapping_topic must name a topic of its own"
+                f"{(key or b'')[:80]!r} is not a record of a mirror: mapping_topic must name a "
+                "dedicated topic"
             ) from None
 
     def _take_origin(self, copy: str, what: Mapping[str, list[str] | str] | None) -> None:
@@ -112,7 +113,7 @@ class OffsetMapping:
         self.set_sure(partition, what.get("sure"))
 
     def set_sure(self, partition: TopicPartition, sure: int | None) -> None:
-        """Say up to where a copy is complete; of the records of a partition the newest is right about it."""
+        """Set the offset up to which a copy is complete; the newest record of a partition decides."""
         self._sure[partition] = sure
 
     def last(self, partition: TopicPartition) -> Span | None:
@@ -121,11 +122,11 @@ class OffsetMapping:
         return found.last if found is not None else None
 
     def sure(self, partition: TopicPartition) -> int | None:
-        """Return up to which offset a copy is complete for sure; None where that is all of its last span."""
+        """Return the offset up to which a copy is known to be complete; None if all of its last span is."""
         return self._sure.get(partition)
 
     def part(self, partitions: Iterable[TopicPartition]) -> OffsetMapping:
-        """Return of some partitions what is needed to go on with them."""
+        """Return the part of the mapping that is needed to continue with some partitions."""
         found = OffsetMapping(self.mirror)
         for each in partitions:
             spans, sure = self.spans.get(each), self.sure(each)
@@ -136,7 +137,7 @@ class OffsetMapping:
 
 
 class MappingWriter:
-    """Writes what is new in a mapping to its topic."""
+    """Writes new entries of a mapping to its topic."""
 
     def __init__(self, mapping: OffsetMapping, topic: str, producer: Producer) -> None:
         self.mapping = mapping
@@ -144,9 +145,9 @@ class MappingWriter:
         self.producer = producer
 
     async def add(self, copies: Mapping[str, str], found: Found, sure: Mapping[TopicPartition, int]) -> None:
-        """Take spans, of topics with such copies; return once they are written.
+        """Add spans; return once they are written. `copies` has the names of copies by topic.
 
-        `sure` says up to where copies are complete, where the records of the spans are not written yet.
+        `sure` says up to where copies are complete, if the records of the spans are not written yet.
         """
         by_partition: dict[TopicPartition, list[Span]] = {}
         for partition, span in found:
@@ -160,21 +161,21 @@ class MappingWriter:
     async def correct(
         self, partition: TopicPartition, copy: str, changed: Iterable[Span], gone: Iterable[Span]
     ) -> None:
-        """Write spans that became shorter, and delete others; all that is left is written for sure."""
+        """Write spans that became shorter, and delete others; the rest is complete."""
         last = self.mapping.last(partition)
         kept = {each.source: each for each in (*changed, *([last] if last is not None else []))}
         waiting = await self._drop(partition, gone)
         await _all(waiting + await self._put(partition, copy, kept.values(), None))
 
     async def thin_out(self) -> None:
-        """Let go of older spans where there are too many."""
+        """Remove older spans of partitions that have too many."""
         waiting: list[Acknowledgement] = []
         for partition, spans in self.mapping.spans.items():
             waiting += await self._drop(partition, spans.thin_out())
         await _all(waiting)
 
     async def set_origins(self, origins: Mapping[str, Origin | None]) -> None:
-        """Write where copies come from, or delete that (None)."""
+        """Write the origins of copies, or delete them (None)."""
         waiting = []
         for copy, origin in origins.items():
             value = None if origin is None else origin.value()

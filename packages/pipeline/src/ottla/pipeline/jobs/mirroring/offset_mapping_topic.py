@@ -1,4 +1,4 @@
-"""The topic of a mapping: made where it is missing, and read up to its end."""
+"""The mapping topic: create it if missing, and read it to its end."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from ottla.protocol.errors import TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
 
 READ_TIMEOUT_S = 120.0
-"""How long a transaction that is still open may keep the end of the topic from being read: the time that
-brokers give it, and some more."""
+"""How long an open transaction may hide the end of the topic: the default transaction timeout of brokers, and
+some more."""
 _WAIT_MS = 500
 
 
 def client_of(properties: Mapping[str, str]) -> ClientConfig:
-    """Return how to reach the target; what is said of it are settings of a producer."""
+    """Return the connection settings of the target from those of its producer."""
     return ProducerConfig.from_properties(dict(properties)).client
 
 
 def reading(client: ClientConfig) -> ConsumerConfig:
-    """Return how copies and mappings are read: what was committed, and without a group."""
+    """Return the consumer configuration for copies and mappings: committed records, no group."""
     return ConsumerConfig(client=client, auto_offset_reset="none", isolation_level="read_committed")
 
 
 async def make_mapping_topic(target: Admin, name: str) -> None:
-    """Make the topic where it is missing. Raises MappingUnreadable for one that would forget."""
+    """Create the topic if it is missing. Raises MappingUnreadable for one that is not only compacted."""
     try:
         await target.topics.describe(name)
     except NoSuchTopic:
@@ -49,13 +49,13 @@ async def make_mapping_topic(target: Admin, name: str) -> None:
     policy = next((each.value for each in entries if each.name == "cleanup.policy"), None) or ""
     if "compact" not in policy or "delete" in policy:
         raise MappingUnreadable(
-            f"topic {name!r} has cleanup.policy={policy}, and would forget what became of offsets; "
-            "set it to compact, or name another one (mapping_topic)"
+            f"topic {name!r} has cleanup.policy={policy}, so the offset mapping would be lost; set "
+            "it to compact, or name another topic (mapping_topic)"
         )
 
 
 class MappingReader:
-    """Reads a mapping, and later what is new in it."""
+    """Reads a mapping, and later its new entries."""
 
     def __init__(self, consumer: Consumer, admin: Admin, topic: str) -> None:
         self._consumer = consumer
@@ -64,14 +64,14 @@ class MappingReader:
         self.next_offset = 0
 
     def begin(self, next_offset: int = 0) -> None:
-        """Go to an offset: that of the beginning, or where another reader is."""
+        """Seek to an offset: 0, or the position of another reader."""
         self.next_offset = next_offset
         self._consumer.assign([self._place])
         self._consumer.seek(self._place, next_offset)
 
     async def read_into(self, mapping: OffsetMapping) -> None:
-        """Take all that was written up to now. Raises MappingUnreadable when that takes too long."""
-        # Of transactions that are open, too: behind their records could be some that count.
+        """Read to the current end. Raises MappingUnreadable if that takes too long."""
+        # The end includes open transactions, because committed records may follow theirs.
         end = (await self._admin.offsets.find({self._place: LATEST}))[self._place]
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
@@ -79,7 +79,7 @@ class MappingReader:
                     await self._take_some(mapping)
         except TimeoutError:
             raise MappingUnreadable(
-                f"{self._place} could not be read up to offset {end}: is a transaction open there?"
+                f"{self._place} could not be read up to offset {end}; a transaction may be open there"
             ) from None
         self.next_offset = max(self.next_offset, end)
 
@@ -91,7 +91,7 @@ class MappingReader:
 
 @asynccontextmanager
 async def mapping_reader(client: ClientConfig, admin: Admin, topic: str) -> AsyncIterator[MappingReader]:
-    """Open a reader of a topic that exists; `begin` says from where."""
+    """Open a reader of an existing topic; call `begin` before reading."""
     config = replace(reading(client), auto_offset_reset="earliest")
     async with Consumer(config=config) as consumer:
         yield MappingReader(consumer, admin, topic)
@@ -100,7 +100,8 @@ async def mapping_reader(client: ClientConfig, admin: Admin, topic: str) -> Asyn
 async def read_mapping(
     properties: Mapping[str, str], mirror: str, topic: str = MAPPING_TOPIC
 ) -> dict[TopicPartition, Spans]:
-    """Return the spans of a mirror, by partitions of the original; `properties` name the copies' cluster."""
+    """Return the spans of a mirror by partition of the original; `properties` are for the cluster of the
+    copies."""
     found = OffsetMapping(mirror)
     client = client_of(properties)
     async with (

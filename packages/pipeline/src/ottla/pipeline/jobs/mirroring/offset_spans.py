@@ -1,7 +1,7 @@
-"""Which offset of a topic became which offset of its copy. Pure.
+"""Spans that map offsets of a topic to offsets of its copy. Pure.
 
-Records that follow each other without a gap, in the topic and in its copy, are a span: its offsets all moved
-by the same distance. Compaction and transactions leave gaps, on either side.
+Records that are adjacent both in the topic and in its copy form a span, within which the difference of
+offsets is constant. Compaction and transactions leave gaps on either side.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 MOST = 10_000
-"""Spans that are kept of each partition; of the older ones every second goes when there are twice as many."""
+"""The minimum number of spans of a partition that are kept; at twice as many, every second older one is
+removed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """So many records, from an offset of the original on, are in the copy from another offset on."""
+    """`count` records, from offset `source` of the original and from offset `target` of the copy."""
 
     source: int
     target: int
@@ -24,17 +25,17 @@ class Span:
 
     @property
     def next_source(self) -> int:
-        """The first offset of the original behind it."""
+        """The first offset of the original behind the span."""
         return self.source + self.count
 
     @property
     def next_target(self) -> int:
-        """The first offset of the copy behind it."""
+        """The first offset of the copy behind the span."""
         return self.target + self.count
 
 
 class Spans:
-    """The spans of one partition, in their order."""
+    """The spans of one partition, in order."""
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._spans = sorted(spans)
@@ -47,11 +48,11 @@ class Spans:
 
     @property
     def last(self) -> Span | None:
-        """The newest span: behind it the copy goes on."""
+        """The newest span; the copy continues behind it."""
         return self._spans[-1] if self._spans else None
 
     def add(self, found: Iterable[Span]) -> list[Span]:
-        """Take spans that follow; return those that are new, or longer than before."""
+        """Append spans; return those that are new or became longer."""
         changed: dict[int, Span] = {}
         for each in found:
             last = self.last
@@ -63,19 +64,20 @@ class Spans:
         return list(changed.values())
 
     def put(self, span: Span) -> None:
-        """Take a span in the place of the one that begins at the same offset, if there is one."""
+        """Put a span in place of the one that begins at the same offset, if any."""
         at = bisect_left(self._spans, span.source, key=lambda each: each.source)
         is_there = at < len(self._spans) and self._spans[at].source == span.source
         self._spans[at : at + is_there] = [span]
 
     def remove(self, source: int) -> None:
-        """Forget the span that begins at an offset of the original, if there is one."""
+        """Remove the span that begins at an offset of the original, if any."""
         self._spans = [each for each in self._spans if each.source != source]
 
     def cut(self, end: int) -> tuple[list[Span], list[Span]]:
-        """Forget what would be in the copy from an offset on; return what became shorter, and what is gone.
+        """Drop offsets of the copy from `end` on; return the spans that became shorter, and those that are
+        removed.
 
-        The first span stays, though it may be empty: it says where the partition begins.
+        The first span stays, even if it becomes empty, because it says where the partition begins.
         """
         at = max(1, bisect_left(self._spans, end, key=lambda each: each.target))
         gone, self._spans = self._spans[at:], self._spans[:at]
@@ -86,14 +88,14 @@ class Spans:
         return [self._spans[-1]], gone
 
     def since(self, target: int) -> list[Span]:
-        """Return the last span, and those before it that reach behind an offset of the copy."""
+        """Return the last span, and earlier ones that reach beyond an offset of the copy."""
         at = bisect_right(self._spans, target, key=lambda each: each.next_target)
         return self._spans[min(at, len(self._spans) - 1) :] if self._spans else []
 
     def translate(self, offset: int) -> int | None:
-        """Return where a reader goes on in the copy who would go on at `offset` in the original.
+        """Return the offset at which a reader of the copy continues that was at `offset` in the original.
 
-        Nothing is left out: between spans it is the end of the one before. None while there are no spans.
+        No record is skipped: an offset between spans becomes the end of the previous one. None without spans.
         """
         if not self._spans:
             return None
@@ -104,9 +106,10 @@ class Spans:
         return span.target + min(offset - span.source, span.count)
 
     def thin_out(self, most: int = MOST) -> list[Span]:
-        """Drop every second of the older spans when there are twice too many; return what was dropped.
+        """Remove every second older span if there are twice too many; return the removed ones.
 
-        Offsets in what was dropped become the end of the span before: a reader then sees some records again.
+        Offsets within a removed span become the end of the previous span, so a reader sees some records
+        again.
         """
         if len(self._spans) <= 2 * most:
             return []

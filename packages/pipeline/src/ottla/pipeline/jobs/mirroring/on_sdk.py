@@ -1,4 +1,4 @@
-"""Mirroring in one process, with the clients alone."""
+"""The SDK engine of mirrors: one process, with clients only."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 _WAIT_MS = 500.0
 _ROUND_BYTES = 4 * 1024 * 1024
-"""About so much is read, and then written, at a time."""
+"""The approximate bytes that are read and then written in one round."""
 _READ = ("topic", "partition", "offset", *COLUMNS)
 
 EndOffsets = dict[TopicPartition, int]
 
 
 def mirror_on_sdk(mirror: MirrorDeclaration, run: Run) -> None:
-    """Copy until `run.stopping`, or until all that was there when it began is copied."""
+    """Copy until `run.stopping`, or until all records of the start are copied."""
     asyncio.run(_mirror(mirror, run))
 
 
@@ -46,7 +46,7 @@ async def _mirror(mirror: MirrorDeclaration, run: Run) -> None:
 
 
 class SdkMirror:
-    """Copies round by round: what was fetched is written, with what became of its offsets."""
+    """Copies in rounds: fetched records are written together with their offset mapping."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SdkMirror:
         self._refreshes = Interval(mirror.refresh)
 
     async def copy_all(self) -> None:
-        """Copy until it is time to end."""
+        """Copy until the run ends."""
         self._run.begin()
         await self._refresh()
         ends = await self._consumer.end_offsets(list(self._copier.copies))
@@ -85,14 +85,14 @@ class SdkMirror:
                 await self._refresh()
 
     async def _refresh(self) -> None:
-        """Look for new topics and partitions, and begin with those; let go of those that are gone."""
+        """Find new topics and partitions and begin to copy them; drop those that were deleted."""
         found = set(await self._session.partitions())
         self._refreshes.restart(time.monotonic() * 1_000)
         copies = self._copier.copies
         if found == copies.keys():
             return
         for each in copies.keys() - found:
-            log.warning("%s is not in the source any more", each)
+            log.warning("%s no longer exists in the source", each)
             del copies[each]
         await self._copier.open(sorted(found))
         self._consumer.assign(copies)
@@ -100,7 +100,7 @@ class SdkMirror:
             self._consumer.seek(partition, copy.next_source)
 
     async def _fetch(self, ends: EndOffsets | None) -> pa.RecordBatch | None:
-        """Return what comes next, at most up to `ends`; None after a while without anything."""
+        """Return the next records, at most up to `ends`; None if there are none for a while."""
         if not self._copier.copies:
             await asyncio.sleep(_WAIT_MS / 1_000)
             return None
@@ -114,17 +114,17 @@ class SdkMirror:
                 await self._leave_out(error)
 
     async def _leave_out(self, error: OffsetOutOfRange) -> None:
-        """Go on behind what is gone, where that is allowed. Raises DataLoss, OriginalLost."""
+        """Skip lost offsets if that is allowed. Raises DataLoss, OriginalLost."""
         copies = self._copier.copies
         self._refuse_lost(await self._consumer.end_offsets(list(copies)))
         beginnings = await self._consumer.beginning_offsets(list(copies))
         for partition, first in beginnings.items():
             copy = copies[partition]
             if copy.next_source < first:
-                gone = f"offsets of {partition} from {copy.next_source} up to {first} are gone"
+                gone = f"offsets of {partition} from {copy.next_source} up to {first} are lost"
                 if self._mirror.fails_on_data_loss:
                     raise DataLoss(gone) from error
-                log.warning("%s; failOnDataLoss is false: going on", gone)
+                log.warning("%s; continuing, because failOnDataLoss is false", gone)
                 copy.next_source = first
                 self._consumer.seek(partition, first)
                 return

@@ -1,4 +1,4 @@
-"""Mirroring on Spark: a task for each partition."""
+"""The Spark engine of mirrors: a task for each partition."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FENCES_AT_ONCE = 8
 
 
 def mirror_on_spark(mirror: MirrorDeclaration, run: Run) -> None:
-    """Copy batch by batch: tasks write, and the driver looks after topics and groups."""
+    """Copy batch by batch: tasks write, and the driver handles topics and groups."""
     session_thread = LoopThread(lambda: open_session(mirror), name=f"mirror {mirror.name}")
     opened = session_thread.start()
     try:
         driver = Driver(mirror, run, opened, session_thread)
         run.stream(driver.frame(), driver.copy)
-        # Groups go on in the source while there is nothing to copy.
+        # Groups advance in the source even if there is nothing to copy.
         run.wait(lambda: session_thread.call(opened.move_groups))
         session_thread.call(lambda: opened.move_groups(now=True))
     finally:
@@ -36,7 +36,7 @@ def mirror_on_spark(mirror: MirrorDeclaration, run: Run) -> None:
 
 
 class Driver:
-    """What the driver does between batches."""
+    """The work of the driver between batches."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Driver:
         self._partitions: list[TopicPartition] = []
 
     def frame(self) -> DataFrame:
-        """Return the stream of records: of a new checkpoint from where the mapping is."""
+        """Return the stream of records; a new checkpoint starts at the positions of the mapping."""
         self._session_thread.call(self._refresh)
         if self._session.clusters.transactional:
             self._session_thread.call(self._fence)
@@ -69,7 +69,7 @@ class Driver:
         return self._mirror.source.stream(self._run.spark, options)
 
     def copy(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
-        """Copy a batch; return how many records were not there yet."""
+        """Copy a batch; return how many records were new."""
         self._session_thread.call(self._refresh)
         copied = write_as(self._task(), batch, self._run.state("mirror.copied"))
         self._session_thread.call(self._session.catch_up)
@@ -84,17 +84,17 @@ class Driver:
         found: dict[str, dict[str, int]] = {}
         for each in self._partitions:
             last = self._session.mapping.last(each)
-            assert last is not None, "each partition has a place"
+            assert last is not None, "each partition has a first span"
             found.setdefault(each.topic, {})[str(each.partition)] = last.next_source
         return json.dumps(found)
 
     async def _refresh(self) -> None:
-        # For each batch: it may have partitions that were not there before it was planned.
+        # For each batch, because it may contain partitions that were created before it was planned.
         self._partitions = await self._session.partitions()
         await self._session.reader.read_into(self._session.mapping)
 
     async def _fence(self) -> None:
-        """End the transactions of tasks that were killed: readers of the mapping wait for them."""
+        """Fence the transactions of killed tasks, because readers of the mapping wait for them."""
         clusters, room = self._session.clusters, asyncio.Semaphore(_FENCES_AT_ONCE)
 
         async def end(partition: TopicPartition) -> None:

@@ -1,8 +1,8 @@
-"""What of a partition is to be copied, and whether what was begun before is as it should be. Pure.
+"""The progress of a partition's copy, and its recovery after a kill. Pure.
 
-Without transactions a mirror keeps what it is going to write before it does: which records, and at which
-offsets they will be. It is the only writer of its copies, and writes in order. So after it was killed, the
-end of a copy says how much of that was written, whatever has happened to the original since.
+Without transactions, a mirror stores in advance what it is going to write: the records and their offsets in
+the copy. It is the only writer of its copies, and writes in order. So after a kill, the end of a copy tells
+how much was written, whatever has happened to the original since.
 """
 
 from __future__ import annotations
@@ -19,74 +19,77 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("key", "value", "timestamp", "headers")
-"""What is copied of a record."""
+"""The columns of a record that are copied."""
 
 
 class ForeignRecords(PipelineError):
-    """A copy has something that its original does not have."""
+    """A copy has records that its original does not have."""
 
     def __init__(self, copy: TopicPartition, offset: int) -> None:
         super().__init__(
-            f"{copy} has something at offset {offset} that this mirror did not write there: a copy must have "
-            "no other writer. Mirror to a topic of its own (rename), and give the mirror a new name"
+            f"{copy} has a record at offset {offset} that this mirror did not write there: a copy "
+            "must have no other writer. Mirror to a dedicated topic (rename), and give the mirror a "
+            "new name"
         )
 
 
 class CopyLost(PipelineError):
-    """A copy ends before what was written to it."""
+    """A copy ends before the records that were written to it."""
 
     def __init__(self, copy: TopicPartition, end: int, expected: int) -> None:
         super().__init__(
-            f"{copy} ends at offset {end}, and had records up to {expected}: it was deleted and made again, "
-            "or its brokers lost records. To copy everything anew, give the mirror another name"
+            f"{copy} ends at offset {end}, but had records up to {expected}: it was deleted and "
+            "created again, or its brokers lost records. To copy everything again, give the mirror "
+            "another name"
         )
 
 
 class OriginalLost(PipelineError):
-    """An original ends before what was copied of it."""
+    """An original ends before the records that were copied from it."""
 
     def __init__(self, original: TopicPartition, end: int, copied: int) -> None:
         super().__init__(
-            f"{original} ends at offset {end}, and was copied up to {copied}: it was deleted and made again, "
-            "or its brokers lost records. To copy it anew, give the mirror another name"
+            f"{original} ends at offset {end}, but was copied up to {copied}: it was deleted and "
+            "created again, or its brokers lost records. To copy it again, give the mirror another "
+            "name"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredCopy:
-    """How a partition goes on after what was done before, once that is held against the original."""
+    """The state of a copy after a restart, to be checked against the original."""
 
     copy: TopicPartition
     spans: tuple[Span, ...]
-    """Those that were begun when the mirror last stopped; before them all is known to be written."""
+    """The spans since the last known complete offset; everything before them is written."""
     first_target: int
-    """Where the copy has to be held against the original from on."""
+    """The first offset of the copy that must be compared with the original."""
     end: int
-    """Where the copy ends, its last transactions included."""
+    """The end of the copy, including the end markers of transactions."""
     changed: tuple[Span, ...] = ()
     gone: tuple[Span, ...] = ()
-    """What of the mapping is not so, because it was not written any more."""
+    """Corrections of the mapping: spans that became shorter, and spans that were not written."""
 
     @property
     def next_source(self) -> int:
-        """Where the original is to be read from."""
+        """The offset of the original from which to continue."""
         return self.spans[-1].next_source
 
     @property
     def first_source(self) -> int:
-        """Where the original has to be read from, to hold the copy against it."""
+        """The first offset of the original to read for the comparison."""
         first = self.spans[0]
         return first.source + min(max(0, self.first_target - first.target), first.count)
 
     @property
     def next_target(self) -> int:
-        """The offset of the copy from which on there is nothing of this mirror."""
+        """The first offset of the copy behind the records of this mirror."""
         return self.spans[-1].next_target
 
     def check(self, theirs: pa.RecordBatch, ours: pa.RecordBatch) -> None:
-        """Hold what the copy has from `first_target` on against the original from `first_source` on.
+        """Compare the copy from `first_target` on with the original from `first_source` on.
 
-        What either of them has lost since then is not missed. Raises ForeignRecords.
+        Records that either side has lost since are ignored. Raises ForeignRecords.
         """
         import numpy as np
 
@@ -105,13 +108,13 @@ class RecoveredCopy:
 
 
 def recover_copy(copy: TopicPartition, spans: Spans, sure: int | None, end: int) -> RecoveredCopy:
-    """Say how a partition goes on whose copy ends at `end`; what was not written is cut off `spans`.
+    """Return how to continue with a copy that ends at `end`; removes unwritten offsets from `spans`.
 
-    `sure` is the offset of the copy up to which it was complete before the last round; None where all of it
-    is. Raises CopyLost.
+    `sure` is the offset up to which the copy was complete before the last round; None if all of it was.
+    Raises CopyLost.
     """
     last = spans.last
-    assert last is not None, "a partition has a place before it is opened"
+    assert last is not None, "a partition has a first span before it is opened"
     complete = last.next_target if sure is None else min(sure, last.next_target)
     if end < complete:
         raise CopyLost(copy, end, complete)
@@ -120,7 +123,7 @@ def recover_copy(copy: TopicPartition, spans: Spans, sure: int | None, end: int)
 
 
 def _targets(offsets: np.ndarray, spans: tuple[Span, ...]) -> np.ndarray:
-    """Return the offsets in the copy for offsets of the original; -1 for those that are in no span."""
+    """Return the offsets in the copy for offsets of the original; -1 for those outside of all spans."""
     import numpy as np
 
     found = np.full(len(offsets), -1, np.int64)
@@ -131,7 +134,7 @@ def _targets(offsets: np.ndarray, spans: tuple[Span, ...]) -> np.ndarray:
 
 
 class PartitionCopy:
-    """One partition on its way: knows what comes next, and where that belongs."""
+    """The progress of one partition: the next offsets of the original and of the copy."""
 
     def __init__(self, copy: TopicPartition, next_source: int, next_target: int) -> None:
         self.copy = copy
@@ -139,14 +142,14 @@ class PartitionCopy:
         self.next_target = next_target
 
     def left(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that are not copied yet: a batch may come again."""
+        """Return the rows that are not copied yet, because a batch may be repeated."""
         import pyarrow.compute as pc
 
         done: int = pc.sum(pc.less(rows.column("offset"), self.next_source)).as_py() or 0
         return rows.slice(done)
 
     def planned(self, rows: pa.RecordBatch) -> list[Span]:
-        """Return the spans that rows will be, when they are written next and nobody else writes."""
+        """Return the spans of rows that are written next, if there is no other writer."""
         return spans_of(rows.column("offset").to_numpy(), self.next_target)
 
     def written(
@@ -154,8 +157,8 @@ class PartitionCopy:
     ) -> list[Span]:
         """Return the spans of rows that were written at these offsets. Raises ForeignRecords.
 
-        Where there are transactions their ends have offsets too, so rows may come behind where they were
-        planned; not so otherwise.
+        End markers of transactions have offsets too, so with transactions rows may be written behind their
+        planned offsets; without them they may not.
         """
         if first_target < self.next_target or (as_planned and first_target > self.next_target):
             raise ForeignRecords(self.copy, min(first_target, self.next_target))
@@ -167,7 +170,7 @@ class PartitionCopy:
 
 
 def with_partition(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
-    """Return what a producer writes: the records, into the same partition."""
+    """Return the records with their partition, for the producer."""
     import pyarrow as pa
 
     same = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
@@ -177,7 +180,7 @@ def with_partition(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
 
 
 def by_partition(rows: pa.RecordBatch) -> dict[TopicPartition, pa.RecordBatch]:
-    """Return the rows of each partition, in their order."""
+    """Return the rows of each partition, in order."""
     import pyarrow as pa
 
     found: dict[TopicPartition, list[pa.RecordBatch]] = {}
@@ -189,7 +192,7 @@ def by_partition(rows: pa.RecordBatch) -> dict[TopicPartition, pa.RecordBatch]:
 
 
 def _cut(rows: pa.RecordBatch) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-    """Cut rows where the partition changes."""
+    """Split rows where the partition changes."""
     import numpy as np
 
     topics = rows.column("topic")

@@ -1,4 +1,4 @@
-"""Writes rows to copies, and what becomes of their offsets: each record once, whenever it is killed."""
+"""Writes rows to copies together with their offset mapping: each record once, also after a kill."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ Part = tuple[TopicPartition, PartitionCopy, "pa.RecordBatch"]
 
 
 class MirrorFenced(PipelineError):
-    """Somebody else writes as this mirror."""
+    """Another process writes under the name of this mirror."""
 
     def __init__(self, name: str | None) -> None:
         super().__init__(
-            f"another mirror began to write as {name!r}, and this one may not any more: two mirrors of the "
+            f"another mirror began to write as {name!r}, so this one is fenced: two mirrors of the "
             "same name must not run at once"
         )
 
@@ -70,7 +70,7 @@ class RecordCopier:
     # --- opening
 
     async def open(self, partitions: Iterable[TopicPartition]) -> None:
-        """Find out how partitions go on, and hold what was begun before against the originals.
+        """Recover the state of partitions, and compare unfinished spans with the originals.
 
         Raises CopyLost, OriginalLost, ForeignRecords.
         """
@@ -106,9 +106,9 @@ class RecordCopier:
     # --- copying
 
     async def copy(self, rows: pa.RecordBatch) -> int:
-        """Write rows that are not copied yet; return how many were, once all is acknowledged.
+        """Write rows that are not copied yet; return their number once all are acknowledged.
 
-        Raises ForeignRecords, MirrorFenced, and what else keeps records from being written.
+        Raises ForeignRecords, MirrorFenced, and the producer's errors.
         """
         parts = list(self._parts(rows))
         if not parts:
@@ -131,7 +131,7 @@ class RecordCopier:
                 yield partition, self.copies[partition], left
 
     async def _plan(self, parts: list[Part]) -> None:
-        # Before the records: what is written of them is known then by where the copies end.
+        # Before the records: then the end of a copy tells how many of them are written.
         spans = [(partition, span) for partition, copy, rows in parts for span in copy.planned(rows)]
         sure = {partition: copy.next_target for partition, copy, _ in parts}
         await self._writer.add(self._names(parts), spans, sure)
@@ -160,7 +160,7 @@ class RecordCopier:
 async def open_copier(
     clusters: ClusterPair, mapping: OffsetMapping, target: Admin, part: str | None = None
 ) -> AsyncIterator[RecordCopier]:
-    """Open a copier; in transactions, all earlier ones of this mirror, or part of it, can write no more."""
+    """Open a copier; with transactions, fence all earlier ones of this mirror, or of the same part of it."""
     async with Producer(config=clusters.producer_config(part)) as producer:
         yield RecordCopier(clusters, producer, mapping, target)
 
@@ -174,20 +174,20 @@ def _taken_over(producer: Producer) -> Iterator[None]:
 
 
 async def fence(config: ProducerConfig) -> bool:
-    """End what earlier producers of this name left open; return whether it may make transactions."""
+    """End open transactions of earlier producers of this name; return whether transactions are available."""
     try:
         async with Producer(config=config):
             return True
     except (UnsupportedByBroker, UnsupportedVersion, TransactionalIdAuthorizationFailed) as error:
-        log.info("no transactions: %s", error)
+        log.info("transactions are not available: %s", error)
         return False
 
 
-# --- reading what is there
+# --- reading copies and originals
 
 
 async def _all(consumer: Consumer, partition: TopicPartition, begin: int, end: int) -> pa.RecordBatch | None:
-    """Return the records between two offsets that are there still; None where there are none."""
+    """Return the existing records between two offsets; None if there are none."""
     import pyarrow as pa
 
     found: list[pa.RecordBatch] = []

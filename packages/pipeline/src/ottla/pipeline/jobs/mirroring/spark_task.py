@@ -1,4 +1,4 @@
-"""What a task of Spark does for a mirror: write the rows of its partitions to their copies."""
+"""The Spark task of a mirror, which writes the rows of its partitions to their copies."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """What a task has to know: it goes to workers of Spark."""
+    """The data that a task needs; it is pickled for Spark's workers."""
 
     clusters: ClusterPair
     known: OffsetMapping
-    """What the mapping had of these partitions up to `next_offset`."""
+    """The mapping of these partitions up to `next_offset`."""
     next_offset: int
 
     async def copy(self, batches: Iterable[pa.RecordBatch]) -> int:
@@ -55,10 +55,10 @@ class Task:
         return copied
 
     async def _open(self, stack: AsyncExitStack, target: Admin, partition: TopicPartition) -> RecordCopier:
-        """Go on with a partition, where another attempt of this task may have left it.
+        """Continue with a partition, which another attempt of this task may have begun.
 
-        The producer comes first: from then on nobody else can write to the copy, where there are
-        transactions, and what the mapping says stays so.
+        The producer is opened first: with transactions it fences all other writers of the copy, so the
+        mapping cannot change afterwards.
         """
         known = self.known.part([partition])
         found = await stack.enter_async_context(open_copier(self.clusters, known, target, str(partition)))
@@ -71,7 +71,8 @@ class Task:
 
 
 class Copies(DataSource):
-    """Gives rows to tasks as Arrow, which a data source can without pandas. For mirrors alone."""
+    """Passes rows to tasks as Arrow batches, which only a data source can do without pandas. For mirrors
+    only."""
 
     @classmethod
     def name(cls) -> str:
@@ -79,19 +80,19 @@ class Copies(DataSource):
         return "ottla-mirror-copies"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return what writes a batch."""
+        """Return the batch writer."""
         return CopyWriter(self.options)
 
 
 @dataclass(frozen=True)
 class Copied(WriterCommitMessage):
-    """What a task did."""
+    """The result of a task."""
 
     count: int
 
 
 class CopyWriter(DataSourceArrowWriter):
-    """Does a task with the rows of each partition, and keeps in a file how many all tasks copied."""
+    """Runs a task for the rows of each partition, and stores the number of copied records in a file."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._task: Task = pickle.loads(base64.b64decode(options["task"]))
@@ -102,13 +103,13 @@ class CopyWriter(DataSourceArrowWriter):
         return Copied(asyncio.run(self._task.copy(iterator)))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Keep what the tasks did: Spark calls this in a process of its own, beside the driver."""
+        """Store the sum of the tasks: Spark calls this in a process of its own, beside the driver."""
         copied = sum(each.count for each in messages if isinstance(each, Copied))
         self._counts.write({"copied": copied}, durable=False)
 
 
 def write_as(task: Task, batch: DataFrame, counts: StateFile) -> int:
-    """Copy a batch of a stream; return how many records were not there yet. It passes through the file."""
+    """Copy a stream's batch; return how many records were new. The number is passed through the file."""
     batch.sparkSession.dataSource.register(Copies)
     text = base64.b64encode(pickle.dumps(task)).decode()
     writer = batch.write.format(Copies.name()).option("task", text).option("counts", str(counts.path))

@@ -1,4 +1,4 @@
-"""Things that come from somewhere that blocks, for coroutines."""
+"""Iteration over a blocking source from a coroutine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_MORE = object()
 
 
 async def iterate_in_thread(things: Iterable[T]) -> AsyncIterator[T]:
-    """Yield things; while one is waited for, the event loop goes on: connections need it to live."""
+    """Yield items; the event loop continues during the wait, because connections need it."""
     waiting = iter(things)
     while (thing := await asyncio.to_thread(next, waiting, _NO_MORE)) is not _NO_MORE:
         yield cast("T", thing)

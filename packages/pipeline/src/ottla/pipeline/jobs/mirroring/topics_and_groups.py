@@ -1,4 +1,4 @@
-"""What the two clusters of a mirror have: topics, and groups."""
+"""Topics and groups of a mirror's clusters."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _OWN = (
     "message.timestamp.type", "min.insync.replicas", "leader.replication.throttled.replicas",
     "follower.replication.throttled.replicas", "remote.storage.enable",
 )  # fmt: skip
-"""Settings that the copy does not take over: times stay as they are, and the others are of one cluster."""
+"""Settings that are not copied: timestamps stay unchanged, and the others belong to one cluster."""
 _LARGEST = "max.message.bytes"
 _LOOKS = 100
 _LOOK_EVERY_S = 0.1
 
 
 async def wanted_topics(source: Admin, names: Iterable[str], wants: Callable[[str], bool]) -> list[Topic]:
-    """Return the topics of these names; without any, all that are wanted, but internal ones.
+    """Return the topics of these names; without names, all selected topics except internal ones.
 
-    Raises NoSuchTopic for a name that there is not.
+    Raises NoSuchTopic for a missing one.
     """
     if names := list(names):
         return [await source.topics.describe(name) for name in names]
@@ -38,16 +38,16 @@ async def wanted_topics(source: Admin, names: Iterable[str], wants: Callable[[st
 
 
 async def cluster_id(admin: Admin) -> str:
-    """Return what tells a cluster from others: its id, or the addresses of its brokers if it has none."""
+    """Return the identity of a cluster: its id, or the addresses of its brokers if it has none."""
     found = await admin.brokers.describe()
     return found.cluster_id or ",".join(sorted(f"{each.host}:{each.port}" for each in found.brokers))
 
 
 async def make_copy(source: Admin, target: Admin, name: str, original: Topic, known_by: str) -> None:
-    """Make a copy's topic, or give it the partitions that its original has.
+    """Create the topic of a copy, or add the partitions that its original has.
 
-    A new one has the settings of the original, as far as the target has them: those that the topic `known_by`
-    has there. Raises PipelineError for one that would not keep the times of records.
+    A new one gets the settings of the original that the target supports, which are those that the topic
+    `known_by` has there. Raises PipelineError for a topic that would not keep the timestamps of records.
     """
     partitions = len(original.partitions)
     for _ in range(_LOOKS):
@@ -61,16 +61,16 @@ async def make_copy(source: Admin, target: Admin, name: str, original: Topic, kn
         with suppress(TopicAlreadyExists):
             await target.topics.create(name, partitions=partitions, configs=configs)
             return None
-        # Somebody was faster: brokers make a topic for whoever waits for it, with partitions as they please.
-        # They may say that it exists a moment before they say what it is.
+        # Another client was faster: brokers create a topic that a client asks for, with their default
+        # partitions. They may report that it exists a moment before they can describe it.
         await asyncio.sleep(_LOOK_EVERY_S)
     raise NoSuchTopic(name)
 
 
 async def _settings(source: Admin, target: Admin, topic: str, known_by: str) -> dict[str, str]:
-    """Return the settings of a new copy: what the original was given, where the target knows it.
+    """Return the settings of a new copy: those set on the original that the target supports.
 
-    And how large records may be, also where that is what the brokers of the source say.
+    The maximum record size is included even if it is a default of the source.
     """
     known = {each.name for each in await target.configs.describe(TOPIC, known_by)}
     entries = [each for each in await source.configs.describe(TOPIC, topic) if each.value is not None]
@@ -81,7 +81,7 @@ async def _settings(source: Admin, target: Admin, topic: str, known_by: str) -> 
     }
     unknown = given.keys() - known
     if unknown:
-        log.warning("settings of %s that the target does not know: %s", topic, ", ".join(sorted(unknown)))
+        log.warning("settings of %s that the target does not support: %s", topic, ", ".join(sorted(unknown)))
     return {name: value for name, value in given.items() if name not in unknown} | {
         "message.timestamp.type": "CreateTime"
     }
@@ -91,8 +91,9 @@ async def _refuse_other_times(target: Admin, topic: str) -> None:
     entries = {each.name: each.value for each in await target.configs.describe(TOPIC, topic)}
     if entries.get("message.timestamp.type") == "LogAppendTime":
         raise PipelineError(
-            f"topic {topic!r} of the target has message.timestamp.type=LogAppendTime, and would not keep the "
-            "times of records; set it to CreateTime, or copy to another topic (rename)"
+            f"topic {topic!r} of the target has message.timestamp.type=LogAppendTime, so the "
+            "timestamps of records would be lost; set it to CreateTime, or copy to another topic "
+            "(rename)"
         )
 
 
@@ -103,10 +104,10 @@ async def move_groups(
     mapping: Mapping[TopicPartition, Spans],
     copy_of: Callable[[TopicPartition], TopicPartition],
 ) -> int:
-    """Commit for groups in the target what their places in the source became; return for how many.
+    """Commit the translated offsets of groups in the target; return the number of groups.
 
-    A group that has members in the target is left alone, and none is ever set back there: it has moved over.
-    None goes beyond the end of a copy: what the mapping has planned there may not be written yet.
+    A group with members in the target is skipped, and no offset is moved backwards, because the group has
+    moved there. No offset exceeds the end of a copy: planned spans may not be written yet.
     """
     moved = 0
     for group in await source.groups.list():
@@ -121,7 +122,7 @@ def translated(
     mapping: Mapping[TopicPartition, Spans],
     copy_of: Callable[[TopicPartition], TopicPartition],
 ) -> dict[TopicPartition, int]:
-    """Return the places in copies for places in originals, where there is a copy."""
+    """Translate offsets of originals to offsets of copies."""
     found = {each: spans.translate(places[each]) for each, spans in mapping.items() if each in places}
     return {copy_of(each): offset for each, offset in found.items() if offset is not None}
 
@@ -129,7 +130,7 @@ def translated(
 def not_beyond(
     places: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return places, none of them behind the end of its partition."""
+    """Return offsets limited to the ends of their partitions."""
     return {each: min(offset, ends[each]) for each, offset in places.items()}
 
 
@@ -142,6 +143,6 @@ async def _move_group(target: Admin, group: str, wanted: Mapping[TopicPartition,
         if ahead:
             await target.groups.commit(group, ahead)
     except (NonEmptyGroup, GroupIdNotFound) as error:
-        log.debug("group %s stays as it is in the target: %s", group, error)
+        log.debug("group %s is left unchanged in the target: %s", group, error)
         return False
     return bool(ahead)

@@ -1,4 +1,4 @@
-"""Sample data for each kind of pipeline, and a declaration to begin with."""
+"""Sample data for each kind of pipeline, and a declaration to start from."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ottla.pipeline.jobs.job_kinds import UnknownKind
 
 
 class Sample(Protocol):
-    """What a module of samples has."""
+    """The interface of a sample module."""
 
     TOPIC: str
 
     def send(self, bootstrap: str, topic: str, count: int) -> str:
-        """Send records, and say in a line what was sent."""
+        """Send records and return a one-line summary."""
 
 
 def sample_kinds() -> list[str]:
-    """Name the kinds that there are samples for."""
+    """Return the kinds that have samples."""
     return sorted(
         each.name.removesuffix(".toml") for each in files(__package__).iterdir() if _is_toml(each.name)
     )
 
 
 PRINTED = "127.0.0.1:9092"
-"""The broker that declarations of samples name."""
+"""The broker in the declarations of samples."""
 
 
 def sample_declaration(kind: str, bootstrap: str = PRINTED) -> str:
@@ -39,7 +39,7 @@ def sample_declaration(kind: str, bootstrap: str = PRINTED) -> str:
 
 
 def send_sample(kind: str, bootstrap: str, topic: str | None, count: int) -> str:
-    """Fill a topic, and say what with. Raises UnknownKind, PipelineError for what the broker refuses."""
+    """Fill a topic and return a summary. Raises UnknownKind, PipelineError for errors of the broker."""
     from ottla.client.errors import ClientError
     from ottla.protocol.errors import KafkaError
 

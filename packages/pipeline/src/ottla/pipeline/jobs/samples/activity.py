@@ -1,4 +1,4 @@
-"""What users of a shop did, some of it reported late, twice, or in a shape that nobody can read."""
+"""Events of a shop's users; some are late, repeated or malformed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ACTIONS = ("view", "view", "view", "search", "add", "buy")
 
 
 def events(count: int, seed: int = 1) -> Iterator[tuple[str, str]]:
-    """Yield users and what they did, as JSON; times go up, but for events that were held up for hours."""
+    """Yield users and their events as JSON; timestamps grow, except for events that are late by hours."""
     chance = random.Random(seed)
     last = ""
     for number in range(count):
@@ -38,11 +38,11 @@ def events(count: int, seed: int = 1) -> Iterator[tuple[str, str]]:
 
 
 def send(bootstrap: str, topic: str, count: int) -> str:
-    """Send events, and say in a line what was sent."""
+    """Send events and return a one-line summary."""
     from ottla.producer import SyncProducer
 
     with SyncProducer(bootstrap_servers=bootstrap) as producer:
         for user, event in events(count):
             producer.send(topic, event.encode(), key=user.encode())
         producer.flush()
-    return f"Sent {count} events of users to {topic}; some come late, twice, or are cut off."
+    return f"Sent {count} events of users to {topic}; some are late, repeated or cut off."

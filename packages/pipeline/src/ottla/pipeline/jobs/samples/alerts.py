@@ -1,4 +1,5 @@
-"""Metrics of web servers: one is busy for a while, one has odd requests, one is silent; some come late."""
+"""Metrics of web servers: one is overloaded for a while, one has unusual requests, one is silent; some are
+late."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ _MINUTE = timedelta(minutes=1)
 _BUSY = range(8, 13)
 _ODD = range(14, 16)
 _SILENT = range(10, 18)
-"""Minutes of an hour, of one server each."""
+"""Minutes of an hour, each for one server."""
 
 
 def metrics(count: int, seed: int = 1) -> Iterator[tuple[str, str]]:
-    """Yield hosts and samples, as JSON; times go up, but for samples that were held up."""
+    """Yield hosts and samples as JSON; timestamps grow, except for late samples."""
     chance = random.Random(seed)
     for number, (host, sample, time) in zip(range(count), _samples(chance), strict=False):
         is_late = number > 2_000 and number % LATE_EVERY == LATE_EVERY - 1
@@ -52,11 +53,11 @@ def _values(chance: random.Random, host: str, minute: int) -> dict[str, int]:
 
 
 def send(bootstrap: str, topic: str, count: int) -> str:
-    """Send metrics, and say in a line what was sent."""
+    """Send metrics and return a one-line summary."""
     from ottla.producer import SyncProducer
 
     with SyncProducer(bootstrap_servers=bootstrap) as producer:
         for host, sample in metrics(count):
             producer.send(topic, sample.encode(), key=host.encode())
         producer.flush()
-    return f"Sent {count} samples of web servers to {topic}; some come late, or are cut off."
+    return f"Sent {count} samples of web servers to {topic}; some are late or cut off."

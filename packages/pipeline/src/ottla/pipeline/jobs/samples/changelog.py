@@ -1,4 +1,4 @@
-"""What Debezium says of a table of customers: they come, move, collect points and go; some is cut off."""
+"""Debezium's changes of a table of customers, with inserts, updates and deletes; some are cut off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 TOPIC = "shop.customers"
 BAD_EVERY = 100
-"""One record in so many is cut off."""
+"""One of this many records is cut off."""
 
 _CUSTOMERS = 300
 _NAMES = ("Anna", "Josef", "Maija", "Olga", "Timo")
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def changes(count: int, seed: int = 1) -> Iterator[tuple[str, str | None]]:
-    """Yield keys and changes, as JSON; a deletion is followed by a tombstone, as compaction wants it."""
+    """Yield keys and changes as JSON; a delete is followed by a tombstone, as compaction requires."""
     chance = random.Random(seed)
     there: dict[int, Row] = {}
     said = 0
@@ -33,7 +33,7 @@ def changes(count: int, seed: int = 1) -> Iterator[tuple[str, str | None]]:
 
 
 def _change(chance: random.Random, there: dict[int, Row]) -> Iterator[tuple[int, str | None]]:
-    """Change a row, and yield what is said of it."""
+    """Change a row and yield its change record."""
     key = chance.randrange(1, _CUSTOMERS + 1)
     before = there.get(key)
     if before is not None and chance.random() < _GONE:
@@ -58,7 +58,7 @@ def _envelope(operation: str, before: Row | None, after: Row | None) -> str:
 
 
 def send(bootstrap: str, topic: str, count: int) -> str:
-    """Send changes, and say in a line what was sent."""
+    """Send changes and return a one-line summary."""
     from ottla.producer import SyncProducer
 
     with SyncProducer(bootstrap_servers=bootstrap) as producer:

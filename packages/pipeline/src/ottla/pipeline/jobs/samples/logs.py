@@ -1,4 +1,4 @@
-"""Lines of a web server, and among them some that are none."""
+"""Lines of a web server's log, some of them malformed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 TOPIC = "access-logs"
 BAD_EVERY = 50
-"""One line in so many is no line of a web server."""
+"""One of this many lines is malformed."""
 
 _BEGIN = datetime(2024, 5, 1, 6, 0, tzinfo=UTC)
 _PATHS = ("/", "/cart", "/search?q=tea", "/item/17", "/static/app.css", "/login")
@@ -17,7 +17,7 @@ _STATUSES = (200, 200, 200, 200, 301, 304, 404, 500)
 
 
 def lines(count: int, seed: int = 1) -> Iterator[str]:
-    """Yield lines as nginx writes them by default; every `BAD_EVERY`th is cut off."""
+    """Yield lines in nginx's default format; every `BAD_EVERY`th is cut off."""
     chance = random.Random(seed)
     for number in range(count):
         line = _line(chance, _BEGIN + timedelta(seconds=number * 7))
@@ -35,7 +35,7 @@ def _line(chance: random.Random, time: datetime) -> str:
 
 
 def send(bootstrap: str, topic: str, count: int) -> str:
-    """Send lines, and say in a line what was sent."""
+    """Send lines and return a one-line summary."""
     from ottla.producer import SyncProducer
 
     with SyncProducer(bootstrap_servers=bootstrap) as producer:

@@ -1,4 +1,4 @@
-"""Payments of a shop: with keys, times and headers, some of them called off."""
+"""Payments of a shop: with keys, timestamps and headers, some cancelled."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _WAYS = (b"card", b"cash")
 
 
 def payments(topic: str, count: int, seed: int = 1) -> Iterator[ProducerRecord]:
-    """Yield payments; every fortieth has no value, as one that was called off."""
+    """Yield payments; every fortieth has a null value, as a cancelled one."""
     chance = random.Random(seed)
-    # Up to now: brokers delete what is older than a week.
+    # Up to now, because brokers delete records older than a week.
     begin = datetime.now(UTC) - count * _EVERY
     for number in range(count):
         cents = chance.randrange(100, 5_000)
@@ -32,7 +32,7 @@ def payments(topic: str, count: int, seed: int = 1) -> Iterator[ProducerRecord]:
 
 
 def send(bootstrap: str, topic: str, count: int) -> str:
-    """Send payments, and say so in a line."""
+    """Send payments and return a one-line summary."""
     with SyncProducer(bootstrap_servers=bootstrap) as producer:
         sent = [
             producer.send(
@@ -42,4 +42,4 @@ def send(bootstrap: str, topic: str, count: int) -> str:
         ]
         for each in sent:
             each.result()
-    return f"Sent {count} payments to {topic}; {count // 40} of them were called off."
+    return f"Sent {count} payments to {topic}; {count // 40} of them were cancelled."

@@ -1,4 +1,4 @@
-"""A shop's database, in a file of SQLite: orders, and an outbox with events about them."""
+"""A shop's SQLite database: orders, and an outbox with events about them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Order = tuple[str, str, str, str]
 
 
 def orders(count: int, seed: int = 1) -> Iterator[Order]:
-    """Yield orders: customer, what, price, and when."""
+    """Yield orders: customer, product, price and time."""
     chance = random.Random(seed)
-    # Up to now: brokers delete what is older than a week.
+    # Up to now, because brokers delete records older than a week.
     begin = datetime.now(UTC) - count * _EVERY
     for number in range(count):
         price = f"{chance.randrange(100, 2_000) / 100:.2f}"
@@ -38,7 +38,8 @@ def orders(count: int, seed: int = 1) -> Iterator[Order]:
 
 
 def send(bootstrap: str, topic: str, count: int) -> str:
-    """Write orders and events into a database in this folder; the pipeline sends them. Say so in a line."""
+    """Write orders and events into a database in this folder, from which the pipeline sends them. Return a
+    summary."""
     with closing(sqlite3.connect(FILE)) as database, database:
         database.executescript(_TABLES)
         add_orders(database, count)
@@ -46,7 +47,7 @@ def send(bootstrap: str, topic: str, count: int) -> str:
 
 
 def add_orders(database: sqlite3.Connection, count: int) -> None:
-    """Add orders, and events about them: in one transaction, as outboxes want it."""
+    """Add orders, and their events to the outbox in the same transaction."""
     for customer, what, price, when in orders(count):
         new = database.execute(
             "INSERT INTO orders (customer, what, price, ordered_at) VALUES (?, ?, ?, ?)",
