@@ -1,126 +1,31 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
 
-from ottla.broker.config import load_broker_config
-from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
 from ottla.broker.coordinators.testing import MemoryStore
-from ottla.broker.environment import Environment
-from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.events import (
     GroupState,
     Heartbeat,
-    Join,
     JoinResult,
     Leave,
     MemberIdentity,
     Sync,
     SyncResult,
 )
-from ottla.broker.groups.offsets import CommittedOffset
+from ottla.broker.groups.testing import (
+    PARTITIONS,
+    TOPIC_0,
+    TOPIC_1,
+    a_join,
+    elect,
+    in_virtual_time,
+    leading,
+    make,
+    offset,
+    resign,
+    settle,
+)
 from ottla.broker.metrics import Metrics
-from ottla.protocol.errors import ErrorCode, NotEnoughReplicas, NotLeaderOrFollower
-from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
-
-PARTITIONS = 4
-MINUTE_MS = 60_000
-TOPIC_0, TOPIC_1 = TopicPartition("topic", 0), TopicPartition("topic", 1)
-SETTINGS = {
-    "log.dirs": "/nowhere",
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "100",
-    "offsets.retention.minutes": "10",
-    "offsets.retention.check.interval.ms": "60000",
-    "offset.metadata.max.bytes": "10",
-}
-
-
-def make(store: MemoryStore, metrics: Metrics | None = None, **settings: str) -> GroupCoordinator:
-    named = {key.replace("_", "."): value for key, value in settings.items()}
-    return GroupCoordinator(
-        config=load_broker_config(SETTINGS | named).config,
-        environment=Environment(clock=LoopClock()),
-        metrics=Metrics() if metrics is None else metrics,
-        store=store,
-    )
-
-
-@asynccontextmanager
-async def leading(
-    store: MemoryStore, metrics: Metrics | None = None, **settings: str
-) -> AsyncIterator[GroupCoordinator]:
-    async with make(store, metrics, **settings) as groups:
-        elect(groups)
-        await asyncio.sleep(0.01)
-        yield groups
-
-
-def elect(groups: GroupCoordinator, epoch: int = 0) -> None:
-    groups.leadership_changed(
-        [(TopicPartition(GROUP_METADATA_TOPIC, p), epoch) for p in range(PARTITIONS)], []
-    )
-
-
-def resign(groups: GroupCoordinator, epoch: int = 0) -> None:
-    groups.leadership_changed(
-        [], [(TopicPartition(GROUP_METADATA_TOPIC, p), epoch) for p in range(PARTITIONS)]
-    )
-
-
-def subscription(*topics: str) -> bytes:
-    names = b"".join(len(one).to_bytes(2, "big") + one.encode() for one in topics)
-    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\0\0\0\0"
-
-
-def a_join(member_id: str = "", new_member_id: str = "m", **more: Any) -> Join:
-    return Join(
-        token=None,
-        member_id=member_id,
-        new_member_id=new_member_id,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        protocol_type="consumer",
-        protocols=(("range", subscription("topic")),),
-        **more,
-    )
-
-
-async def settle(groups: GroupCoordinator, group_id: str, names: list[str]) -> list[str]:
-    """Bring a group to Stable; return its member ids, the leader first."""
-    joins = await asyncio.gather(*(groups.join(group_id, a_join(new_member_id=name)) for name in names))
-    ids = sorted((one.member_id for one in joins), key=lambda one: one != joins[0].leader_id)
-    assignments = {one: one.encode() for one in ids}
-    await asyncio.gather(
-        *(
-            groups.sync(
-                group_id,
-                Sync(token=None, member_id=one, generation=joins[0].generation, assignments=assignments),
-            )
-            for one in ids
-        )
-    )
-    return ids
-
-
-def offset(number: int, metadata: str = "", **more: Any) -> CommittedOffset:
-    return CommittedOffset(offset=number, metadata=metadata, **{"commit_timestamp_ms": 0} | more)
-
-
-Story = Callable[[], Coroutine[Any, Any, None]]
-
-
-def in_virtual_time(story: Story) -> Callable[[], None]:
-    def test() -> None:
-        run_in_virtual_time(_bounded(story))
-
-    test.__name__ = story.__name__
-    return test
-
-
-async def _bounded(story: Story) -> None:
-    async with asyncio.timeout(24 * 3600):
-        await story()
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.topics import TopicPartition
 
 
 @in_virtual_time
@@ -209,179 +114,6 @@ async def test_a_coordinator_that_is_not_running_is_not_available() -> None:
     groups = make(MemoryStore(PARTITIONS))
     assert (await groups.join("g", a_join())).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert groups.list_groups()[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-# ---- offsets
-
-
-@in_virtual_time
-async def test_a_simple_consumer_commits_and_fetches() -> None:
-    async with leading(MemoryStore(PARTITIONS)) as groups:
-        committed = {TOPIC_0: offset(5, "note", leader_epoch=3), TOPIC_1: offset(7)}
-
-        assert set((await groups.offsets.commit("g", committed)).values()) == {ErrorCode.NONE}
-
-        assert groups.offsets.fetch("g") == (ErrorCode.NONE, committed)
-        unknown = TopicPartition("other", 0)
-        assert groups.offsets.fetch("g", [unknown]) == (ErrorCode.NONE, {unknown: None})
-
-
-@in_virtual_time
-async def test_long_metadata_is_refused_for_its_partition_alone() -> None:
-    async with leading(MemoryStore(PARTITIONS)) as groups:
-        results = await groups.offsets.commit(
-            "g", {TOPIC_0: offset(5, "x" * 11), TOPIC_1: offset(7, "x" * 10)}
-        )
-
-        assert results == {TOPIC_0: ErrorCode.OFFSET_METADATA_TOO_LARGE, TOPIC_1: ErrorCode.NONE}
-        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_1]
-
-
-@in_virtual_time
-async def test_an_offset_is_not_seen_before_all_replicas_have_it() -> None:
-    store = MemoryStore(PARTITIONS)
-    async with leading(store) as groups, asyncio.TaskGroup() as tasks:
-        store.hold = True
-        commit = tasks.create_task(groups.offsets.commit("g", {TOPIC_0: offset(5)}))
-        await asyncio.sleep(1)
-        assert not commit.done()
-        assert groups.offsets.fetch("g", [TOPIC_0])[1] == {TOPIC_0: None}
-
-        store.release()
-
-        assert await commit == {TOPIC_0: ErrorCode.NONE}
-        assert groups.offsets.fetch("g", [TOPIC_0])[1] == {TOPIC_0: offset(5)}
-
-
-@in_virtual_time
-async def test_a_commit_whose_client_hung_up_is_still_seen() -> None:
-    store = MemoryStore(PARTITIONS)
-    async with leading(store) as groups, asyncio.TaskGroup() as tasks:
-        store.hold = True
-        commit = tasks.create_task(groups.offsets.commit("g", {TOPIC_0: offset(5)}))
-        await asyncio.sleep(1)
-        commit.cancel()
-        await asyncio.sleep(0)
-
-        store.release()
-        await asyncio.sleep(0.1)
-
-        assert groups.offsets.fetch("g", [TOPIC_0])[1] == {TOPIC_0: offset(5)}
-
-
-@in_virtual_time
-async def test_a_commit_that_replicas_do_not_take_times_out() -> None:
-    store = MemoryStore(PARTITIONS)
-    async with leading(store) as groups:
-        store.hold = True
-
-        assert await groups.offsets.commit("g", {TOPIC_0: offset(5)}) == {
-            TOPIC_0: ErrorCode.REQUEST_TIMED_OUT
-        }
-        assert groups.offsets.fetch("g", [TOPIC_0])[1] == {TOPIC_0: None}
-
-
-@in_virtual_time
-async def test_what_the_log_refuses_is_told_in_the_words_of_groups() -> None:
-    store = MemoryStore(PARTITIONS)
-    async with leading(store) as groups:
-        store.fail_with = NotEnoughReplicas()
-        commit = await groups.offsets.commit("g", {TOPIC_0: offset(5)})
-        assert commit == {TOPIC_0: ErrorCode.COORDINATOR_NOT_AVAILABLE}
-        store.fail_with = NotLeaderOrFollower()
-        commit = await groups.offsets.commit("g", {TOPIC_0: offset(5)})
-        assert commit == {TOPIC_0: ErrorCode.NOT_COORDINATOR}
-        assert groups.list_groups()[1] == []
-
-        joined = await groups.join("g", a_join())
-        sync = Sync(token=None, member_id=joined.member_id, generation=1)
-        assert (await groups.sync("g", sync)).error is ErrorCode.NOT_COORDINATOR
-
-
-@in_virtual_time
-async def test_members_cannot_commit_for_a_generation_that_is_over() -> None:
-    async with leading(MemoryStore(PARTITIONS)) as groups:
-        (member,) = await settle(groups, "g", ["a"])
-
-        old = await groups.offsets.commit("g", {TOPIC_0: offset(5)}, member_id=member, generation=0)
-        simple = await groups.offsets.commit("g", {TOPIC_0: offset(5)})
-        now = await groups.offsets.commit("g", {TOPIC_0: offset(6)}, member_id=member, generation=1)
-
-        assert old == {TOPIC_0: ErrorCode.ILLEGAL_GENERATION}
-        assert simple == {TOPIC_0: ErrorCode.UNKNOWN_MEMBER_ID}
-        assert now == {TOPIC_0: ErrorCode.NONE}
-
-
-@in_virtual_time
-async def test_offsets_of_topics_in_use_cannot_be_deleted() -> None:
-    async with leading(MemoryStore(PARTITIONS)) as groups:
-        (member,) = await settle(groups, "g", ["a"])
-        other = TopicPartition("other", 0)
-        offsets = {TOPIC_0: offset(5), other: offset(6)}
-        await groups.offsets.commit("g", offsets, member_id=member, generation=1)
-
-        error, results = await groups.offsets.delete("g", [TOPIC_0, other])
-
-        assert error is ErrorCode.NONE
-        assert results == {TOPIC_0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
-        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_0]
-        assert await groups.delete_groups(["g"]) == {"g": ErrorCode.NON_EMPTY_GROUP}
-
-
-@in_virtual_time
-async def test_offsets_of_deleted_partitions_go() -> None:
-    async with leading(MemoryStore(PARTITIONS)) as groups:
-        await groups.offsets.commit("g", {TOPIC_0: offset(5), TOPIC_1: offset(6)})
-
-        groups.partitions_deleted([TOPIC_0])
-
-        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_1]
-
-
-@in_virtual_time
-async def test_offsets_of_an_empty_group_expire_together_after_it_emptied() -> None:
-    async with leading(MemoryStore(PARTITIONS)) as groups:
-        (member,) = await settle(groups, "g", ["a"])
-        await groups.offsets.commit("g", {TOPIC_0: offset(5)}, member_id=member, generation=1)
-        for _ in range(200):
-            await asyncio.sleep(9)
-            await groups.heartbeat("g", Heartbeat(token=None, member_id=member, generation=1))
-        assert groups.offsets.fetch("g")[1], "a member is subscribed to the topic"
-        await groups.leave("g", Leave(token=None, members=(MemberIdentity(member),)))
-
-        await asyncio.sleep(9 * 60)
-        assert groups.offsets.fetch("g")[1]
-        await asyncio.sleep(2 * 60)
-
-        assert groups.offsets.fetch("g")[1] == {}
-        assert groups.list_groups()[1] == []
-
-
-@in_virtual_time
-async def test_offsets_of_topics_nobody_subscribes_to_expire_in_a_living_group() -> None:
-    async with leading(MemoryStore(PARTITIONS)) as groups:
-        (member,) = await settle(groups, "g", ["a"])
-        other = TopicPartition("other", 0)
-        offsets = {TOPIC_0: offset(5), other: offset(6)}
-        await groups.offsets.commit("g", offsets, member_id=member, generation=1)
-
-        for _ in range(80):
-            await asyncio.sleep(9)
-            await groups.heartbeat("g", Heartbeat(token=None, member_id=member, generation=1))
-
-        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_0]
-
-
-@in_virtual_time
-async def test_a_retention_that_came_with_the_commit_is_kept_to() -> None:
-    async with leading(MemoryStore(PARTITIONS)) as groups:
-        await groups.offsets.commit(
-            "g", {TOPIC_0: offset(5, expire_timestamp_ms=2 * MINUTE_MS), TOPIC_1: offset(6)}
-        )
-
-        await asyncio.sleep(3 * 60)
-
-        assert list(groups.offsets.fetch("g")[1]) == [TOPIC_1]
 
 
 # ---- loading and unloading

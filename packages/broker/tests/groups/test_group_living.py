@@ -325,7 +325,8 @@ def test_a_static_member_whose_id_is_written_too_late_waits_for_the_rebalance() 
     static = driver.join(instance_id="one")
     for one in members:
         driver.join(one)
-    leader = driver.group.leader
+    leader = driver.group.leader_id
+    assert leader is not None
     driver.sync(leader, assignments={})
     for member in driver.group.members:
         driver.sync(member.member_id)

@@ -1,29 +1,31 @@
-"""A classic consumer group: an event and the time in, answers and records out, nothing else touched.
+"""A classic consumer group as a pure state machine: an event and the time in, replies and records out.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable
       ^            |     ^                  |               |
       +------------+     +------------------+---------------+          any -> Dead
 
-PreparingRebalance collects joins, CompletingRebalance waits for the leader's assignment, which is
-in the log before anybody hears of it. The rules are those of Kafka 2.8's coordinator (KIP-62,
-KIP-134, KIP-345, KIP-389, KIP-394). Two things differ on purpose: a request that a repeated one
-replaced is answered instead of forgotten, and members that never ask for their assignment are
-removed after the rebalance timeout, as newer coordinators do.
+PreparingRebalance collects joins. CompletingRebalance waits for the leader's assignment, which is written to
+the log before any member gets it. The rules are those of Kafka 2.8's coordinator (KIP-62, KIP-134, KIP-345,
+KIP-389, KIP-394), with two intended differences: a request that a repeated one replaces is answered instead
+of dropped, and members that never ask for their assignment are removed after the rebalance timeout, as newer
+coordinators do.
+
+`Group` dispatches events; `Joins` admits members, `Rebalance` takes them to the next generation, both on one
+`GroupMetadata`.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Self, assert_never
 
-from ottla.broker.coordinators.deadlines import Deadlines
 from ottla.broker.groups.events import (
     UNKNOWN_MEMBER_ID,
     Event,
+    GroupSnapshot,
     GroupState,
     Heartbeat,
     HeartbeatResult,
     Join,
-    JoinResult,
     Leave,
     LeaveResult,
     Loaded,
@@ -32,31 +34,137 @@ from ottla.broker.groups.events import (
     Persisted,
     Reason,
     Removed,
-    Replacement,
     Sync,
     TimePassed,
     Unloaded,
 )
-from ottla.broker.groups.members import GroupMember
-from ottla.broker.groups.rebalance import Rebalancing
-from ottla.broker.groups.states import Wait
-from ottla.broker.groups.validation import has_room_for, supports, why_not_commit, why_not_current
+from ottla.broker.groups.group_metadata import GroupMetadata
+from ottla.broker.groups.joins import Joins
+from ottla.broker.groups.members import GroupMember, Members
+from ottla.broker.groups.rebalance import Rebalance
+from ottla.broker.groups.states import GroupLimits, Wait
+from ottla.broker.groups.validation import why_not_commit, why_not_current
 from ottla.protocol.errors import ErrorCode
 
 
-class Group(Rebalancing):
+class Group:
     """One group. `step` is the only way to change it; times are monotonic, `wall_ms` is for the log."""
 
+    def __init__(self, group_id: str, limits: GroupLimits, wall_ms: int = -1) -> None:
+        """Make an empty group, which has been empty since `wall_ms`."""
+        self._compose(GroupMetadata(group_id, limits, wall_ms))
+
+    @classmethod
+    def restore(cls, snapshot: GroupSnapshot, limits: GroupLimits) -> Self:
+        """Make the group that the log describes: Stable, or Empty without members."""
+        group = cls.__new__(cls)
+        group._compose(GroupMetadata.restore(snapshot, limits))
+        return group
+
+    def _compose(self, metadata: GroupMetadata) -> None:
+        self._metadata = metadata
+        self._rebalance = Rebalance(metadata)
+        self._joins = Joins(metadata, self._rebalance)
+
+    # ---- what can be asked
+
+    @property
+    def group_id(self) -> str:
+        """The id of the group."""
+        return self._metadata.group_id
+
+    @property
+    def state(self) -> GroupState:
+        """The present state."""
+        return self._metadata.state
+
+    @property
+    def state_since_ms(self) -> int:
+        """The wall-clock time of the last change of state; -1 when the log does not say."""
+        return self._metadata.state_since_ms
+
+    @property
+    def generation(self) -> int:
+        """The number of the present generation; 0 before the first one."""
+        return self._metadata.generation
+
+    @property
+    def protocol_type(self) -> str | None:
+        """What the members are: `consumer`, mostly. None before the first member."""
+        return self._metadata.protocol_type
+
+    @property
+    def protocol_name(self) -> str | None:
+        """The assignor of the present generation."""
+        return self._metadata.protocol_name
+
+    @property
+    def leader_id(self) -> str | None:
+        """The member id of the leader, None without one."""
+        return self._metadata.leader_id
+
+    @property
+    def members(self) -> Members:
+        """The members; for reading only."""
+        return self._metadata.members
+
+    @property
+    def pending_members(self) -> set[str]:
+        """Member ids that were given out and have not joined yet (KIP-394); for reading only."""
+        return self._metadata.pending_members
+
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics of all members together; None when that is not known."""
+        return self._metadata.subscribed_topics
+
+    @property
+    def wake_at_ms(self) -> float | None:
+        """When `TimePassed` is due; None when the group waits for no deadline."""
+        return self._metadata.wake_at_ms
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether members may consume `topic`; true when that is not known."""
+        return self._metadata.is_subscribed_to(topic)
+
+    def snapshot(self) -> GroupSnapshot:
+        """The group as the log stores it."""
+        return self._metadata.snapshot()
+
+    def check_commit(
+        self,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        now_ms: float,
+        *,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Return whether this member may commit offsets now; a commit also counts as a heartbeat."""
+        group = self._metadata
+        error = why_not_commit(group, member_id, generation, instance_id, transactional=transactional)
+        if error is not ErrorCode.NONE or group.state is GroupState.EMPTY:
+            return error
+        if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        if member := group.members.get(member_id):
+            group.now_ms = now_ms
+            group.expect_heartbeat(member)
+        return ErrorCode.NONE
+
+    # ---- changing
+
     def step(self, event: Event, now_ms: float, wall_ms: int) -> Outcome:
-        """Take one event in and return what is to be done about it."""
-        self._now_ms, self._wall_ms, self._outcome = now_ms, wall_ms, Outcome()
+        """Process one event, and return what the caller must do."""
+        group = self._metadata
+        outcome = group.begin_step(now_ms, wall_ms)
         match event:
             case Join():
-                self._join(event)
+                self._joins.join(event)
             case Sync():
-                self._sync(event)
+                self._rebalance.sync(event)
             case Heartbeat():
-                self._reply(event.token, HeartbeatResult(self._heartbeat(event)))
+                group.reply(event.token, HeartbeatResult(self._heartbeat(event)))
             case Leave():
                 self._leave(event)
             case TimePassed():
@@ -71,266 +179,95 @@ class Group(Rebalancing):
                 self._end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             case _:
                 assert_never(event)
-        outcome, self._outcome = self._outcome, Outcome()
-        outcome.wake_at_ms = self.wake_at_ms
+        outcome.wake_at_ms = group.wake_at_ms
+        group.outcome = Outcome()  # keeps no request alive that has been answered
         return outcome
 
-    def check_commit(
-        self,
-        member_id: str,
-        generation: int,
-        instance_id: str | None,
-        now_ms: float,
-        *,
-        transactional: bool = False,
-    ) -> ErrorCode:
-        """Tell whether this member may commit offsets now; a commit also counts as a heartbeat."""
-        error = why_not_commit(self, member_id, generation, instance_id, transactional=transactional)
-        if error is not ErrorCode.NONE or self.state is GroupState.EMPTY:
-            return error
-        if self.state is GroupState.COMPLETING_REBALANCE and not transactional:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        if member := self.members.get(member_id):
-            self._now_ms = now_ms
-            self._expect_heartbeat(member)
-        return ErrorCode.NONE
-
-    # ---- joining
-
-    def _join(self, join: Join) -> None:
-        limits = self.limits
-        if not limits.min_session_timeout_ms <= join.session_timeout_ms <= limits.max_session_timeout_ms:
-            self._refuse_join(join, ErrorCode.INVALID_SESSION_TIMEOUT, join.member_id)
-        elif not has_room_for(self, join.member_id):
-            if member := self.members.get(join.member_id):
-                self._drop(member, ErrorCode.GROUP_MAX_SIZE_REACHED)
-            self._forget_pending(join.member_id)
-            self._refuse_join(join, ErrorCode.GROUP_MAX_SIZE_REACHED)
-        elif join.member_id == UNKNOWN_MEMBER_ID:
-            self._join_without_id(join)
-        else:
-            self._join_with_id(join)
-        self._complete_join_if_all_are_there()
-
-    def _join_without_id(self, join: Join) -> None:
-        if self.state is GroupState.DEAD:
-            self._refuse_join(join, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        elif not supports(self, join):
-            self._refuse_join(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        elif join.instance_id is not None:
-            old = self.members.static_member_id(join.instance_id)
-            if old is None:
-                self._add_and_rebalance(join, join.new_member_id)
-            else:
-                self._replace_static(join, self.members[old])
-        elif join.require_known_member_id:
-            # A client that never comes back with the id costs nothing but this entry (KIP-394).
-            self.pending_members.add(join.new_member_id)
-            self._deadlines.set(
-                (Wait.PENDING_MEMBER, join.new_member_id), self._now_ms + join.session_timeout_ms
-            )
-            self._refuse_join(join, ErrorCode.MEMBER_ID_REQUIRED, join.new_member_id)
-        else:
-            self._add_and_rebalance(join, join.new_member_id)
-
-    def _join_with_id(self, join: Join) -> None:
-        if self.state is GroupState.DEAD:
-            self._refuse_join(join, ErrorCode.COORDINATOR_NOT_AVAILABLE, join.member_id)
-        elif not supports(self, join):
-            self._refuse_join(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, join.member_id)
-        elif join.member_id in self.pending_members and join.instance_id is None:
-            self._add_and_rebalance(join, join.member_id)
-        elif (error := why_not_current(self, join.member_id, join.instance_id)) is not ErrorCode.NONE:
-            self._refuse_join(join, error, join.member_id)
-        else:
-            self._rejoin(join, self.members[join.member_id])
-
-    def _rejoin(self, join: Join, member: GroupMember) -> None:
-        same = member.protocols == join.protocols
-        leads = member.member_id == self.leader_id
-        if self.state is GroupState.EMPTY:
-            self._refuse_join(join, ErrorCode.UNKNOWN_MEMBER_ID)
-        elif same and self.state is GroupState.COMPLETING_REBALANCE:
-            # The answer to its first join was lost.
-            self._reply(join.token, self._joined(member, tell_members=leads))
-        elif same and not leads and self.state is GroupState.STABLE:
-            self._reply(join.token, self._joined(member, tell_members=False))
-        else:
-            # A leader that joins a stable group has seen a reason to assign anew, new partitions say.
-            self._update(member, join)
-            self._prepare_rebalance()
-
-    def _add_and_rebalance(self, join: Join, member_id: str) -> None:
-        member = GroupMember(
-            member_id=member_id,
-            instance_id=join.instance_id,
-            client_id=join.client_id,
-            client_host=join.client_host,
-            rebalance_timeout_ms=join.rebalance_timeout_ms,
-            session_timeout_ms=join.session_timeout_ms,
-            protocols=join.protocols,
-            join=join.token,
-            is_new=True,
-        )
-        if not len(self.members):
-            self.protocol_type = join.protocol_type
-        if self.state is GroupState.PREPARING_REBALANCE and self.generation == 0:
-            self._new_member_added = True
-        self._forget_pending(member_id)
-        self.members.add(member)
-        self.leader_id = self.leader_id or member_id
-        self._expect_heartbeat(member)
-        self._prepare_rebalance()
-
-    def _update(self, member: GroupMember, join: Join) -> None:
-        self.members.set_protocols(member, join.protocols)
-        member.rebalance_timeout_ms = join.rebalance_timeout_ms
-        member.session_timeout_ms = join.session_timeout_ms
-        replaced = self.members.set_join(member, join.token)
-        if replaced is not None:
-            self._reply(
-                replaced, JoinResult(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
-            )
-
-    # ---- a static member that comes back under a new id
-
-    def _replace_static(self, join: Join, member: GroupMember) -> None:
-        replacement = Replacement(
-            instance_id=member.instance_id or "",
-            new_member_id=join.new_member_id,
-            old_member_id=member.member_id,
-            old_leader_id=self.leader_id,
-            old_protocols=member.protocols,
-            old_rebalance_timeout_ms=member.rebalance_timeout_ms,
-            old_session_timeout_ms=member.session_timeout_ms,
-        )
-        old_topics = self.subscribed_topics
-        self._rename(member, join.new_member_id)
-        self._update(member, join)
-        self._expect_heartbeat(member)
-        if self.state is GroupState.STABLE:
-            keeps_protocol = self.members.elect_protocol() == self.protocol_name
-            self._note_subscriptions()
-            if keeps_protocol and self.subscribed_topics == old_topics:
-                # Nobody is disturbed. The new id must be in the log before the member hears of it: the next
-                # coordinator would fence a member that lives.
-                self._persist(Reason.STATIC_MEMBER_REPLACED, self.snapshot(), replacement)
-                return
-        self._prepare_rebalance()
-
-    def _rename(self, member: GroupMember, member_id: str) -> None:
-        old = member.member_id
-        self._answer_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
-        self._deadlines.cancel((Wait.SESSION, old))
-        self._pending_syncs.discard(old)
-        self.members.replace(member, member_id)
-        if self.leader_id == old:
-            self.leader_id = member_id
-
-    def _replaced(self, replacement: Replacement, error: ErrorCode, generation: int) -> None:
-        member = self.members.get(replacement.new_member_id)
-        if member is None or member.join is None:
-            return
-        if self.state is not GroupState.STABLE or self.generation != generation:
-            return  # a rebalance began meanwhile; its end answers the join
-        if error is ErrorCode.NONE:
-            # It is told of the old leader: told of itself, it would assign, and nobody would listen.
-            self._answer_join(member, leader_id=replacement.old_leader_id or "")
-            self._expect_heartbeat(member)
-            return
-        token = self.members.set_join(member, None)
-        assert token is not None
-        self._reply(token, JoinResult(error=error))
-        self.members.set_protocols(member, replacement.old_protocols)
-        member.rebalance_timeout_ms = replacement.old_rebalance_timeout_ms
-        member.session_timeout_ms = replacement.old_session_timeout_ms
-        self._rename(member, replacement.old_member_id)
-        self._note_subscriptions()
-        self._expect_heartbeat(member)
-
-    # ---- living and leaving
+    # ---- heartbeats and leaving
 
     def _heartbeat(self, heartbeat: Heartbeat) -> ErrorCode:
-        error = why_not_current(self, heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
+        group = self._metadata
+        error = why_not_current(group, heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
         if error is not ErrorCode.NONE:
             return error
-        self._expect_heartbeat(self.members[heartbeat.member_id])
-        if self.state is GroupState.PREPARING_REBALANCE:
+        group.expect_heartbeat(group.members[heartbeat.member_id])
+        if group.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def _leave(self, leave: Leave) -> None:
-        if self.state is GroupState.DEAD:
-            self._reply(leave.token, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        if self._metadata.state is GroupState.DEAD:
+            self._metadata.reply(leave.token, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
         left = tuple((identity, self._leave_one(identity)) for identity in leave.members)
-        self._reply(leave.token, LeaveResult(ErrorCode.NONE, left))
+        self._metadata.reply(leave.token, LeaveResult(ErrorCode.NONE, left))
 
     def _leave_one(self, identity: MemberIdentity) -> ErrorCode:
         member_id = identity.member_id
         if member_id == UNKNOWN_MEMBER_ID:
-            current = self.members.static_member_id(identity.instance_id) if identity.instance_id else None
+            instance_id = identity.instance_id
+            current = self._metadata.members.static_member_id(instance_id) if instance_id else None
             if current is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
-            self._remove(self.members[current])
+            self._remove(self._metadata.members[current])
             return ErrorCode.NONE
-        if member_id in self.pending_members:
-            self._forget_pending(member_id)
-            self._complete_join_if_all_are_there()
+        if member_id in self._metadata.pending_members:
+            self._metadata.forget_pending(member_id)
+            self._rebalance.complete_join_if_all_joined()
             return ErrorCode.NONE
-        error = why_not_current(self, member_id, identity.instance_id)
+        error = why_not_current(self._metadata, member_id, identity.instance_id)
         if error is ErrorCode.NONE:
-            self._remove(self.members[member_id])
+            self._remove(self._metadata.members[member_id])
         return error
 
     def _remove(self, member: GroupMember) -> None:
-        self._drop(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        self._prepare_rebalance()
-        self._complete_join_if_all_are_there()
+        self._metadata.drop(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._rebalance.prepare()
+        self._rebalance.complete_join_if_all_joined()
 
-    # ---- time, beginning and end
+    # ---- deadlines, loading and unloading
 
     def _time_passed(self) -> None:
-        for wait, member_id in self._deadlines.due(self._now_ms):
+        for wait, member_id in self._metadata.deadlines.due(self._metadata.now_ms):
             match wait:
                 case Wait.SESSION:
                     self._session_ended(member_id)
                 case Wait.PENDING_MEMBER:
-                    self._forget_pending(member_id)
-                    self._complete_join_if_all_are_there()
+                    self._metadata.forget_pending(member_id)
+                    self._rebalance.complete_join_if_all_joined()
                 case Wait.REBALANCE:
-                    self._rebalance_time_is_over()
+                    self._rebalance.joins_timed_out()
                 case Wait.SYNCS:
-                    self._syncs_time_is_over()
+                    self._rebalance.syncs_timed_out()
 
     def _session_ended(self, member_id: str) -> None:
-        member = self.members.get(member_id)
+        member = self._metadata.members.get(member_id)
         if member is None:
             return
-        waits_for_us = member.join is not None or member.sync is not None
-        if member.is_new or not waits_for_us:
+        awaits_answer = member.join is not None or member.sync is not None
+        if member.is_new or not awaits_answer:
             self._remove(member)
 
     def _persisted(self, event: Persisted) -> None:
         persist = event.persist
         match persist.reason:
             case Reason.ASSIGNED:
-                self._assigned(persist, event.error)
+                self._rebalance.assigned(persist, event.error)
             case Reason.STATIC_MEMBER_REPLACED:
                 assert persist.replacement is not None
-                self._replaced(persist.replacement, event.error, persist.snapshot.generation)
+                self._joins.replaced(persist.replacement, event.error, persist.snapshot.generation)
             case Reason.EMPTIED:
                 pass
 
     def _loaded(self) -> None:
-        for member in self.members:
-            self._expect_heartbeat(member)
-        if len(self.members) > self.limits.max_size:
-            self._prepare_rebalance()
+        for member in self._metadata.members:
+            self._metadata.expect_heartbeat(member)
+        if len(self._metadata.members) > self._metadata.limits.max_size:
+            self._rebalance.prepare()
 
     def _end(self, error: ErrorCode) -> None:
-        for member in self.members:
-            self._answer_waiting(member, error)
-        self._deadlines = Deadlines()
-        self._assigning = None
-        self._enter(GroupState.DEAD)
+        for member in self._metadata.members:
+            self._metadata.answer_waiting(member, error)
+        self._metadata.forget_deadlines()
+        self._rebalance.abandon()
+        self._metadata.enter(GroupState.DEAD)

@@ -1,9 +1,18 @@
-"""Tests of groups: a driver for the pure group state machine."""
+"""Tests of groups: a driver for the pure group state machine, and a coordinator in virtual time."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
+from ottla.broker.config import load_broker_config
+from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
+from ottla.broker.coordinators.testing import MemoryStore
+from ottla.broker.environment import Environment
+from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.events import (
     Event,
     Heartbeat,
@@ -22,8 +31,11 @@ from ottla.broker.groups.events import (
     TimePassed,
 )
 from ottla.broker.groups.group import Group
+from ottla.broker.groups.offsets import CommittedOffset
 from ottla.broker.groups.states import GroupLimits
+from ottla.broker.metrics import Metrics
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -182,9 +194,121 @@ class GroupDriver:
         tokens = [self.join(**join) for _ in range(members)]  # type: ignore[arg-type]
         self.wait(0)
         ids = [self.joined(token).member_id for token in tokens]
-        leader = self.group.leader
+        leader = self.group.leader_id
+        assert leader is not None
         ids.sort(key=lambda one: one != leader)
         self.sync(leader, assignments={one: one.encode() for one in ids})
         for one in ids[1:]:
             self.sync(one)
         return ids
+
+
+# ---- the coordinator
+
+PARTITIONS = 4
+MINUTE_MS = 60_000
+TOPIC_0, TOPIC_1 = TopicPartition("topic", 0), TopicPartition("topic", 1)
+SETTINGS = {
+    "log.dirs": "/nowhere",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "offsets.retention.minutes": "10",
+    "offsets.retention.check.interval.ms": "60000",
+    "offset.metadata.max.bytes": "10",
+}
+
+
+def make(store: MemoryStore, metrics: Metrics | None = None, **settings: str) -> GroupCoordinator:
+    """A coordinator of groups on this store, not entered yet."""
+    named = {key.replace("_", "."): value for key, value in settings.items()}
+    return GroupCoordinator(
+        config=load_broker_config(SETTINGS | named).config,
+        environment=Environment(clock=LoopClock()),
+        metrics=Metrics() if metrics is None else metrics,
+        store=store,
+    )
+
+
+@asynccontextmanager
+async def leading(
+    store: MemoryStore, metrics: Metrics | None = None, **settings: str
+) -> AsyncIterator[GroupCoordinator]:
+    """A coordinator that runs and leads every partition."""
+    async with make(store, metrics, **settings) as groups:
+        elect(groups)
+        await asyncio.sleep(0.01)
+        yield groups
+
+
+def elect(groups: GroupCoordinator, epoch: int = 0) -> None:
+    """Lead every partition."""
+    groups.leadership_changed(
+        [(TopicPartition(GROUP_METADATA_TOPIC, p), epoch) for p in range(PARTITIONS)], []
+    )
+
+
+def resign(groups: GroupCoordinator, epoch: int = 0) -> None:
+    """Give every partition up."""
+    groups.leadership_changed(
+        [], [(TopicPartition(GROUP_METADATA_TOPIC, p), epoch) for p in range(PARTITIONS)]
+    )
+
+
+def subscription(*topics: str) -> bytes:
+    """The metadata of a consumer that subscribes to these topics."""
+    names = b"".join(len(one).to_bytes(2, "big") + one.encode() for one in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\0\0\0\0"
+
+
+def a_join(member_id: str = "", new_member_id: str = "m", **more: Any) -> Join:
+    """A join of a consumer of `topic`."""
+    return Join(
+        token=None,
+        member_id=member_id,
+        new_member_id=new_member_id,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=(("range", subscription("topic")),),
+        **more,
+    )
+
+
+async def settle(groups: GroupCoordinator, group_id: str, names: list[str]) -> list[str]:
+    """Bring a group to Stable; return its member ids, the leader first."""
+    joins = await asyncio.gather(*(groups.join(group_id, a_join(new_member_id=name)) for name in names))
+    ids = sorted((one.member_id for one in joins), key=lambda one: one != joins[0].leader_id)
+    assignments = {one: one.encode() for one in ids}
+    await asyncio.gather(
+        *(
+            groups.sync(
+                group_id,
+                Sync(token=None, member_id=one, generation=joins[0].generation, assignments=assignments),
+            )
+            for one in ids
+        )
+    )
+    return ids
+
+
+def offset(number: int, metadata: str = "", **more: Any) -> CommittedOffset:
+    """A committed offset."""
+    return CommittedOffset(offset=number, metadata=metadata, **{"commit_timestamp_ms": 0} | more)
+
+
+Story = Callable[[], Coroutine[Any, Any, None]]
+
+
+def in_virtual_time(story: Story) -> Callable[[], None]:
+    """Run an asynchronous test in virtual time, for a day at most."""
+
+    def test() -> None:
+        run_in_virtual_time(_bounded(story))
+
+    test.__name__ = story.__name__
+    return test
+
+
+async def _bounded(story: Story) -> None:
+    async with asyncio.timeout(24 * 3600):
+        await story()

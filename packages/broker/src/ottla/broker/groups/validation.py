@@ -8,11 +8,11 @@ from ottla.broker.groups.events import UNKNOWN_MEMBER_ID, GroupState, Join, Sync
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.groups.membership import Membership
+    from ottla.broker.groups.group_metadata import GroupMetadata
 
 
 def why_not_current(
-    group: Membership, member_id: str, instance_id: str | None, generation: int | None = None
+    group: GroupMetadata, member_id: str, instance_id: str | None, generation: int | None = None
 ) -> ErrorCode:
     """Tell what is wrong with somebody who says to be this member of this generation."""
     if group.state is GroupState.DEAD:
@@ -31,7 +31,7 @@ def why_not_current(
 
 
 def why_not_commit(
-    group: Membership, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
+    group: GroupMetadata, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
 ) -> ErrorCode:
     """Tell why these cannot commit offsets; a group in rebalance is another matter."""
     if group.state is GroupState.DEAD:
@@ -43,7 +43,7 @@ def why_not_commit(
     return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def why_not_sync(group: Membership, sync: Sync) -> ErrorCode:
+def why_not_sync(group: GroupMetadata, sync: Sync) -> ErrorCode:
     """Tell why this sync cannot be answered with an assignment, now or later."""
     error = why_not_current(group, sync.member_id, sync.instance_id, sync.generation)
     if error is not ErrorCode.NONE:
@@ -59,7 +59,7 @@ def why_not_sync(group: Membership, sync: Sync) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def has_room_for(group: Membership, member_id: str) -> bool:
+def has_room_for(group: GroupMetadata, member_id: str) -> bool:
     """Tell whether this member, new or known, may join without making the group too large."""
     most = group.limits.max_size
     member = group.members.get(member_id)
@@ -71,7 +71,7 @@ def has_room_for(group: Membership, member_id: str) -> bool:
     return member is not None or len(group.members) < most
 
 
-def supports(group: Membership, join: Join) -> bool:
+def supports(group: GroupMetadata, join: Join) -> bool:
     """Tell whether the group would still have a protocol that every member speaks."""
     if group.state is GroupState.EMPTY:
         return bool(join.protocol_type) and bool(join.protocols)

@@ -1,4 +1,4 @@
-"""What a group is: its members, its state, what it waits for, and how it says things."""
+"""The data of one group: members, state, generation, deadlines; and the outcome of the step in progress."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ from ottla.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed
 from ottla.protocol.errors import ErrorCode
 
 
-class Membership:
-    """The facts of one group and the small steps that all of its rules are made of."""
+class GroupMetadata:
+    """One group's data, with the small changes that joins, rebalances and heartbeats have in common.
+
+    It belongs to a `Group`, which begins a step before anything here is changed.
+    """
 
     def __init__(self, group_id: str, limits: GroupLimits, wall_ms: int = -1) -> None:
         self.group_id = group_id
@@ -44,18 +47,15 @@ class Membership:
         self.members = Members()
         self.pending_members: set[str] = set()
         self.subscribed_topics: frozenset[str] | None = None
-        self._pending_syncs: set[str] = set()
-        self._new_member_added = False
-        self._initial_delay_left_ms: float | None = None
-        self._assigning: Persist | None = None
-        self._deadlines: Deadlines[tuple[Wait, str]] = Deadlines()
-        self._now_ms = 0.0
-        self._wall_ms = wall_ms
-        self._outcome = Outcome()
+        self.pending_syncs: set[str] = set()
+        self.deadlines: Deadlines[tuple[Wait, str]] = Deadlines()
+        self.now_ms = 0.0
+        self.wall_ms = wall_ms
+        self.outcome = Outcome()
 
     @classmethod
     def restore(cls, snapshot: GroupSnapshot, limits: GroupLimits) -> Self:
-        """Make the group that the log describes: stable, or empty without members."""
+        """Make the group that the log describes: Stable, or Empty without members."""
         group = cls(snapshot.group_id, limits)
         group.state = GroupState.STABLE if snapshot.members else GroupState.EMPTY
         group.state_since_ms = snapshot.state_since_ms
@@ -75,11 +75,11 @@ class Membership:
                 assignment=one.assignment,
             )
             group.members.add(member)
-        group._note_subscriptions()
+        group.update_subscriptions()
         return group
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
-        """The group as the log keeps it, with these assignments instead of the present ones."""
+        """The group as the log stores it, with these assignments instead of the present ones."""
         return GroupSnapshot(
             group_id=self.group_id,
             generation=self.generation,
@@ -96,7 +96,14 @@ class Membership:
             ),
         )
 
-    # ---- asking
+    # ---- steps
+
+    def begin_step(self, now_ms: float, wall_ms: int) -> Outcome:
+        """Begin a step at this time; replies and writes are added to the returned outcome."""
+        self.now_ms, self.wall_ms, self.outcome = now_ms, wall_ms, Outcome()
+        return self.outcome
+
+    # ---- reading
 
     @property
     def leader(self) -> str:
@@ -105,39 +112,47 @@ class Membership:
 
     @property
     def wake_at_ms(self) -> float | None:
-        """When `TimePassed` is due; None when nothing is waited for."""
-        return self._deadlines.next_ms()
+        """When `TimePassed` is due; None without a deadline."""
+        return self.deadlines.next_ms()
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members may consume `topic`; true when nobody can tell."""
+        """Whether members may consume `topic`; true when that is not known."""
         return self.subscribed_topics is None or topic in self.subscribed_topics
 
     # ---- members
 
-    def _expect_heartbeat(self, member: GroupMember) -> None:
+    def expect_heartbeat(self, member: GroupMember) -> None:
+        """Begin the member's session anew: its next heartbeat is due within the session timeout."""
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
-        self._deadlines.set((Wait.SESSION, member.member_id), self._now_ms + timeout_ms)
+        self.deadlines.set((Wait.SESSION, member.member_id), self.now_ms + timeout_ms)
 
-    def _drop(self, member: GroupMember, error: ErrorCode) -> None:
-        """Take a member out and answer what it waits for; says nothing of a rebalance."""
-        self._answer_waiting(member, error)
+    def drop(self, member: GroupMember, error: ErrorCode) -> None:
+        """Remove a member and answer its waiting requests with `error`; the caller begins the rebalance."""
+        self.answer_waiting(member, error)
         self.members.remove(member)
-        self._deadlines.cancel((Wait.SESSION, member.member_id))
-        self._pending_syncs.discard(member.member_id)
+        self.deadlines.cancel((Wait.SESSION, member.member_id))
+        self.pending_syncs.discard(member.member_id)
         if self.leader_id == member.member_id:
             self.leader_id = self.members.first()
 
-    def _forget_pending(self, member_id: str) -> None:
+    def forget_pending(self, member_id: str) -> None:
+        """Forget a member id that was given out and has not joined (KIP-394)."""
         self.pending_members.discard(member_id)
-        self._deadlines.cancel((Wait.PENDING_MEMBER, member_id))
+        self.deadlines.cancel((Wait.PENDING_MEMBER, member_id))
+
+    def forget_deadlines(self) -> None:
+        """Wait for nothing any more."""
+        self.deadlines = Deadlines()
 
     # ---- state
 
-    def _enter(self, state: GroupState) -> None:
+    def enter(self, state: GroupState) -> None:
+        """Enter a state that the present one leads to."""
         assert self.state in PREVIOUS_STATES[state], f"{self.group_id}: {self.state} -> {state}"
-        self.state, self.state_since_ms = state, self._wall_ms
+        self.state, self.state_since_ms = state, self.wall_ms
 
-    def _note_subscriptions(self) -> None:
+    def update_subscriptions(self) -> None:
+        """Work out the topics of all members again."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             self.subscribed_topics = None
         elif not len(self.members):
@@ -147,28 +162,35 @@ class Membership:
                 member.metadata(self.protocol_name) for member in self.members
             )
 
-    def _persist(
+    def persist(
         self, reason: Reason, snapshot: GroupSnapshot, replacement: Replacement | None = None
     ) -> Persist:
+        """Have a snapshot written; `Persisted` reports the result."""
         persist = Persist(reason=reason, snapshot=snapshot, replacement=replacement)
-        self._outcome.persist.append(persist)
+        self.outcome.persist.append(persist)
         return persist
 
     # ---- answers
 
-    def _reply(self, token: Token, result: JoinResult | SyncResult | HeartbeatResult | LeaveResult) -> None:
-        self._outcome.replies.append(Reply(token, result))
+    def reply(self, token: Token, result: JoinResult | SyncResult | HeartbeatResult | LeaveResult) -> None:
+        """Answer the request of that token."""
+        self.outcome.replies.append(Reply(token, result))
 
-    def _refuse_join(self, join: Join, error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> None:
-        self._reply(join.token, JoinResult(error=error, member_id=member_id))
+    def refuse_join(self, join: Join, error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> None:
+        """Answer a join with an error."""
+        self.reply(join.token, JoinResult(error=error, member_id=member_id))
 
-    def _answer_join(self, member: GroupMember, leader_id: str | None = None) -> None:
+    def answer_join(self, member: GroupMember, leader_id: str | None = None) -> None:
+        """Answer the member's waiting join; a given `leader_id` is told instead of the present leader."""
         token = self.members.set_join(member, None)
         assert token is not None
         leads = leader_id is None and member.member_id == self.leader_id
-        self._reply(token, self._joined(member, tell_members=leads, leader_id=leader_id))
+        self.reply(token, self.join_result(member, tell_members=leads, leader_id=leader_id))
 
-    def _joined(self, member: GroupMember, *, tell_members: bool, leader_id: str | None = None) -> JoinResult:
+    def join_result(
+        self, member: GroupMember, *, tell_members: bool, leader_id: str | None = None
+    ) -> JoinResult:
+        """Build the answer to a successful join; only the leader is told the members."""
         return JoinResult(
             error=ErrorCode.NONE,
             member_id=member.member_id,
@@ -179,7 +201,8 @@ class Membership:
             members=self.members.joined(self.protocol_name) if tell_members else (),
         )
 
-    def _synced(self, member: GroupMember, error: ErrorCode) -> SyncResult:
+    def sync_result(self, member: GroupMember, error: ErrorCode) -> SyncResult:
+        """Build the answer to a sync: the member's assignment, or `error`."""
         if error is not ErrorCode.NONE:
             return SyncResult(error=error)
         return SyncResult(
@@ -189,12 +212,13 @@ class Membership:
             assignment=member.assignment,
         )
 
-    def _answer_waiting(self, member: GroupMember, error: ErrorCode) -> None:
+    def answer_waiting(self, member: GroupMember, error: ErrorCode) -> None:
+        """Answer the member's waiting join and sync with `error`."""
         join = self.members.set_join(member, None)
         if join is not None:
             lost = error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
             member_id = UNKNOWN_MEMBER_ID if lost else member.member_id
-            self._reply(join, JoinResult(error=error, member_id=member_id, generation=NO_GENERATION))
+            self.reply(join, JoinResult(error=error, member_id=member_id, generation=NO_GENERATION))
         sync, member.sync = member.sync, None
         if sync is not None:
-            self._reply(sync, SyncResult(error=error))
+            self.reply(sync, SyncResult(error=error))
