@@ -1,4 +1,4 @@
-"""The short way of Fetch answers what the long way answers, byte for byte."""
+"""The fast path of Fetch answers what the general path answers, byte for byte."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_plain_request_is_read(version: int, client: str | None, topic: str) -
         framed(request_of(rack_id="é"), 12),
     ],
 )
-def test_what_is_not_plain_is_left_for_the_long_way(frame: bytes) -> None:
+def test_what_is_not_plain_is_left_for_the_general_path(frame: bytes) -> None:
     reader = reader_with(frame)
 
     assert reader.next_fetch(INDEX) is None
@@ -127,7 +127,7 @@ def test_a_request_that_is_given_back_is_a_frame_again() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_damaged_requests_are_never_misread(version: int) -> None:
-    """Flip, cut and lengthen requests: what is still plain decodes to the same on the long way."""
+    """Flip, cut and lengthen requests: what is still plain decodes to the same on the general path."""
     rng = random.Random(version)
     whole = framed(request_of(5, rack_id="rack" if version >= 11 else ""), version)
     plain = 0
@@ -169,7 +169,7 @@ def decoded_terms(frame: bytes) -> tuple[object, ...]:
 # ---- answering them
 
 
-async def long_way(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes:
+async def general_path(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes:
     answer = fetch.handle(plane.services, request, plane.context(ApiKey.FETCH, version))
     if isinstance(answer, Awaitable):
         answer = await answer
@@ -182,7 +182,7 @@ def joined(parts: list[Any]) -> bytes:
     return b"".join(one if isinstance(one, bytes) else one.read() for one in parts)
 
 
-def short_way(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes | None:
+def fast_path(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes | None:
     answers = plane.services.plain_fetches.answer(
         reader_with(framed(request, version, correlation_id)), plane.session.fetch_targets
     )
@@ -237,10 +237,10 @@ async def filled(plane: DataPlane, rng: random.Random) -> HostedPartition:
 
 
 @pytest.mark.parametrize("seed", range(25))
-async def test_both_ways_give_the_same_bytes(tmp_path: Path, seed: int) -> None:
+async def test_both_paths_give_the_same_bytes(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     plane = DataPlane(tmp_path)
-    short = 0
+    answered = 0
     async with asyncio.timeout(BOUND_S):
         partition = await filled(plane, rng)
         end = partition.log.log_end_offset
@@ -258,24 +258,24 @@ async def test_both_ways_give_the_same_bytes(tmp_path: Path, seed: int) -> None:
             )
             if version >= 9:
                 request.topics[0].partitions[0].current_leader_epoch = rng.choice([-1, -1, 0, 5])
-            mine = short_way(plane, request, version, number)
-            expected = await long_way(plane, request, version, number)
+            mine = fast_path(plane, request, version, number)
+            expected = await general_path(plane, request, version, number)
             if mine is not None:
-                short += 1
+                answered += 1
                 assert mine == expected
-    assert short or partition.high_watermark == partition.log.log_start_offset
+    assert answered or partition.high_watermark == partition.log.log_start_offset
     plane.logs.close()
 
 
 async def test_a_partition_that_is_followed_is_not_read_on_the_fast_path(plane: DataPlane) -> None:
     partition = await plane.lead()
     partition.append(batch_of(b"a"), now_ms=1)
-    await long_way(plane, request_of(), 12, 1)
-    assert short_way(plane, request_of(), 12, 1) is not None
+    await general_path(plane, request_of(), 12, 1)
+    assert fast_path(plane, request_of(), 12, 1) is not None
 
     await plane.lead(leader=2, leader_epoch=1, isr=(1, 2), replicas=(1, 2))
 
-    assert short_way(plane, request_of(), 12, 1) is None
+    assert fast_path(plane, request_of(), 12, 1) is None
     assert plane.services.plain_fetches.known.get(partition.topic_partition) is None
 
 
@@ -306,7 +306,7 @@ async def test_requests_in_a_row_are_answered_together(plane: DataPlane) -> None
 
     assert answers is not None
     assert (answers.count, bytes(reader.next_frame() or b"")) == (3, last[4:])
-    assert joined(answers.parts) == b"".join([await long_way(plane, *one) for one in requests])
+    assert joined(answers.parts) == b"".join([await general_path(plane, *one) for one in requests])
 
 
 async def test_aborted_transactions_are_told_the_long_way(plane: DataPlane) -> None:
@@ -315,8 +315,8 @@ async def test_aborted_transactions_are_told_the_long_way(plane: DataPlane) -> N
     partition.append(marker(ControlType.ABORT), now_ms=1, origin=AppendOrigin.COORDINATOR)
     plane.services.plain_fetches.admit(plane.session, partition)
 
-    assert short_way(plane, request_of(isolation_level=1), 12, 1) is None
-    assert short_way(plane, request_of(), 12, 1) == await long_way(plane, request_of(), 12, 1)
+    assert fast_path(plane, request_of(isolation_level=1), 12, 1) is None
+    assert fast_path(plane, request_of(), 12, 1) == await general_path(plane, request_of(), 12, 1)
 
 
 async def test_bytes_and_requests_are_counted_as_on_the_long_way(plane: DataPlane) -> None:
@@ -324,9 +324,9 @@ async def test_bytes_and_requests_are_counted_as_on_the_long_way(plane: DataPlan
     partition.append(batch_of(b"a" * 100), now_ms=1)
     meters = plane.services.topic_metrics
 
-    await long_way(plane, request_of(), 12, 1)
+    await general_path(plane, request_of(), 12, 1)
     counted = (meters.of("t").bytes_out, meters.all_topics.bytes_out, meters.all_topics.fetch_requests)
     once = [one.count for one in counted]
-    assert short_way(plane, request_of(), 12, 1) is not None
+    assert fast_path(plane, request_of(), 12, 1) is not None
 
     assert [one.count for one in counted] == [2 * one for one in once]

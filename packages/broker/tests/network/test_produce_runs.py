@@ -1,4 +1,4 @@
-"""The short way of Produce does what the long way does, byte for byte."""
+"""The fast path of Produce does what the general path does, byte for byte."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def changed(records: bytes, position: int, value: int) -> bytes:
         framed(ProduceRequest(acks=1, timeout_ms=1)),
     ],
 )
-def test_what_is_not_plain_is_left_for_the_long_way(frame: bytes) -> None:
+def test_what_is_not_plain_is_left_for_the_general_path(frame: bytes) -> None:
     assert run_in(frame) is None
 
 
@@ -124,7 +124,7 @@ def test_a_run_that_is_given_back_is_frames_again() -> None:
 
 @given(data=st.data())
 def test_damaged_requests_are_never_misread(data: st.DataObject) -> None:
-    """Flip and cut bytes of a request: what is still plain decodes to the same on the long way."""
+    """Flip and cut bytes of a request: what is still plain decodes to the same on the general path."""
     version = data.draw(st.integers(3, 9))
     frame = bytearray(framed(request_of(batch_of(b"value")), version))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -150,7 +150,7 @@ def _decoded(frame: bytes) -> ProduceRequest:
     return ProduceRequest.decode(frame[4 + position :], header.api_version)
 
 
-async def long_way(plane: DataPlane, request: ProduceRequest, version: int, correlation_id: int) -> bytes:
+async def general_path(plane: DataPlane, request: ProduceRequest, version: int, correlation_id: int) -> bytes:
     answer = produce.handle(plane.services, request, plane.context(ApiKey.PRODUCE, version))
     assert answer is not None
     body = response_header(correlation_id, ApiKey.PRODUCE, version) + answer.encode(version)  # type: ignore[union-attr]
@@ -159,16 +159,18 @@ async def long_way(plane: DataPlane, request: ProduceRequest, version: int, corr
 
 @pytest.mark.parametrize("version", range(3, 10))
 @pytest.mark.parametrize("seed", range(6))
-async def test_both_ways_give_the_same_answers_and_logs(tmp_path: Path, version: int, seed: int) -> None:
+async def test_both_paths_give_the_same_answers_and_logs(tmp_path: Path, version: int, seed: int) -> None:
     rng = random.Random(seed)
-    long, short = DataPlane(tmp_path / "long"), DataPlane(tmp_path / "short")
+    general, fast = DataPlane(tmp_path / "general"), DataPlane(tmp_path / "fast")
     settings = {"message_timestamp_type": rng.choice(["CreateTime", "LogAppendTime"])}
-    for plane in (long, short):
+    for plane in (general, fast):
         plane.environment.clock.now_ms = lambda: 1_700_000_000_000  # type: ignore[method-assign]
         await plane.lead(**settings)  # type: ignore[arg-type]
-    long_answers, short_answers = b"", b""
-    await long_way(short, request_of(batch_of(b"first")), version, 0)  # from here on the short way knows it
-    await long_way(long, request_of(batch_of(b"first")), version, 0)
+    general_answers, fast_answers = b"", b""
+    await general_path(
+        fast, request_of(batch_of(b"first")), version, 0
+    )  # from here on the fast path knows it
+    await general_path(general, request_of(batch_of(b"first")), version, 0)
     sequence = 0
     for turn in range(10):
         requests = []
@@ -186,16 +188,18 @@ async def test_both_ways_give_the_same_answers_and_logs(tmp_path: Path, version:
         if rng.random() < 0.3:
             requests.insert(0, changed(requests[0], 40, 0xEE))  # a wrong CRC
         for number, records in enumerate(requests):
-            long_answers += await long_way(long, request_of(records, acks=1), version, turn * 100 + number)
-        short_answers += await _short_way(short, requests, version, turn)
+            general_answers += await general_path(
+                general, request_of(records, acks=1), version, turn * 100 + number
+            )
+        fast_answers += await _fast_path(fast, requests, version, turn)
 
-    assert short_answers == long_answers
-    assert _stored(short) == _stored(long)
-    for plane in (long, short):
+    assert fast_answers == general_answers
+    assert _stored(fast) == _stored(general)
+    for plane in (general, fast):
         plane.logs.close()
 
 
-async def _short_way(plane: DataPlane, requests: list[bytes], version: int, turn: int) -> bytes:
+async def _fast_path(plane: DataPlane, requests: list[bytes], version: int, turn: int) -> bytes:
     frames = [
         framed(request_of(records, acks=1), version, turn * 100 + number)
         for number, records in enumerate(requests)
@@ -213,7 +217,9 @@ async def _short_way(plane: DataPlane, requests: list[bytes], version: int, turn
             except NotPlain:
                 reader.give_back(run)
         reader.next_frame()
-        answers += await long_way(plane, request_of(requests[number], acks=1), version, turn * 100 + number)
+        answers += await general_path(
+            plane, request_of(requests[number], acks=1), version, turn * 100 + number
+        )
         number += 1
     return answers
 

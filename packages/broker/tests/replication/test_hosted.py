@@ -35,14 +35,14 @@ def bounds(partition: HostedPartition) -> tuple[int, int, int]:
 async def test_a_truncation_of_the_log_lowers_the_high_watermark(partition: HostedPartition) -> None:
     assert bounds(partition) == (0, 4, 4)
 
-    assert partition.truncate_to(2) == 2
+    assert await partition.truncate_to(2) == 2
 
     assert bounds(partition) == (0, 2, 2)
     assert partition.core.log_end_offset == 2
 
 
 async def test_a_log_that_begins_anew_takes_its_high_watermark_along(partition: HostedPartition) -> None:
-    partition.truncate_fully_and_start_at(500)
+    await partition.truncate_fully_and_start_at(500)
 
     assert bounds(partition) == (500, 500, 500)
     assert partition.core.log_start_offset == partition.core.log_end_offset == 500
@@ -133,7 +133,7 @@ def test_the_tail_of_a_log_is_appended_to_through_the_hosted_partition_only() ->
         str(path.relative_to(root))
         for path in root.rglob("*.p*")
         if path.suffix in {".py", ".pyx"}
-        and re.search(r"\.append_common\(|append_failed\(", path.read_text())
+        and re.search(r"(log|tail)\.append_plain\(|append_failed\(", path.read_text())
     }
 
     assert {one for one in callers if not one.startswith("log/")} == {"replication/_append.pyx"}

@@ -3,6 +3,8 @@
 
 from libc.stdint cimport int64_t
 
+from ottla.protocol.native.fetch cimport PlainFetch
+
 from ottla.broker.log.search import read_now
 from ottla.broker.replication.partition import Role
 from ottla.protocol.errors import KafkaError
@@ -56,38 +58,44 @@ cdef class Answers:
             self.size += 3
 
 
-cdef bint answer(ask, Answers answers, int64_t most_bytes) except -1:
+cdef bint answer(PlainFetch ask, Answers answers, int64_t most_bytes) except -1:
+    """Answer one request; false, and nothing was done, when it has to take the general path."""
     cdef Target target = ask.target
-    cdef int64_t offset = ask.offset, high_watermark, stable, up_to, log_start, size, limit
-    cdef int epoch = ask.leader_epoch
+    cdef int64_t high_watermark, stable, up_to, log_start, size
     core = target.core
-    if target.retired or core.role is not LEADER or (epoch != -1 and epoch != <int> core.leader_epoch):
+    if target.retired or core.role is not LEADER:
+        return False
+    if ask.leader_epoch != -1 and ask.leader_epoch != <int> core.leader_epoch:
         return False
     log = target.partition.log
-    high_watermark, log_start = core.high_watermark, log.log_start_offset
+    high_watermark, log_start = core.watermark.offset, log.log_start_offset
     stable = log.last_stable_offset
     up_to = stable if ask.committed_only else high_watermark
-    if offset < log_start or offset >= up_to:
+    if ask.offset < log_start or ask.offset >= up_to:
         return False
     if answers.version < FIRST_WITH_ZSTD and log.config.compression_type == "zstd":
         return False
-    limit = min(min(<int64_t> ask.partition_max_bytes, <int64_t> ask.max_bytes), most_bytes)
-    tail = log.tail
-    records = read_now(tail, offset, limit, up_to)
-    if records is None:
-        records = log.read(offset, limit, up_to=up_to, wait=False)
+    records = read_records(log, ask, most_bytes, up_to)
     size = records.length
-    if not size or (size < <int64_t> ask.min_bytes and ask.max_wait_ms > 0) or not records.is_hot():
+    if not size or (size < ask.min_bytes and ask.max_wait_ms > 0) or not records.is_hot():
         return False
-    if ask.committed_only and log.aborted_transactions(offset, up_to):
+    if ask.committed_only and log.aborted_transactions(ask.offset, up_to):
         return False
     answers.add(ask.head(high_watermark, stable, log_start, size), records, size, ask.size_in_bytes)
     target.bytes_out.count += size
     return True
 
 
+cdef object read_records(log, PlainFetch ask, int64_t most_bytes, int64_t up_to):
+    """Read without waiting for the disk."""
+    cdef int64_t limit = min(min(<int64_t> ask.partition_max_bytes, <int64_t> ask.max_bytes), most_bytes)
+    records = read_now(log.tail, ask.offset, limit, up_to)
+    return log.read(ask.offset, limit, up_to=up_to, wait=False) if records is None else records
+
+
 def answer_all(reader, dict index, int64_t most_bytes):
     cdef Answers answers = None
+    cdef PlainFetch ask
     cdef bint answered
     while answers is None or answers.count < MOST_TOGETHER:
         ask = reader.next_fetch(index)
@@ -97,7 +105,7 @@ def answer_all(reader, dict index, int64_t most_bytes):
             answers = Answers.__new__(Answers)
             answers.parts, answers.version = [], ask.version
         try:
-            answered = answers.version == <int> ask.version and answer(ask, answers, most_bytes)
+            answered = answers.version == ask.version and answer(ask, answers, most_bytes)
         except (KafkaError, OSError, CorruptStorage):
             answered = False
         if not answered:

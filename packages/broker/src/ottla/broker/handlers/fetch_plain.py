@@ -1,8 +1,8 @@
-"""The short way of Fetch: a consumer's requests for one partition that can be answered at once.
+"""The fast path of Fetch: a consumer's requests for one partition that can be answered at once.
 
-The network finds them in the bytes (`FrameReader.next_fetch`), so no message object is made. Whatever is not
-plain, or has to wait, or fails, goes the long way, `handlers.fetch`; where both give an answer it is the
-same, byte for byte. The work is native (`_fetch_plain.pyx`).
+The network finds them in the bytes (`FrameReader.next_fetch`), so no message object is made. Requests that
+are not plain, have to wait, or fail, take the general path, `handlers.fetch`; where both answer, the answers
+are the same, byte for byte. The work is native (`_fetch_plain.pyx`).
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ cdef class Tail:
     cdef readonly int64_t segment_ms
     cdef readonly int64_t roll_above_timestamp
     cdef readonly int64_t roll_after_ms
-    cdef public int64_t max_common_bytes
+    cdef public int64_t max_plain_bytes
 
-    cpdef int64_t append_common(self, batches, int32_t leader_epoch, int64_t now_ms, log) except? -2
-    cdef int64_t _append_common(self, unsigned char *data, Py_ssize_t size, int64_t now_ms, log) except? -2
+    cpdef int64_t append_plain(self, batches, int32_t leader_epoch, int64_t now_ms, log) except? -2
+    cdef int64_t _append_plain(self, unsigned char *data, Py_ssize_t size, int64_t now_ms, log) except? -2
     cdef object _next_of(self, producers, Batches *found)
     cdef int _set_age(self) except -1
     cdef int _assign_offsets(self, unsigned char *p, Py_ssize_t size) except -1

@@ -10,8 +10,8 @@ class Tail:
     """Where a log is appended to: the active segment, its end, and when to begin another one."""
 
     leader_epoch: int
-    max_common_bytes: int
-    """The largest batch that `append_common` takes; 0 sends everything the general way."""
+    max_plain_bytes: int
+    """The largest batch that `append_plain` takes; 0 sends everything to the general path."""
 
     write: Callable[[Any, int], None]
     """What writes bytes at a position; may be replaced."""
@@ -49,7 +49,7 @@ class Tail:
     def roll_after_ms(self) -> int: ...
     def limit(self, config: LogConfig, jitter_ms: int) -> None:
         """Take the topic's limits."""
-    def append_common(
+    def append_plain(
         self,
         batches: bytes | bytearray | memoryview,
         leader_epoch: int,

@@ -97,7 +97,7 @@ cdef class Tail:
         self.max_next_offset = <int64_t> segment.base_offset + REACH + 1
         self.index_full = self.offsets.full or self.times.full
         self.hints = {}
-        self.max_bytes = self.index_interval_bytes = self.segment_ms = self.max_common_bytes = 0
+        self.max_bytes = self.index_interval_bytes = self.segment_ms = self.max_plain_bytes = 0
         self.roll_above_timestamp = self.roll_after_ms = NEVER
 
     @property
@@ -125,7 +125,7 @@ cdef class Tail:
             self.roll_after_ms = after(self.created_ms, self.segment_ms)
         return 0
 
-    cpdef int64_t append_common(self, batches, int32_t leader_epoch, int64_t now_ms, log) except? -2:
+    cpdef int64_t append_plain(self, batches, int32_t leader_epoch, int64_t now_ms, log) except? -2:
         cdef Py_buffer view
         if leader_epoch != self.leader_epoch or type(batches) is bytes:
             return -1
@@ -133,19 +133,19 @@ cdef class Tail:
             return -1
         PyObject_GetBuffer(batches, &view, PyBUF_WRITABLE)
         try:
-            return self._append_common(<unsigned char *> view.buf, view.len, now_ms, log)
+            return self._append_plain(<unsigned char *> view.buf, view.len, now_ms, log)
         except OSError as error:
             raise log.append_failed(error) from error
         finally:
             PyBuffer_Release(&view)
 
-    cdef int64_t _append_common(self, unsigned char *data, Py_ssize_t size, int64_t now_ms, log) except? -2:
+    cdef int64_t _append_plain(self, unsigned char *data, Py_ssize_t size, int64_t now_ms, log) except? -2:
         cdef Batches found
         cdef int64_t base_offset = self.next_offset
         if not self.position or self.position + size > self.max_bytes or now_ms > self.roll_after_ms:
             return -1
         found.next_offset = base_offset
-        if self.index_full or not read(data, size, self.max_common_bytes, &found):
+        if self.index_full or not read(data, size, self.max_plain_bytes, &found):
             return -1
         if found.largest > self.roll_above_timestamp or found.next_offset > self.max_next_offset:
             return -1

@@ -68,7 +68,7 @@ class AppendRules:
         "flush_messages",
         "is_plain",
         "max_bytes",
-        "max_common_bytes",
+        "max_plain_bytes",
         "stamps",
     )
 
@@ -83,7 +83,7 @@ class AppendRules:
         self.max_bytes = min(config.max_message_bytes, config.segment_bytes)
         self.flush_messages = config.flush_messages
         durable = config.flush_before_acknowledge or self.flush_messages < _NEVER
-        self.max_common_bytes = self.max_bytes if self.is_plain and not durable else 0
+        self.max_plain_bytes = self.max_bytes if self.is_plain and not durable else 0
         """The largest append that may take the fast path of the tail; 0 sends all through `Log.append`."""
 
     def check(self, batches: Buffer, headers: Sequence[BatchHeader], origin: AppendOrigin) -> bool:

@@ -58,7 +58,7 @@ def close(log: Closeable) -> None:
 
 def abandon(log: Closeable) -> None:
     """Let go of all files of a log, without writing anything."""
-    log.tail.max_common_bytes = 0
+    log.tail.max_plain_bytes = 0
     log.tail.write = _no_write  # it would keep the file open, and a deleted one its room on the disk
     log.segments.close()
     log.offline = log.offline or OSError(errno.EBADF, "the log was closed")

@@ -161,7 +161,7 @@ class Log:
         the errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
         """
         if origin is AppendOrigin.CLIENT:
-            base_offset = self.append_common(batches, leader_epoch, now_ms)
+            base_offset = self.append_plain(batches, leader_epoch, now_ms)
             if base_offset >= 0:
                 last_offset, size = self.tail.next_offset - 1, len(batches)
                 return Appended(base_offset, last_offset, -1, self.log_start_offset, False, size)
@@ -190,12 +190,12 @@ class Log:
             self._note_producer(batches, header, base_offset)
         return Appended(base_offset, next_offset - 1, -1, self.log_start_offset, False, size)
 
-    def append_common(self, batches: Buffer, leader_epoch: int, now_ms: int) -> int:
+    def append_plain(self, batches: Buffer, leader_epoch: int, now_ms: int) -> int:
         """Append what a client sent if nothing about it is unusual; gives its first offset.
 
         -1, and nothing was changed, when it has to go through `append`. Raises `KafkaStorageError`.
         """
-        return self.tail.append_common(batches, leader_epoch, now_ms, self)
+        return self.tail.append_plain(batches, leader_epoch, now_ms, self)
 
     def append_failed(self, error: OSError) -> KafkaStorageError:
         """Undo an append that failed on the way to the disk; returns the error to raise."""
@@ -336,7 +336,7 @@ class Log:
         """Stop writing for good: the disk cannot be relied on."""
         if self.offline is None:
             self.offline = error
-            self.tail.max_common_bytes = 0
+            self.tail.max_plain_bytes = 0
             log.error("%s goes offline: %s", self.topic_partition, error)
             self._report_failure(error)
 

@@ -56,7 +56,7 @@ class Rolling:
         log, config = self._log, self._log.config
         most_ms = min(config.segment_jitter_ms, config.segment_ms)
         log.tail.limit(config, self._chance.randrange(most_ms) if most_ms > 0 else 0)
-        log.tail.max_common_bytes = log.rules.max_common_bytes if log.takes_appends else 0
+        log.tail.max_plain_bytes = log.rules.max_plain_bytes if log.takes_appends else 0
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> None:
         """Begin a new segment, at the log's end by default, unless the active one is empty.

@@ -17,7 +17,7 @@ class Tally:
         """Give everything to the histograms, each all of it, and begin anew."""
 
 class Wire:
-    """What every produced batch goes through: bytes in, the short way of Produce, bytes out."""
+    """What every produced batch goes through: bytes in, the fast path of Produce, bytes out."""
 
     last_active_s: float
     _shared: Any

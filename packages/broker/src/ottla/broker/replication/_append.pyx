@@ -41,7 +41,7 @@ cdef class PartitionAppends:
         cdef Tail tail = self.log.tail
         cdef int64_t base_offset
         self.check_append(required_acks)
-        base_offset = tail.append_common(batches, self.core.leader_epoch, now_ms, self.log)
+        base_offset = tail.append_plain(batches, self.core.leader_epoch, now_ms, self.log)
         if base_offset >= 0:
             self.grown(now_ms)
         return base_offset

@@ -145,16 +145,18 @@ class HostedPartition(PartitionAppends):
 
     # ---- truncation
 
-    def truncate_to(self, offset: int) -> int:
-        """Truncate the log (`Log.truncate_to`) and lower the high watermark with it; return the log end."""
-        end = self.log.truncate_to(offset)
-        self.log_truncated()
-        return end
+    async def truncate_to(self, offset: int) -> int:
+        """Truncate the log on a thread, and lower the high watermark with its end; return the new log end.
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop all records (`Log.truncate_fully_and_start_at`); the high watermark is at `offset` then."""
-        self.log.truncate_fully_and_start_at(offset)
-        self.log_truncated()
+        Raises what `Truncation.begin` raises.
+        """
+        truncation = self.log.truncation
+        return await truncation.run_on_thread(truncation.begin(offset), self.log_truncated)
+
+    async def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop all records on a thread; the high watermark is at `offset` then."""
+        truncation = self.log.truncation
+        await truncation.run_on_thread(truncation.begin_restart(offset), self.log_truncated)
 
     def log_truncated(self) -> None:
         """Tell the core the bounds of a log that was just truncated, before anything else runs."""

@@ -1,4 +1,4 @@
-"""The native append of what producers usually send does what the general way does, byte for byte."""
+"""The native append of what producers usually send does what the general path does, byte for byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
 
 def general_only(log: Log) -> Log:
     """The same log without the native way."""
-    log.append_common = lambda batches, leader_epoch, now_ms: -1  # type: ignore[method-assign]
+    log.append_plain = lambda batches, leader_epoch, now_ms: -1  # type: ignore[method-assign]
     return log
 
 
@@ -94,7 +94,7 @@ def stored(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_both_ways_leave_the_same_answers_state_and_files(tmp_path: Path, seed: int) -> None:
+def test_both_paths_leave_the_same_answers_state_and_files(tmp_path: Path, seed: int) -> None:
     sender, epoch, taken = Sender(seed), 0, 0
     native = log_in(tmp_path / "native", DiskFiles(), **SETTINGS)
     general = general_only(log_in(tmp_path / "general", DiskFiles(), **SETTINGS))
@@ -119,9 +119,9 @@ def test_what_is_usual_takes_the_native_way(tmp_path: Path) -> None:
 
     several = bytearray(idempotent(1, 2) + idempotent(3))
 
-    assert log.append_common(bytearray(batch(b"a", b"b")), 0, 0) == 2
-    assert log.append_common(several, 0, 0) == 4
-    assert log.append_common(memoryview(bytearray(batch(b"zipped", codec=Codec.GZIP))), 0, 0) == 7
+    assert log.append_plain(bytearray(batch(b"a", b"b")), 0, 0) == 2
+    assert log.append_plain(several, 0, 0) == 4
+    assert log.append_plain(memoryview(bytearray(batch(b"zipped", codec=Codec.GZIP))), 0, 0) == 7
     assert log.log_end_offset == 8
     log.close()
 
@@ -132,7 +132,7 @@ def test_what_may_not_be_changed_is_left_alone(tmp_path: Path, kind: type[bytes]
     log.append(batch(b"first"), leader_epoch=0, now_ms=0)
     data = kind(batch(b"second"))
 
-    assert log.append_common(data, 0, 0) == -1
+    assert log.append_plain(data, 0, 0) == -1
     assert log.append(data, leader_epoch=0, now_ms=0).base_offset == 1
     assert bytes(data) == batch(b"second")
     log.close()
@@ -154,7 +154,7 @@ def test_topics_that_ask_for_more_take_the_general_way(tmp_path: Path, settings:
     log.append(batch(b"first", keys=[b"key"]), leader_epoch=0, now_ms=0)
     log.config = LogConfig(**settings)  # type: ignore[arg-type]
 
-    assert log.append_common(bytearray(batch(b"second", keys=[b"key"])), 0, 0) == -1
+    assert log.append_plain(bytearray(batch(b"second", keys=[b"key"])), 0, 0) == -1
     assert log.log_end_offset == 1
 
 
@@ -164,7 +164,7 @@ def test_what_writes_may_be_replaced(tmp_path: Path) -> None:
     written: list[int] = []
     log.tail.write = lambda data, position: written.append(position)
 
-    assert log.append_common(bytearray(batch(b"second")), 0, 0) == 1
+    assert log.append_plain(bytearray(batch(b"second")), 0, 0) == 1
     assert len(written) == 1
     closing.abandon(log)
 
@@ -173,7 +173,7 @@ def test_a_write_that_fails_leaves_nothing_and_says_so(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())
     log.append(batch(b"first"), leader_epoch=0, now_ms=0)
     size = log.tail.position
-    log.append_common(bytearray(batch(b"second")), 0, 0)
+    log.append_plain(bytearray(batch(b"second")), 0, 0)
     log.tail.write = _full
 
     with pytest.raises(KafkaStorageError):
