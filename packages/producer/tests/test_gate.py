@@ -1,4 +1,4 @@
-"""The gate: who may send a record, and whether on the fast path."""
+"""The gate: whether a record may be sent, and whether on the fast path."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def values(broker: ScriptedBroker) -> list[bytes | None]:
 
 
 class Hearing(ProducerInterceptor):
-    """Keeps what it is told of acknowledgements."""
+    """Records the outcomes it sees."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[int | None, type[BaseException] | None]] = []
@@ -92,7 +92,7 @@ async def test_send_many_calls_interceptors_for_each_record() -> None:
 
 
 class ByLength:
-    """Counts what it is asked, and chooses partition 0."""
+    """Records the keys it is called with, and chooses partition 0."""
 
     def __init__(self) -> None:
         self.keys: list[bytes | None] = []

@@ -1,4 +1,4 @@
-"""Producer ids and sequences: which batch gets which, and which may be sent behind which."""
+"""Producer ids and sequences of batches, and which batch may be sent behind which."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ async def test_a_request_that_was_cancelled_before_its_first_step_is_not_in_flig
 
 
 class ForgetsItsBrokers(ProducerInterceptor):
-    """As the first batch leaves, the brokers are known otherwise: another task has just asked for them."""
+    """Forgets the brokers as the first batch is sent, as if another task had refreshed them."""
 
     nodes: dict[int, Any] | None = None
 

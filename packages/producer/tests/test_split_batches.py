@@ -1,4 +1,4 @@
-"""Records of batches that are packed or split: whoever waits hears of them, whatever happens meanwhile."""
+"""Acknowledgements of batches that are split, or fail while they are packed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def values(broker: ScriptedBroker) -> list[bytes | None]:
 
 
 class Nowhere:
-    """A thread that is asked to do nothing."""
+    """A thread that does nothing."""
 
     is_here = False
 

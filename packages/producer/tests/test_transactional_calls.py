@@ -1,4 +1,4 @@
-"""What a coordinator is asked, and when."""
+"""The requests of a transactional producer to its coordinator, and their order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from peers.accepting_broker import acknowledged, batches, serving
 
 
 def coordinating(broker: ScriptedBroker) -> ScriptedBroker:
-    """Make a broker coordinate transactions, and take all that is asked."""
+    """Make a broker coordinate transactions, and accept every request."""
     broker.on(
         FindCoordinatorRequest,
         lambda _: FindCoordinatorResponse(node_id=NODE_ID, host=broker.host, port=broker.port),

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 # Version 4 and later are for requests between brokers.
 _ADD_PARTITIONS_FOR_CLIENTS = 3
-# A coordinator that still writes the end of the last transaction has mostly done so after this time.
+# By then a coordinator has usually written the end of the last transaction.
 _SOON_MS = 20
 
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
