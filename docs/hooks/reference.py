@@ -1,4 +1,4 @@
-"""Reference pages that are made from the code: configuration, command, APIs, errors, metrics."""
+"""Generate the reference pages from the code: configuration, command, APIs, errors, metrics."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[
 
 
 def code(text: str | None) -> str:
-    """Show a value as code that breaks behind dots and commas only, or that there is none."""
+    """Format a value as code that wraps only after dots and commas, or as "(none)"."""
     if text is None or text == "":
         return "(none)"
     plain = re.sub(r"[_*]", lambda found: f"&#{ord(found[0])};", html.escape(text))
@@ -79,9 +79,9 @@ def broker_configuration() -> Iterator[str]:
     yield "# Broker configuration"
     yield ""
     yield (
-        "These keys stand in a `server.properties` file, on the command line (`--set key=value`) or in the "
-        "environment (`OTTLA_LOG_RETENTION_HOURS=24`). They are Apache Kafka's, with its meaning and "
-        "defaults, except where said."
+        "Set these keys in a `server.properties` file, on the command line (`--set key=value`) or in the "
+        "environment (`OTTLA_LOG_RETENTION_HOURS=24`). They have the meaning and defaults of Apache Kafka "
+        "unless noted."
     )
     yield ""
     yield "## Keys of Kafka"
@@ -95,7 +95,7 @@ def broker_configuration() -> Iterator[str]:
     yield from table(("Name", "Stands for"), ((code(old), code(new)) for old, new in ALIASES.items()))
     yield "## Keys without effect"
     yield ""
-    yield "They are accepted, and a warning names them."
+    yield "The broker accepts them and logs a warning."
     yield ""
     yield from table(("Key", "Why"), ((code(name), why) for name, why in IGNORED.items()))
 
@@ -106,7 +106,7 @@ def topic_configuration() -> Iterator[str]:
     yield ""
     yield (
         "Set with `ottla topic create --config`, `ottla topic alter --config` or `ottla config alter`. "
-        "What a topic does not set, it takes from the broker's key."
+        "A topic without a value takes that of the broker's key."
     )
     yield ""
     rows = (
@@ -129,13 +129,13 @@ def key_table(keys: Iterable[Setting]) -> Iterator[str]:
 
 
 def client_settings(name: str, config: type[Any]) -> Iterator[str]:
-    """Write the page of a client's settings, with all the names they have."""
+    """Write the page of a client's settings, with all their names."""
     yield f"# {name} settings"
     yield ""
     yield (
-        f"They are keywords of `{name}` and `Sync{name}`, and fields of `{config.__name__}` and the configs "
-        f"it holds. In a properties file, or a mapping for `{config.__name__}.from_properties`, dots stand "
-        "for the underscores: `client_id` is `client.id` there."
+        f"Settings are keywords of `{name}` and `Sync{name}`, and fields of `{config.__name__}` and the "
+        f"configs it holds. A properties file, or a mapping for `{config.__name__}.from_properties`, has "
+        "dots instead of underscores: `client_id` is `client.id` there."
     )
     yield ""
     for title, part in ((name, config), ("Connections", ClientConfig), ("Security", SecurityConfig)):
@@ -144,22 +144,22 @@ def client_settings(name: str, config: type[Any]) -> Iterator[str]:
         yield from table(("Setting", "Type", "Default", "What it does"), setting_rows(part))
     if config is ProducerConfig:
         named = ", ".join(code(each) for each in ("default", *PARTITIONERS))
-        yield f"Partitioners that have a name: {named}."
+        yield f"Named partitioners: {named}."
         yield ""
     others = dict(sorted(aliases_of(config).items()))
     yield from other_names({key: each for key, each in others.items() if not each.advice})
     yield "## Settings without effect"
     yield ""
-    yield "They are accepted, and a warning says what to look at instead."
+    yield "They are accepted, and a warning names the alternative."
     yield ""
     gone = (
         (code(key.replace("_", ".")), each.source, each.advice) for key, each in others.items() if each.advice
     )
-    yield from table(("Setting", "Of", "Instead"), gone)
+    yield from table(("Setting", "Used by", "Instead"), gone)
 
 
 def setting_rows(config: type[Any]) -> Iterator[tuple[str, ...]]:
-    """Give name, type, default and meaning of the settings of one class, without what it holds."""
+    """Yield name, type, default and documentation of a class's own settings."""
     known = settings_of(config)
     for name, doc in documentation(config).items():
         if name in ("client", "security"):
@@ -173,7 +173,7 @@ def setting_rows(config: type[Any]) -> Iterator[tuple[str, ...]]:
 
 
 def kind_of(kind: Any, otherwise: str) -> str:
-    """Say what a setting may be."""
+    """Describe the type of a setting."""
     kinds = [each for each in options(kind) if each is not type(None)]
     if all(each in (int, float, bool, str) or get_origin(each) is Literal for each in kinds):
         parts = [
@@ -185,14 +185,14 @@ def kind_of(kind: Any, otherwise: str) -> str:
 
 
 def other_names(aliases: Mapping[str, Alias]) -> Iterator[str]:
-    """Write the table of names that stand for others."""
+    """Write the table of further names of settings."""
     yield "## Other names"
     yield ""
     rows = (
         (code(key.replace("_", ".")), code(key), each.source, code(each.field or "several"))
         for key, each in aliases.items()
     )
-    yield from table(("In a file", "As a keyword", "Of", "Stands for"), rows)
+    yield from table(("In a file", "As a keyword", "Used by", "Stands for"), rows)
 
 
 def client_metrics() -> Iterator[str]:
@@ -200,10 +200,10 @@ def client_metrics() -> Iterator[str]:
     yield "# Metrics of producers and consumers"
     yield ""
     yield (
-        "`producer.metrics` and `consumer.metrics` have them as attributes; those with tags are there once "
-        "for each topic or partition. Prometheus sees `record_send_total` as "
-        "`kafka_producer_record_send_total`, that of a topic as `kafka_producer_topic_record_send_total`; "
-        "OpenTelemetry with dots, as `kafka.producer.topic.record_send_total`."
+        "`producer.metrics` and `consumer.metrics` have them as attributes; metrics with tags exist once for "
+        "each topic or partition. In Prometheus `record_send_total` is `kafka_producer_record_send_total`, "
+        "and that of a topic `kafka_producer_topic_record_send_total`; OpenTelemetry has dots instead: "
+        "`kafka.producer.topic.record_send_total`."
     )
     yield ""
     for title, metrics in (("Producer", ProducerMetrics), ("Consumer", ConsumerMetrics)):
@@ -218,14 +218,14 @@ def metrics_table(metrics: type[Metrics]) -> Iterator[str]:
         (code(each.name), ", ".join(each.tags), each.kind, each.meaning)
         for each in metrics.all_descriptions()
     )
-    yield from table(("Name", "Tags", "Kind", "What it says"), rows)
+    yield from table(("Name", "Tags", "Kind", "Meaning"), rows)
 
 
 def command_reference() -> Iterator[str]:
     """Write the page of the `ottla` command."""
     yield "# The `ottla` command"
     yield ""
-    yield "Commands that talk to a cluster take `--bootstrap-server`, or `OTTLA_BOOTSTRAP_SERVER`."
+    yield "Commands that connect to a cluster take `--bootstrap-server`, or `OTTLA_BOOTSTRAP_SERVER`."
     yield ""
     context = click.Context(ottla, info_name="ottla")
     for name in ottla.list_commands(context):
@@ -235,7 +235,7 @@ def command_reference() -> Iterator[str]:
 
 
 def command_pages(command: click.Command, context: click.Context, level: int) -> Iterator[str]:
-    """Write a command and those below it."""
+    """Write a command and its subcommands."""
     yield f"{'#' * level} {context.command_path}"
     yield ""
     yield "```text"
@@ -256,23 +256,23 @@ def spark_options() -> Iterator[str]:
     yield "# Options of the data sources for Spark"
     yield ""
     yield (
-        '`format("ottla")` reads and writes topics, `format("ottla-log")` reads the files of a log. Where '
-        "Spark's own Kafka source has an option, ours has its name, its default and its meaning. Case does "
-        "not matter in names. An option that is not listed here is an error, which names the nearest that is."
+        '`format("ottla")` reads and writes topics, `format("ottla-log")` reads the files of a log. Options '
+        "of Spark's own Kafka source have the same name, default and meaning here. Names are not "
+        "case-sensitive. An unknown option is an error that suggests the nearest known one."
     )
     yield ""
     yield (
-        "Of `ottla`, `kafka.bootstrap.servers` has to be there. Any other setting of "
-        "[the consumer](consumer-settings.md) or [the producer](producer-settings.md) is passed on with "
-        "`kafka.` in front of Kafka's name for it: `kafka.isolation.level`, `kafka.security.protocol`, "
-        "`kafka.compression.type`."
+        "`ottla` requires `kafka.bootstrap.servers`. Any other setting of "
+        "[the consumer](consumer-settings.md) or [the producer](producer-settings.md) is given by Kafka's "
+        "name with the prefix `kafka.`: "
+        "`kafka.isolation.level`, `kafka.security.protocol`, `kafka.compression.type`."
     )
     yield ""
     yield "## Reading topics"
     yield ""
     yield (
-        '`spark.read.format("ottla")`, `spark.readStream.format("ottla")`. Exactly one of the first three '
-        "says what to read. `kafka.group.id` is taken, and without effect: no group is joined."
+        '`spark.read.format("ottla")`, `spark.readStream.format("ottla")`. Give exactly one of the first '
+        "three. `kafka.group.id` is accepted without effect: the source joins no group."
     )
     yield ""
     yield from spark_table(OF_SOURCE)
@@ -280,14 +280,14 @@ def spark_options() -> Iterator[str]:
     yield "## Writing topics"
     yield ""
     yield '`df.write.format("ottla")`, `df.writeStream.format("ottla")`:'
-    yield "[Write topics from Spark](../howto/write-topics-from-spark.md) says more."
+    yield "see [Write topics from Spark](../howto/write-topics-from-spark.md)."
     yield ""
     yield from spark_table(OF_SINK)
     yield from refused_settings(NO_SETTINGS_OF_SINK)
     yield "## Reading files of a log"
     yield ""
     yield '`spark.read.format("ottla-log")`:'
-    yield "[Backfill a lake from log files](../howto/backfill-from-log-files.md) says more."
+    yield "see [Backfill a lake from log files](../howto/backfill-from-log-files.md)."
     yield ""
     yield from spark_table(OF_SEGMENTS)
 
@@ -302,8 +302,8 @@ def spark_table(known: Iterable[Option]) -> Iterator[str]:
 
 
 def refused_settings(refused: Mapping[str, str | None]) -> Iterator[str]:
-    """Write the table of the client's settings that cannot be passed on."""
-    yield "These settings cannot be passed on:"
+    """Write the table of the client's settings that the data source rejects."""
+    yield "These settings are rejected:"
     yield ""
     rows = ((code(f"kafka.{name}"), why) for name, why in refused.items() if why)
     yield from table(("Setting", "Instead"), rows)
@@ -313,7 +313,7 @@ def apis() -> Iterator[str]:
     """Write the page of the APIs a broker serves."""
     yield "# APIs and versions"
     yield ""
-    yield "What a broker answers in ApiVersions; computed from the same list that requests are routed by."
+    yield "The content of a broker's ApiVersions response, computed from the list that routes requests."
     yield ""
     routes = sorted(ROUTES, key=lambda route: route.api_key)
     rows = (
@@ -329,8 +329,8 @@ def errors() -> Iterator[str]:
     yield "# Errors"
     yield ""
     yield (
-        "Kafka's error codes and the class of each in `ottla.protocol.errors`. *Retriable*: the same "
-        "request may succeed later. *Stale*: the client must learn the cluster's metadata anew first."
+        "Kafka's error codes and their classes in `ottla.protocol.errors`. *Retriable*: the same request may "
+        "succeed later. *Stale*: the client must refresh its metadata first."
     )
     yield ""
     rows = (
@@ -348,14 +348,14 @@ def metrics() -> Iterator[str]:
     yield "# Metrics"
     yield ""
     yield (
-        "A broker keeps Apache Kafka's metrics under Kafka's names, and serves them to Prometheus with "
+        "A broker has Apache Kafka's metrics under Kafka's names, and serves them to Prometheus on "
         "`metrics.port`: `kafka.server:type=ReplicaManager,name=LeaderCount` becomes "
-        "`kafka_server_replicamanager_leadercount`, and a meter's `PerSec` becomes `_total`. Where tags are "
-        "named, there is one metric for each of their values, from the first use on."
+        "`kafka_server_replicamanager_leadercount`, and a meter's `PerSec` becomes `_total`. A metric with "
+        "tags exists once for each of their values, from the first use on."
     )
     yield ""
     rows = (
         (code(one.group), code(one.type), code(one.name), ", ".join(one.tags), one.kind, one.meaning)
         for one in catalogue()
     )
-    yield from table(("Group", "Type", "Name", "Tags", "Kind", "What it says"), rows)
+    yield from table(("Group", "Type", "Name", "Tags", "Kind", "Meaning"), rows)

@@ -1,4 +1,4 @@
-"""The broker's and the topics' configuration, in one typed place."""
+"""The typed configuration of the broker and of topics."""
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.keys import keys_of

@@ -1,4 +1,4 @@
-"""The broker's configuration: every key with its default, its check and what it is for."""
+"""The broker's configuration: every key with its default, its check and its documentation."""
 
 from __future__ import annotations
 
@@ -26,33 +26,29 @@ class BrokerConfig:
 
     # --- identity and network
     broker_id: int = setting(
-        -1, "The broker's id; -1 takes a free one above reserved.broker.max.id.", at_least(-1)
+        -1, "The broker's id; -1 allocates one above reserved.broker.max.id.", at_least(-1)
     )
-    broker_id_generation_enable: bool = setting(
-        True, "Whether a broker without an id may take a generated one."
-    )
-    reserved_broker_max_id: int = setting(1000, "The largest id that can be given by hand.", at_least(0))
-    broker_rack: str | None = setting(
-        None, "The rack (or zone) the broker stands in; replicas are spread over racks."
-    )
+    broker_id_generation_enable: bool = setting(True, "Whether a broker without an id gets a generated one.")
+    reserved_broker_max_id: int = setting(1000, "The largest id that can be configured.", at_least(0))
+    broker_rack: str | None = setting(None, "The broker's rack (or zone); replicas are spread over racks.")
     listeners: str = setting(
         "PLAINTEXT://:9092",
         "Addresses to listen on, as NAME://host:port separated by commas; an empty host is every interface.",
     )
     advertised_listeners: str | None = setting(
-        None, "Addresses given to clients, where they differ from listeners."
+        None, "Addresses given to clients, if they differ from listeners."
     )
     listener_security_protocol_map: str = setting(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
-        "Which security protocol each listener name speaks.",
+        "The security protocol of each listener name.",
     )
-    inter_broker_listener_name: str | None = setting(None, "The listener that brokers use among themselves.")
+    inter_broker_listener_name: str | None = setting(None, "The listener for requests between brokers.")
     control_plane_listener_name: str | None = setting(
-        None, "A listener of its own for the controller's requests."
+        None, "A separate listener for the controller's requests."
     )
     security_inter_broker_protocol: str = setting(
         "PLAINTEXT",
-        "The protocol between brokers when no listener name is given for it.",
+        "The protocol between brokers when inter.broker.listener.name is not set.",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )
     num_network_threads: int = setting(
@@ -60,7 +56,7 @@ class BrokerConfig:
     )
     num_io_threads: int = setting(
         8,
-        "Threads for work that blocks: cold reads, recompression, directory work.",
+        "Threads for blocking work: cold reads, recompression, work on directories.",
         at_least(1),
     )
     background_threads: int = setting(
@@ -69,37 +65,35 @@ class BrokerConfig:
         at_least(1),
     )
     queued_max_requests: int = setting(
-        500, "Requests that may be in progress; above it, connections are no longer read.", at_least(1)
+        500, "Requests in progress at once; above it the broker stops reading from connections.", at_least(1)
     )
     socket_send_buffer_bytes: int = setting(
-        102_400, "SO_SNDBUF of a client's socket; -1 leaves it to the system."
+        102_400, "SO_SNDBUF of a client's socket; -1 is the system's default."
     )
     socket_receive_buffer_bytes: int = setting(
-        102_400, "SO_RCVBUF of a client's socket; -1 leaves it to the system."
+        102_400, "SO_RCVBUF of a client's socket; -1 is the system's default."
     )
     socket_request_max_bytes: int = setting(
         104_857_600, "The largest request; a larger one closes its connection.", at_least(1)
     )
-    socket_listen_backlog_size: int = setting(
-        50, "Connections the system may hold before they are accepted.", at_least(1)
-    )
+    socket_listen_backlog_size: int = setting(50, "Connections that wait to be accepted.", at_least(1))
     max_connections: int = setting(
-        MAX_INT, "Connections the broker accepts in all.", at_least(0), update=_CLUSTER
+        MAX_INT, "Connections the broker accepts in total.", at_least(0), update=_CLUSTER
     )
     max_connections_per_ip: int = setting(
         MAX_INT, "Connections the broker accepts from one address.", at_least(0), update=_CLUSTER
     )
     max_connections_per_ip_overrides: str = setting(
-        "", "Other limits for some addresses, as `host:limit,…`.", _limits_by_host, update=_CLUSTER
+        "", "Different limits for some addresses, as `host:limit,…`.", _limits_by_host, update=_CLUSTER
     )
     connections_max_idle_ms: int = setting(
-        600_000, "How long a connection may be silent before it is closed; -1 means for ever.", long=True
+        600_000, "Idle time after which a connection is closed; -1 means never.", long=True
     )
     connection_failed_authentication_delay_ms: int = setting(
-        100, "How long the answer to a failed authentication is held back.", at_least(0)
+        100, "Delay of the response to a failed authentication.", at_least(0)
     )
     request_timeout_ms: int = setting(
-        30_000, "How long the broker waits for answers of other brokers.", at_least(1)
+        30_000, "How long the broker waits for responses of other brokers.", at_least(1)
     )
 
     # --- coordination
@@ -108,39 +102,41 @@ class BrokerConfig:
         "ZooKeeper's addresses, `host:port,host:port/chroot`; without it the coordinator is embedded.",
     )
     zookeeper_session_timeout_ms: int = setting(
-        18_000, "How long ZooKeeper keeps a broker that it does not hear from.", at_least(1)
+        18_000, "How long ZooKeeper keeps the session of a broker without a connection.", at_least(1)
     )
     zookeeper_connection_timeout_ms: int | None = setting(
-        None, "How long to try to reach ZooKeeper at start; the session timeout when not set."
+        None, "How long to try to reach ZooKeeper at start; by default the session timeout."
     )
     zookeeper_max_in_flight_requests: int = setting(
-        10, "Requests to ZooKeeper in progress at once.", at_least(1)
+        10, "Requests to ZooKeeper in flight at once.", at_least(1)
     )
     zookeeper_set_acl: bool = setting(
-        False, "Whether znodes are written so that only brokers may change them."
+        False, "Whether only brokers may change the znodes that brokers create."
     )
     controlled_shutdown_enable: bool = setting(
-        True, "Whether leaderships are handed over before the broker stops."
+        True, "Whether the broker hands over its leaderships before it stops."
     )
-    controlled_shutdown_max_retries: int = setting(3, "Tries of a controlled shutdown.", at_least(0))
+    controlled_shutdown_max_retries: int = setting(3, "Attempts of a controlled shutdown.", at_least(0))
     controlled_shutdown_retry_backoff_ms: int = setting(
-        5_000, "Pause between tries of a controlled shutdown.", at_least(0), long=True
+        5_000, "Pause between attempts of a controlled shutdown.", at_least(0), long=True
     )
     controller_socket_timeout_ms: int = setting(
-        30_000, "How long the controller waits for a broker's answer.", at_least(1)
+        30_000, "How long the controller waits for a broker's response.", at_least(1)
     )
     auto_leader_rebalance_enable: bool = setting(
-        True, "Whether leaderships go back to the preferred replicas by themselves."
+        True, "Whether the controller moves leaderships back to the preferred replicas."
     )
     leader_imbalance_per_broker_percentage: int = setting(
-        10, "Share of a broker's preferred leaderships held elsewhere that starts a rebalance.", at_least(0)
+        10,
+        "Percentage of a broker's preferred leaderships on other brokers that starts a rebalance.",
+        at_least(0),
     )
     leader_imbalance_check_interval_seconds: int = setting(
-        300, "How often the imbalance is looked at.", at_least(1), long=True
+        300, "How often the imbalance is checked.", at_least(1), long=True
     )
     unclean_leader_election_enable: bool = setting(
         False,
-        "Whether a replica that may lack acknowledged records can become leader as a last resort.",
+        "Whether a replica outside the ISR, which may lack acknowledged records, can become leader.",
         update=_CLUSTER,
     )
     inter_broker_protocol_version: str = setting(
@@ -148,12 +144,14 @@ class BrokerConfig:
     )
 
     # --- topics
-    num_partitions: int = setting(1, "Partitions of a topic created without saying how many.", at_least(1))
+    num_partitions: int = setting(
+        1, "Partitions of a topic that is created without a number of partitions.", at_least(1)
+    )
     default_replication_factor: int = setting(
-        1, "Replicas of a topic created without saying how many.", at_least(1)
+        1, "Replicas of a topic that is created without a replication factor.", at_least(1)
     )
     auto_create_topics_enable: bool = setting(
-        True, "Whether a topic comes into being when a client first asks for it."
+        True, "Whether a client's first request for a topic creates it."
     )
     delete_topic_enable: bool = setting(True, "Whether topics can be deleted.")
     create_topic_policy_class_name: str | None = setting(
@@ -161,20 +159,20 @@ class BrokerConfig:
     )
     min_insync_replicas: int = setting(
         1,
-        "In-sync replicas that must hold a record before acks=all is answered.",
+        "In-sync replicas that must hold a record before acks=all is acknowledged.",
         at_least(1),
         update=_CLUSTER,
     )
     max_partitions_per_topic: int = setting(
         100_000,
-        "The most partitions a topic may be created with.",
+        "The most partitions of a created topic.",
         at_least(1),
         ottla_only=True,
         update=_CLUSTER,
     )
     compression_type: str = setting(
         "producer",
-        "The codec that batches are stored with; `producer` keeps what was sent.",
+        "The codec of stored batches; `producer` keeps the producer's.",
         one_of(*COMPRESSION_TYPES),
         update=_CLUSTER,
     )
@@ -188,23 +186,28 @@ class BrokerConfig:
     # --- log
     log_dir: str = setting("/tmp/kafka-logs", "The data directory, when log.dirs is not set.")
     log_dirs: tuple[str, ...] | None = setting(
-        None, "The data directories, separated by commas; a new partition goes where the fewest are."
+        None,
+        "The data directories, separated by commas; a new partition is created in the one with the fewest.",
     )
     log_segment_bytes: int = setting(
-        1_073_741_824, "Size at which a new segment is begun.", at_least(14), update=_CLUSTER
+        1_073_741_824, "Size at which a log rolls to a new segment.", at_least(14), update=_CLUSTER
     )
     log_roll_ms: int | None = setting(
-        None, "Age at which a new segment is begun.", at_least(1), long=True, update=_CLUSTER
+        None, "Age at which a log rolls to a new segment.", at_least(1), long=True, update=_CLUSTER
     )
     log_roll_hours: int = setting(168, "The same in hours, when log.roll.ms is not set.", at_least(1))
     log_roll_jitter_ms: int | None = setting(
-        None, "Most that is taken at random from the roll age.", at_least(0), long=True, update=_CLUSTER
+        None,
+        "The maximum random amount subtracted from the roll age.",
+        at_least(0),
+        long=True,
+        update=_CLUSTER,
     )
     log_roll_jitter_hours: int = setting(
         0, "The same in hours, when log.roll.jitter.ms is not set.", at_least(0)
     )
     log_retention_ms: int | None = setting(
-        None, "Age at which a segment goes; -1 means never.", at_least(-1), long=True, update=_CLUSTER
+        None, "Age at which a segment is deleted; -1 means never.", at_least(-1), long=True, update=_CLUSTER
     )
     log_retention_minutes: int | None = setting(
         None, "The same in minutes, when log.retention.ms is not set.", at_least(-1)
@@ -214,7 +217,7 @@ class BrokerConfig:
     )
     log_retention_bytes: int = setting(
         -1,
-        "Size a partition may reach before its oldest segments go; -1 means no limit.",
+        "Size of a partition above which its oldest segments are deleted; -1 means no limit.",
         long=True,
         update=_CLUSTER,
     )
@@ -223,12 +226,12 @@ class BrokerConfig:
     )
     log_cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
-        "What happens to old segments: `delete`, `compact`, or both.",
+        "The treatment of old segments: `delete`, `compact`, or both.",
         each_of("delete", "compact"),
         update=_CLUSTER,
     )
     log_cleaner_enable: bool = setting(True, "Whether compacted topics are compacted.")
-    log_cleaner_threads: int = setting(1, "Threads that compact.", at_least(0))
+    log_cleaner_threads: int = setting(1, "Threads for compaction.", at_least(0))
     log_cleaner_io_max_bytes_per_second: float = setting(
         1.7976931348623157e308, "Bytes a second that compaction may read and write."
     )
@@ -238,94 +241,101 @@ class BrokerConfig:
     log_cleaner_io_buffer_size: int = setting(
         524_288, "Memory for compaction's reads and writes.", at_least(0)
     )
-    log_cleaner_io_buffer_load_factor: float = setting(0.9, "How full an offset map may get.")
+    log_cleaner_io_buffer_load_factor: float = setting(0.9, "The maximum load factor of an offset map.")
     log_cleaner_backoff_ms: int = setting(
         15_000, "Pause when there is nothing to compact.", at_least(0), long=True
     )
     log_cleaner_min_cleanable_ratio: float = setting(
         0.5,
-        "Share of a log that must be uncompacted before compaction looks at it.",
+        "Ratio of uncompacted bytes above which a log is compacted.",
         between(0, 1),
         update=_CLUSTER,
     )
     log_cleaner_delete_retention_ms: int = setting(
-        86_400_000, "How long a tombstone outlives its compaction.", at_least(0), long=True, update=_CLUSTER
+        86_400_000,
+        "How long a tombstone is kept after its compaction.",
+        at_least(0),
+        long=True,
+        update=_CLUSTER,
     )
     log_cleaner_min_compaction_lag_ms: int = setting(
-        0, "Shortest time a record stays as it is before compaction.", at_least(0), long=True, update=_CLUSTER
+        0, "Minimum age of a record before it is compacted.", at_least(0), long=True, update=_CLUSTER
     )
     log_cleaner_max_compaction_lag_ms: int = setting(
-        MAX_LONG, "Longest time a record may stay uncompacted.", at_least(1), long=True, update=_CLUSTER
+        MAX_LONG, "Maximum age of a record until it is compacted.", at_least(1), long=True, update=_CLUSTER
     )
     log_index_size_max_bytes: int = setting(
-        10_485_760, "Size of an index file; a full one begins a new segment.", at_least(4), update=_CLUSTER
+        10_485_760,
+        "Size of an index file; a full one rolls the log to a new segment.",
+        at_least(4),
+        update=_CLUSTER,
     )
     log_index_interval_bytes: int = setting(
-        4_096, "Bytes appended between two entries of the offset index.", at_least(0), update=_CLUSTER
+        4_096, "Bytes of records between two entries of the offset index.", at_least(0), update=_CLUSTER
     )
     log_flush_interval_messages: int = setting(
-        MAX_LONG, "Records after which a log is forced to disk.", at_least(1), long=True, update=_CLUSTER
+        MAX_LONG, "Records after which a log is flushed to disk.", at_least(1), long=True, update=_CLUSTER
     )
     log_flush_interval_ms: int | None = setting(
-        None, "Time after which appended records are forced to disk.", long=True, update=_CLUSTER
+        None, "Time after which appended records are flushed to disk.", long=True, update=_CLUSTER
     )
     log_flush_scheduler_interval_ms: int = setting(
-        MAX_LONG, "How often logs are looked at that may need to be forced to disk.", long=True
+        MAX_LONG, "How often logs are checked for a due flush.", long=True
     )
     log_flush_before_acknowledge: bool = setting(
         False,
-        "Whether a produce request is answered only once its records are on disk (one fsync for all).",
+        "Whether a produce request is acknowledged only after its records are on disk (one fsync for all).",
         ottla_only=True,
         update=_CLUSTER,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        60_000, "How often recovery points are written down.", at_least(0)
+        60_000, "How often recovery points are checkpointed.", at_least(0)
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        60_000, "How often log start offsets are written down.", at_least(0)
+        60_000, "How often log start offsets are checkpointed.", at_least(0)
     )
     log_segment_delete_delay_ms: int = setting(
         60_000,
-        "How long a deleted segment stays on disk under another name.",
+        "How long a deleted segment stays on disk, renamed.",
         at_least(0),
         long=True,
         update=_CLUSTER,
     )
     log_preallocate: bool = setting(
-        False, "Whether a new segment's file is allocated whole at once.", update=_CLUSTER
+        False, "Whether a new segment's file is allocated in full at once.", update=_CLUSTER
     )
     log_message_format_version: str = setting(
         "3.0-IV1", "Accepted for compatibility; batches are always stored in format 2."
     )
     log_message_timestamp_type: str = setting(
         "CreateTime",
-        "Whether a record keeps its producer's time or gets the time of its append.",
+        "Whether a record keeps its producer's timestamp or gets the time of its append.",
         one_of("CreateTime", "LogAppendTime"),
         update=_CLUSTER,
     )
     log_message_timestamp_difference_max_ms: int = setting(
         MAX_LONG,
-        "How far a timestamp may be from the broker's clock.",
+        "Largest difference between a timestamp and the broker's clock.",
         at_least(0),
         long=True,
         update=_CLUSTER,
     )
     log_message_timestamp_before_max_ms: int = setting(
         MAX_LONG,
-        "How far a timestamp may lie before the broker's clock.",
+        "How far a timestamp may be before the broker's clock.",
         at_least(0),
         long=True,
         update=_CLUSTER,
     )
     log_message_timestamp_after_max_ms: int = setting(
         MAX_LONG,
-        "How far a timestamp may lie ahead of the broker's clock.",
+        "How far a timestamp may be ahead of the broker's clock.",
         at_least(0),
         long=True,
         update=_CLUSTER,
     )
     log_message_downconversion_enable: bool = setting(
-        True, "Whether batches are rewritten for consumers that only know older formats.", update=_CLUSTER
+        True, "Whether batches are converted for consumers that know only older formats.", update=_CLUSTER
     )
     num_recovery_threads_per_data_dir: int = setting(
         1,
@@ -335,53 +345,57 @@ class BrokerConfig:
     )
     max_open_segment_files: int = setting(
         4_096,
-        "Segment files kept open at once; others are reopened when read.",
+        "Segment files open at once; others are opened again when they are read.",
         at_least(16),
         ottla_only=True,
     )
 
     # --- replication
     replica_lag_time_max_ms: int = setting(
-        30_000, "How long a follower may lag before it leaves the in-sync replicas.", at_least(1), long=True
+        30_000, "How long a follower may lag before it is removed from the ISR.", at_least(1), long=True
     )
-    replica_socket_timeout_ms: int = setting(30_000, "How long a follower waits for its leader.", at_least(1))
+    replica_socket_timeout_ms: int = setting(
+        30_000, "How long a follower waits for a response of its leader.", at_least(1)
+    )
     replica_socket_receive_buffer_bytes: int = setting(65_536, "SO_RCVBUF of a follower's socket.")
-    replica_fetch_max_bytes: int = setting(1_048_576, "Bytes a follower asks for per partition.", at_least(0))
+    replica_fetch_max_bytes: int = setting(1_048_576, "Bytes a follower fetches per partition.", at_least(0))
     replica_fetch_wait_max_ms: int = setting(
-        500, "How long a leader may hold a follower's fetch.", at_least(0)
+        500, "How long a leader may delay a follower's fetch.", at_least(0)
     )
-    replica_fetch_min_bytes: int = setting(1, "Bytes worth answering a follower's fetch for.", at_least(0))
+    replica_fetch_min_bytes: int = setting(
+        1, "The minimum bytes of the response to a follower's fetch.", at_least(0)
+    )
     replica_fetch_response_max_bytes: int = setting(
-        10_485_760, "Bytes of one answer to a follower.", at_least(0)
+        10_485_760, "The maximum bytes of the response to a follower's fetch.", at_least(0)
     )
     replica_fetch_backoff_ms: int = setting(1_000, "Pause after a failed fetch from a leader.", at_least(0))
     num_replica_fetchers: int = setting(1, "Fetchers per leader.", at_least(1))
     replica_high_watermark_checkpoint_interval_ms: int = setting(
-        5_000, "How often high watermarks are written down.", at_least(1), long=True
+        5_000, "How often high watermarks are checkpointed.", at_least(1), long=True
     )
     replica_selector_class: str | None = setting(
-        None, "How a consumer's preferred replica is chosen; RackAwareReplicaSelector or nothing."
+        None, "The selector of a consumer's preferred replica: RackAwareReplicaSelector or none."
     )
     fetch_purgatory_purge_interval_requests: int = setting(1_000, "Accepted for compatibility.")
     producer_purgatory_purge_interval_requests: int = setting(1_000, "Accepted for compatibility.")
     delete_records_purgatory_purge_interval_requests: int = setting(1, "Accepted for compatibility.")
     max_incremental_fetch_session_cache_slots: int = setting(
-        1_000, "Fetch sessions remembered at once.", at_least(0)
+        1_000, "Fetch sessions kept at once.", at_least(0)
     )
-    fetch_max_bytes: int = setting(57_671_680, "The most bytes in one fetch response.", at_least(1024))
+    fetch_max_bytes: int = setting(57_671_680, "The maximum bytes of a fetch response.", at_least(1024))
 
     # --- groups and offsets
-    group_min_session_timeout_ms: int = setting(6_000, "The shortest session timeout a member may ask for.")
+    group_min_session_timeout_ms: int = setting(6_000, "The shortest session timeout a member may request.")
     group_max_session_timeout_ms: int = setting(
-        1_800_000, "The longest session timeout a member may ask for."
+        1_800_000, "The longest session timeout a member may request."
     )
     group_initial_rebalance_delay_ms: int = setting(
         3_000, "How long the first rebalance of an empty group waits for more members.", at_least(0)
     )
-    group_max_size: int = setting(MAX_INT, "Members a group may have.", at_least(1))
-    offset_metadata_max_bytes: int = setting(4_096, "The longest text that goes with a committed offset.")
+    group_max_size: int = setting(MAX_INT, "The most members of a group.", at_least(1))
+    offset_metadata_max_bytes: int = setting(4_096, "The longest metadata of a committed offset.")
     offsets_load_buffer_size: int = setting(
-        5_242_880, "Bytes read at once when a group partition is loaded.", at_least(1)
+        5_242_880, "Bytes per read when a partition of __consumer_offsets is loaded.", at_least(1)
     )
     offsets_topic_replication_factor: int = setting(3, "Replicas of __consumer_offsets.", at_least(1))
     offsets_topic_num_partitions: int = setting(50, "Partitions of __consumer_offsets.", at_least(1))
@@ -389,16 +403,16 @@ class BrokerConfig:
         104_857_600, "Segment size of __consumer_offsets.", at_least(1)
     )
     offsets_topic_compression_codec: int = setting(
-        0, "Codec of __consumer_offsets, as its number.", between(0, 4)
+        0, "Compression codec of __consumer_offsets, as a number.", between(0, 4)
     )
     offsets_retention_minutes: int = setting(
-        10_080, "How long offsets of an empty group are kept.", at_least(1)
+        10_080, "How long the offsets of an empty group are kept.", at_least(1)
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "How often expired offsets are looked for.", at_least(1), long=True
+        600_000, "How often expired offsets are removed.", at_least(1), long=True
     )
     offsets_commit_timeout_ms: int = setting(
-        5_000, "How long a commit may wait for its replicas.", at_least(1)
+        5_000, "How long an offset commit waits for its replicas.", at_least(1)
     )
     offsets_commit_required_acks: int = setting(
         -1, "Accepted for compatibility; commits wait for all replicas."
@@ -406,7 +420,7 @@ class BrokerConfig:
 
     # --- transactions and producers
     transactional_id_expiration_ms: int = setting(
-        604_800_000, "How long an idle transactional id lives.", at_least(1)
+        604_800_000, "How long an idle transactional id is kept.", at_least(1)
     )
     transaction_max_timeout_ms: int = setting(900_000, "The longest transaction timeout.", at_least(1))
     transaction_state_log_num_partitions: int = setting(50, "Partitions of __transaction_state.", at_least(1))
@@ -420,7 +434,7 @@ class BrokerConfig:
         2, "min.insync.replicas of __transaction_state.", at_least(1)
     )
     transaction_state_log_load_buffer_size: int = setting(
-        5_242_880, "Bytes read at once when transaction state is loaded.", at_least(1)
+        5_242_880, "Bytes per read when transaction state is loaded.", at_least(1)
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
         10_000, "How often timed-out transactions are aborted.", at_least(1)
@@ -432,18 +446,18 @@ class BrokerConfig:
         86_400_000, "How long the state of an idle idempotent producer is kept.", at_least(1), update=_CLUSTER
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        600_000, "How often idle producer state is dropped.", at_least(1)
+        600_000, "How often the state of idle producers is removed.", at_least(1)
     )
 
     # --- monitoring and Ottla's own
     metrics_port: int = setting(
-        -1, "Port of the Prometheus endpoint; -1 for none.", between(-1, 65_535), ottla_only=True
+        -1, "Port of the Prometheus endpoint; -1 disables it.", between(-1, 65_535), ottla_only=True
     )
     metrics_host: str = setting("127.0.0.1", "Address of the Prometheus endpoint.", ottla_only=True)
     event_loop_watchdog_enable: bool = setting(
         False,
-        "Whether the process ends itself when its event loop has been silent for a session timeout, "
-        "so that a stuck broker does not stay leader.",
+        "Whether the process ends when its event loop is blocked for a session timeout, so that a stuck "
+        "broker does not stay leader.",
         ottla_only=True,
     )
 
@@ -474,7 +488,7 @@ class BrokerConfig:
 
     @property
     def interbroker_listener(self) -> str:
-        """The name of the listener that brokers use among themselves."""
+        """The name of the listener for requests between brokers."""
         if self.inter_broker_listener_name:
             return self.inter_broker_listener_name
         for listener in self.parsed_listeners:

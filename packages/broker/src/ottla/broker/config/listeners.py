@@ -1,4 +1,4 @@
-"""Listener addresses as `listeners` and `advertised.listeners` write them."""
+"""Parse the addresses of `listeners` and `advertised.listeners`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LISTENER = re.compile(
 
 
 class Listener(NamedTuple):
-    """One named address; `host` is empty for all interfaces."""
+    """A named address; `host` is empty for all interfaces."""
 
     name: str
     host: str
@@ -27,7 +27,7 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(key_name: str, text: str, protocol_map: str) -> tuple[Listener, ...]:
-    """Read a comma-separated list of listeners, or raise `ConfigError` saying which one is wrong."""
+    """Parse a comma-separated list of listeners; raise `ConfigError` naming the invalid one."""
     protocols = _parse_protocol_map(protocol_map)
     listeners = tuple(_parse(key_name, item.strip(), protocols) for item in text.split(",") if item.strip())
     if not listeners:

@@ -1,4 +1,4 @@
-"""Building a `BrokerConfig` from a properties file, the environment and flags.
+"""Build a `BrokerConfig` from a properties file, the environment and flags.
 
 Later sources win: defaults, properties file, environment (`OTTLA_LOG_RETENTION_HOURS=24`), flags.
 """
@@ -22,20 +22,20 @@ ALIASES: Mapping[str, str] = {
 
 IGNORED: Mapping[str, str] = {
     "replica.lag.max.messages": "followers leave the in-sync replicas by time only (replica.lag.time.max.ms)",
-    "controller.message.queue.size": "the controller's queues are unbounded: one broker cannot stop it",
-    "zookeeper.sync.time.ms": "it concerned consumers that kept offsets in ZooKeeper",
+    "controller.message.queue.size": "the controller's queues are unbounded: one broker cannot block it",
+    "zookeeper.sync.time.ms": "it applied to consumers that kept offsets in ZooKeeper",
     "kafka.metrics.reporters": "metrics are served by the Prometheus endpoint (metrics.port)",
     "kafka.metrics.polling.interval.secs": "metrics are served by the Prometheus endpoint (metrics.port)",
     "metric.reporters": "metrics are served by the Prometheus endpoint (metrics.port)",
     "auto.include.jmx.reporter": "there is no JVM",
-    "log.dir.failure.timeout.ms": "it concerns Kafka's own quorum",
-    "confluent.support.metrics.enable": "nothing is reported anywhere",
+    "log.dir.failure.timeout.ms": "it applies to Kafka's own quorum",
+    "confluent.support.metrics.enable": "the broker sends no reports",
     "zookeeper.clientCnxnSocket": "the ZooKeeper client is not Java's",
-    "authorizer.class.name": "access control is not there yet: every client may do everything",
-    "super.users": "access control is not there yet: every client may do everything",
-    "allow.everyone.if.no.acl.found": "access control is not there yet: every client may do everything",
+    "authorizer.class.name": "access control is not implemented yet: every client may do everything",
+    "super.users": "access control is not implemented yet: every client may do everything",
+    "allow.everyone.if.no.acl.found": "access control is not implemented yet: every client may do everything",
 }
-"""Keys of Kafka that have no meaning here, and why."""
+"""Keys of Kafka that have no effect here, and why."""
 
 _LISTENER_PARTS = ("host.name", "port")
 _ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
@@ -43,7 +43,7 @@ _ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
 
 @frozen
 class Loaded:
-    """A configuration, what was set explicitly (key to text), and what the user should know."""
+    """A configuration, the keys that were set explicitly with their texts, and warnings for the user."""
 
     config: BrokerConfig
     explicit: Mapping[str, str]
@@ -57,8 +57,7 @@ def load_broker_config(
 ) -> Loaded:
     """Merge the sources and check every key.
 
-    Unknown and ignored keys become warnings that name them; a value that cannot be used
-    raises `ConfigError`.
+    Unknown and ignored keys become warnings; an invalid value raises `ConfigError`.
     """
     merged = {**(properties or {}), **_from_environment(environment or {}), **(flags or {})}
     warnings: list[str] = []
@@ -83,9 +82,9 @@ def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
 
 
 def check_broker_config(config: BrokerConfig) -> None:
-    """Check what concerns several keys at once; raise `ConfigError` for the first that is wrong."""
+    """Check the rules between keys; raise `ConfigError` for the first that is broken."""
     for listener in config.parsed_listeners:
-        # Served in plain text, such a listener would show to everybody what is meant to be guarded.
+        # Served in plain text, such a listener would expose data that it is meant to protect.
         if listener.security_protocol != "PLAINTEXT":
             raise ConfigError(
                 "listeners", f"must be PLAINTEXT: there is no TLS or login here yet, for {listener}"
@@ -116,7 +115,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX)
     }
-    # Other programs of the family read variables with the same prefix: only broker keys are ours.
+    # Ottla's other programs read variables with the same prefix: take only those of broker keys.
     known = keys_of(BrokerConfig)
     return {name: value for name, value in dotted.items() if name in known or name in ALIASES}
 
@@ -131,7 +130,7 @@ def _rename_aliases(settings: Mapping[str, str], warnings: list[str]) -> dict[st
 
 
 def _old_listener_names(settings: dict[str, str]) -> dict[str, str]:
-    """Turn `host.name`, `port` and their advertised twins into listeners, where those are not set."""
+    """Turn `host.name`, `port` and their advertised forms into listeners, unless those are set."""
     for new, (host, port) in (("listeners", _LISTENER_PARTS), ("advertised.listeners", _ADVERTISED_PARTS)):
         parts = settings.pop(host, None), settings.pop(port, None)
         if new not in settings and any(part is not None for part in parts):

@@ -24,98 +24,100 @@ _HOUR_MS = 3_600_000
 
 @frozen(kw_only=True)
 class LogConfig:
-    """What governs one log. Every field is a topic-level key of Kafka in snake case."""
+    """The configuration of one log. Every field is a topic-level key of Kafka in snake case."""
 
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
-        "What happens to old segments: `delete` drops them; `compact` is to keep the last of each key, and "
-        "keeps everything so far, as compaction is not there yet.",
+        "The treatment of old segments: `delete` deletes them; `compact` keeps the last record of each key, "
+        "and all records until compaction is implemented.",
         each_of("delete", "compact"),
     )
     compression_type: str = setting(
         "producer",
-        "The codec that batches are stored with; `producer` keeps what was sent.",
+        "The codec of stored batches; `producer` keeps the producer's.",
         one_of(*COMPRESSION_TYPES),
     )
     delete_retention_ms: int = setting(
-        86_400_000, "How long a tombstone outlives its compaction.", at_least(0), long=True
+        86_400_000, "How long a tombstone is kept after its compaction.", at_least(0), long=True
     )
     file_delete_delay_ms: int = setting(
-        60_000, "How long a deleted segment stays on disk under another name.", at_least(0), long=True
+        60_000, "How long a deleted segment stays on disk, renamed.", at_least(0), long=True
     )
     flush_messages: int = setting(
-        MAX_LONG, "Records after which the log is forced to disk.", at_least(1), long=True
+        MAX_LONG, "Records after which the log is flushed to disk.", at_least(1), long=True
     )
     flush_ms: int = setting(
-        MAX_LONG, "Time after which appended records are forced to disk.", at_least(0), long=True
+        MAX_LONG, "Time after which appended records are flushed to disk.", at_least(0), long=True
     )
     flush_before_acknowledge: bool = setting(
         False,
-        "Whether a produce request is answered only once its records are on disk. "
+        "Whether a produce request is acknowledged only after its records are on disk. "
         "Appends that wait together share one fsync.",
         ottla_only=True,
     )
     index_interval_bytes: int = setting(
-        4096, "Bytes appended between two entries of the offset index.", at_least(0)
+        4096, "Bytes of records between two entries of the offset index.", at_least(0)
     )
     max_compaction_lag_ms: int = setting(
-        MAX_LONG, "Longest time a record may stay out of compaction's reach.", at_least(1), long=True
+        MAX_LONG, "Maximum age of a record until it is compacted.", at_least(1), long=True
     )
     max_message_bytes: int = setting(
         1_048_588, "The largest batch a producer may send, its overhead included.", at_least(0)
     )
     message_downconversion_enable: bool = setting(
-        True, "Whether batches are rewritten for consumers that only know older formats."
+        True, "Whether batches are converted for consumers that know only older formats."
     )
     message_format_version: str = setting(
         "3.0-IV1", "Accepted for compatibility; batches are always stored in format 2."
     )
     message_timestamp_difference_max_ms: int = setting(
         MAX_LONG,
-        "How far a record's timestamp may be from the broker's clock when the type is CreateTime.",
+        "Largest difference between a record's timestamp and the broker's clock, for CreateTime.",
         at_least(0),
         long=True,
     )
     message_timestamp_before_max_ms: int = setting(
-        MAX_LONG, "How far a record's timestamp may lie before the broker's clock.", at_least(0), long=True
+        MAX_LONG, "How far a record's timestamp may be before the broker's clock.", at_least(0), long=True
     )
     message_timestamp_after_max_ms: int = setting(
-        MAX_LONG, "How far a record's timestamp may lie ahead of the broker's clock.", at_least(0), long=True
+        MAX_LONG, "How far a record's timestamp may be ahead of the broker's clock.", at_least(0), long=True
     )
     message_timestamp_type: str = setting(
         "CreateTime",
-        "Whether a record keeps the time its producer gave it, or gets the time of its append.",
+        "Whether a record keeps its producer's timestamp or gets the time of its append.",
         one_of("CreateTime", "LogAppendTime"),
     )
     min_cleanable_dirty_ratio: float = setting(
-        0.5, "Share of the log that must be uncompacted before compaction looks at it.", between(0, 1)
+        0.5, "Ratio of uncompacted bytes above which the log is compacted.", between(0, 1)
     )
     min_compaction_lag_ms: int = setting(
-        0, "Shortest time a record stays as it is before compaction may drop it.", at_least(0), long=True
+        0, "Minimum age of a record before it is compacted.", at_least(0), long=True
     )
     min_insync_replicas: int = setting(
-        1, "In-sync replicas that must hold a record before acks=all is answered.", at_least(1)
+        1, "In-sync replicas that must hold a record before acks=all is acknowledged.", at_least(1)
     )
-    preallocate: bool = setting(False, "Whether a new segment's file is allocated whole at once.")
+    preallocate: bool = setting(False, "Whether a new segment's file is allocated in full at once.")
     retention_bytes: int = setting(
-        -1, "Size a partition may reach before its oldest segments go; -1 means no limit.", long=True
+        -1, "Size of a partition above which its oldest segments are deleted; -1 means no limit.", long=True
     )
     retention_ms: int = setting(
-        604_800_000, "Age at which a segment goes; -1 means never.", at_least(-1), long=True
+        604_800_000, "Age at which a segment is deleted; -1 means never.", at_least(-1), long=True
     )
-    segment_bytes: int = setting(1_073_741_824, "Size at which a new segment is begun.", at_least(14))
+    segment_bytes: int = setting(1_073_741_824, "Size at which the log rolls to a new segment.", at_least(14))
     segment_index_bytes: int = setting(
-        10_485_760, "Size of an index file; a full one begins a new segment.", at_least(4)
+        10_485_760, "Size of an index file; a full one rolls the log to a new segment.", at_least(4)
     )
     segment_jitter_ms: int = setting(
         0,
-        "Most that is taken at random from segment.ms, so that segments do not all roll at once.",
+        "The maximum random amount subtracted from segment.ms, so that logs do not all roll at once.",
         at_least(0),
         long=True,
     )
-    segment_ms: int = setting(604_800_000, "Age at which a new segment is begun.", at_least(1), long=True)
+    segment_ms: int = setting(
+        604_800_000, "Age at which the log rolls to a new segment.", at_least(1), long=True
+    )
     unclean_leader_election_enable: bool = setting(
-        False, "Whether a replica that may lack acknowledged records can become leader as a last resort."
+        False, "Whether a replica outside the ISR, which may lack acknowledged records, can become leader."
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         (), "Replicas (`partition:broker`) whose replication is throttled on the follower."
@@ -131,14 +133,14 @@ class LogConfig:
 
     @property
     def delete(self) -> bool:
-        """Whether segments are dropped by age and size."""
+        """Whether segments are deleted by age and size."""
         return "delete" in self.cleanup_policy
 
     @classmethod
     def from_broker(cls, broker: BrokerConfig, overrides: Mapping[str, str] | None = None) -> Self:
-        """Take the broker's defaults and put a topic's own settings over them.
+        """Return the broker's defaults with a topic's overrides applied.
 
-        Raises `ConfigError` for an override that is unknown or cannot be used.
+        Raises `ConfigError` for an unknown key or an invalid value.
         """
         return cls(**log_defaults(broker)).with_overrides(overrides or {})
 
@@ -148,7 +150,7 @@ class LogConfig:
 
 
 def log_defaults(broker: BrokerConfig) -> dict[str, Any]:
-    """Give the fields of `LogConfig` as a broker's own keys set them."""
+    """Return the fields of `LogConfig` with the values of a broker's own keys."""
     return {
         "cleanup_policy": broker.log_cleanup_policy,
         "compression_type": broker.compression_type,
@@ -229,9 +231,9 @@ TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "segment.ms": ("log.roll.ms", "log.roll.hours"),
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
 }
-"""Broker keys that stand behind a topic key, the strongest first."""
+"""The broker keys that are a topic key's defaults, in order of precedence."""
 
 
 def synonyms_of(topic_key: str) -> tuple[str, ...]:
-    """List the broker keys that stand behind a topic key, the strongest first."""
+    """Return the broker keys that are a topic key's defaults, in order of precedence."""
     return TOPIC_SYNONYMS.get(topic_key, ())
