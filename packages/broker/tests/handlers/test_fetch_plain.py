@@ -232,7 +232,7 @@ async def filled(plane: DataPlane, rng: random.Random) -> HostedPartition:
             partition.fetched(2, rng.choice(bases), 0, 1)
     if rng.random() < 0.3:
         partition.log.advance_log_start(rng.randrange(partition.high_watermark + 1))
-    plane.services.plain_fetches.admit(plane.session, partition)
+    plane.services.plain_fetches.admit(plane.context(ApiKey.FETCH, 12), partition)
     return partition
 
 
@@ -283,7 +283,7 @@ async def test_a_deleted_partition_is_let_go(plane: DataPlane) -> None:
     partition = await plane.lead()
     other = await plane.lead(partition=1)
     for one in (partition, other):
-        plane.services.plain_fetches.admit(plane.session, one)
+        plane.services.plain_fetches.admit(plane.context(ApiKey.FETCH, 12), one)
     target = plane.session.fetch_targets[b"t\0\0\0\0"]
 
     await plane.replicas.stop([(partition.topic_partition, -1, True)])
@@ -297,7 +297,7 @@ async def test_requests_in_a_row_are_answered_together(plane: DataPlane) -> None
     partition = await plane.lead()
     for _ in range(4):
         partition.append(batch_of(b"a" * 100), now_ms=1)
-    plane.services.plain_fetches.admit(plane.session, partition)
+    plane.services.plain_fetches.admit(plane.context(ApiKey.FETCH, 12), partition)
     requests = [(request_of(one), 12, one) for one in range(3)]
     last = framed(request_of(9), 12, 9)
     reader = reader_with(b"".join(framed(*one) for one in requests) + last)
@@ -313,7 +313,7 @@ async def test_aborted_transactions_are_told_the_long_way(plane: DataPlane) -> N
     partition = await plane.lead()
     partition.append(transactional(b"a"), now_ms=1)
     partition.append(marker(ControlType.ABORT), now_ms=1, origin=AppendOrigin.COORDINATOR)
-    plane.services.plain_fetches.admit(plane.session, partition)
+    plane.services.plain_fetches.admit(plane.context(ApiKey.FETCH, 12), partition)
 
     assert fast_path(plane, request_of(isolation_level=1), 12, 1) is None
     assert fast_path(plane, request_of(), 12, 1) == await general_path(plane, request_of(), 12, 1)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.handlers import produce
+from ottla.broker.handlers import fetch, produce
 from ottla.broker.handlers.context import RequestContext
-from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.handlers.testing import DataPlane, DataServices, batch_of
 from ottla.broker.network import session as session_module
 from ottla.broker.network.listener import Server
 from ottla.broker.network.routes import Dispatcher, Route, Routes
@@ -24,6 +24,7 @@ from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import RequestHeader, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
@@ -79,8 +80,8 @@ def test_the_index_is_bounded_and_the_partition_admitted_first_makes_room(
     session = a_session()
 
     for number in (0, 1, 2, 0, 3):
-        session.admit_produces(Known("t", number))
-        session.admit_fetches(Known("t", number))
+        session.admit_produces(Known("t", number), session.index_epoch)
+        session.admit_fetches(Known("t", number), session.index_epoch)
 
     for targets in (session.produce_targets, session.fetch_targets):
         assert list(targets or ()) == [Known("t", number).key for number in (1, 2, 3)]
@@ -89,8 +90,8 @@ def test_the_index_is_bounded_and_the_partition_admitted_first_makes_room(
 def test_a_session_forgets_all_partitions_or_those_of_one_topic() -> None:
     session = a_session()
     for topic in ("a", "ab", "b"):
-        session.admit_produces(Known(topic))
-        session.admit_fetches(Known(topic, 1))
+        session.admit_produces(Known(topic), session.index_epoch)
+        session.admit_fetches(Known(topic, 1), session.index_epoch)
 
     session.forget_partitions("a")
 
@@ -103,12 +104,24 @@ def test_a_session_forgets_all_partitions_or_those_of_one_topic() -> None:
 
 def test_a_login_drops_what_the_earlier_principal_was_known_for() -> None:
     session = a_session()
-    session.admit_produces(Known("a"))
+    session.admit_produces(Known("a"), session.index_epoch)
 
     session.authenticated(ALICE)
 
     assert session.principal == ALICE
     assert session.produce_targets is None
+
+
+def test_a_request_that_was_read_before_its_session_forgot_admits_nothing() -> None:
+    session = a_session()
+    read_at = session.index_epoch
+
+    session.forget_partitions()
+    session.admit_produces(Known("a"), read_at)
+    session.admit_fetches(Known("a"), read_at)
+
+    assert session.produce_targets is None
+    assert session.fetch_targets is None
 
 
 # ---- over the network
@@ -131,6 +144,17 @@ class Client:
             acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[records])]
         )
         frame = encode_request(RequestHeader(ApiKey.PRODUCE, 9, 1, "me"), request)
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+
+    def send_fetch(self, offset: int = 0, max_wait_ms: int = 0) -> None:
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            session_epoch=-1,
+            topics=[FetchTopic(topic="t", partitions=[partition])],
+        )
+        frame = encode_request(RequestHeader(ApiKey.FETCH, 12, 1, "me"), request)
         self.writer.write(struct.pack(">i", len(frame)) + frame)
 
     async def answer(self) -> bytes:
@@ -253,8 +277,12 @@ async def test_a_request_behind_a_login_waits_for_its_outcome() -> None:
 
 def server_on(plane: DataPlane) -> Server:
     services = plane.services
+    routes: list[Route[DataServices]] = [
+        Route(ApiKey.PRODUCE, 0, 9, produce.handle, borrows_buffer=True),
+        Route(ApiKey.FETCH, 0, 12, fetch.handle, borrows_buffer=True),
+    ]
     return Server(
-        Dispatcher(Routes([Route(ApiKey.PRODUCE, 0, 9, produce.handle, borrows_buffer=True)]), services),
+        Dispatcher(Routes(routes), services),
         config=BrokerConfig(),
         clock=plane.environment.clock,
         metrics=plane.metrics,
@@ -318,6 +346,25 @@ async def test_a_session_that_forgot_its_partitions_leaves_the_others_alone(plan
         await produced(two, times=2)
         assert [len(session.produce_targets or ()) for session in sessions] == [1, 1]
     assert partition.log.log_end_offset == 8
+
+
+async def test_a_fetch_that_waits_does_not_bring_a_forgotten_partition_back(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    server = server_on(plane)
+    async with clients(server) as (client,):
+        client.send_fetch(max_wait_ms=BOUND_S * 1000)
+        while not partition.watchers:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        (session,) = [connection.session for connection in server.connections.all()]
+
+        session.forget_partitions()
+        partition.append(batch_of(b"a"), now_ms=1)
+        await client.answer()
+
+        assert session.fetch_targets is None
+        client.send_fetch()
+        await client.answer()
+        assert len(session.fetch_targets or ()) == 1
 
 
 async def test_a_change_of_a_topic_drops_its_partitions_from_every_session(plane: DataPlane) -> None:

@@ -55,12 +55,20 @@ class ClientSession(Protocol):
         """Take the identity that authentication has proved; from now on every API may be called."""
         ...
 
-    def admit_produces(self, target: Target, /) -> None:
-        """Let later produces to a partition take the fast path."""
+    @property
+    def index_epoch(self) -> int:
+        """Counts how often the session forgot its partitions."""
         ...
 
-    def admit_fetches(self, target: Target, /) -> None:
-        """Let later fetches from a partition take the fast path."""
+    def admit_produces(self, target: Target, index_epoch: int, /) -> None:
+        """Let later produces to a partition take the fast path.
+
+        Does nothing if the session forgot partitions since the request with this epoch was read.
+        """
+        ...
+
+    def admit_fetches(self, target: Target, index_epoch: int, /) -> None:
+        """Let later fetches from a partition take the fast path, as `admit_produces` does."""
         ...
 
 
@@ -72,6 +80,8 @@ class RequestContext:
     session: ClientSession
     received_ms: float
     """Monotonic clock, as `environment.clock.monotonic_ms()`."""
+    index_epoch: int = 0
+    """The session's when the request was read."""
     begun_ms: float = 0.0
     """When its handler was called."""
     remote_ms: float = 0.0

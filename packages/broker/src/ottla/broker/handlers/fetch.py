@@ -57,12 +57,12 @@ class Needs(Protocol):
 class Reading:
     """One request's terms: who asks, for how much, and how far it may see."""
 
-    __slots__ = ("committed_only", "magic", "max_bytes", "replica", "services", "session", "version")
+    __slots__ = ("committed_only", "context", "magic", "max_bytes", "replica", "services", "version")
 
     def __init__(self, services: Needs, request: FetchRequest, context: RequestContext) -> None:
         version = context.api_version
         self.services = services
-        self.session = context.session
+        self.context = context
         self.version = version
         self.replica = request.replica_id
         self.committed_only = request.isolation_level == READ_COMMITTED
@@ -301,7 +301,7 @@ def _answer(reading: Reading, fetch: FetchContext, results: list[FetchedPartitio
     if len(carried) == 1 and carried[0][1].size and not reading.is_follower:
         partition = reading.services.replicas.hosted(carried[0][0].topic_partition)
         if partition is not None:
-            reading.services.plain_fetches.admit(reading.session, partition)
+            reading.services.plain_fetches.admit(reading.context, partition)
     return answer
 
 

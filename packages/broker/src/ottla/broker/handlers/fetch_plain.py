@@ -13,7 +13,7 @@ from ottla.broker.handlers._fetch_plain import Answers, Target, answer_all
 from ottla.broker.handlers.known_partitions import KnownPartitions
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.context import ClientSession
+    from ottla.broker.handlers.context import RequestContext
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
 
@@ -41,17 +41,19 @@ class PlainFetches:
         self._topic_metrics = topic_metrics
         self._all = topic_metrics.all_topics
 
-    def admit(self, session: ClientSession, partition: HostedPartition) -> None:
-        """Let later fetches of a session from this partition take the fast path.
+    def admit(self, context: RequestContext, partition: HostedPartition) -> None:
+        """Let later fetches of the session from this partition take the fast path.
 
         The general path calls it after a fetch that went well.
         """
         topic_partition = partition.topic_partition
         target = self.known.get(topic_partition)
         if target is None or target.partition is not partition:
+            if not partition.leads:
+                return
             target = Target(partition, self._topic_metrics.of(topic_partition.topic).bytes_out)
             self.known.put(topic_partition, target)
-        session.admit_fetches(target)
+        context.session.admit_fetches(target, context.index_epoch)
 
     def answer(self, reader: Reader, targets: dict[bytes, Target]) -> Answers | None:
         """Take and answer the plain requests that stand in a row, up to the first for the general path.

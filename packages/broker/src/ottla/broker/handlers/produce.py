@@ -280,7 +280,7 @@ def _append_one(
     result.placed(
         partition, partition.append(records, required_acks=request.acks, now_ms=now_ms, opened=opened)
     )
-    services.produce_runs.admit(context.session, partition)
+    services.produce_runs.admit(context, partition)
 
 
 def check_records(records: bytes | memoryview | None, request: ProduceRequest, version: int) -> None:

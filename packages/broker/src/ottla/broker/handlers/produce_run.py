@@ -22,7 +22,7 @@ from ottla.protocol.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from ottla.broker.environment import Clock
-    from ottla.broker.handlers.context import ClientSession
+    from ottla.broker.handlers.context import RequestContext
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
     from ottla.protocol.native import ProduceRun
@@ -42,8 +42,8 @@ class ProduceRuns:
         self._topic_metrics = topic_metrics
         self._clock = clock
 
-    def admit(self, session: ClientSession, partition: HostedPartition) -> None:
-        """Let later produces of a session to this partition take the fast path.
+    def admit(self, context: RequestContext, partition: HostedPartition) -> None:
+        """Let later produces of the session to this partition take the fast path.
 
         The general path calls it after an append that went well.
         """
@@ -53,12 +53,12 @@ class ProduceRuns:
             config = partition.log.config
             if topic_partition.topic in INTERNAL_TOPICS or config.flush_before_acknowledge:
                 return
-            if may_have_to_be_opened(config):
+            if may_have_to_be_opened(config) or not partition.leads:
                 return
             meters = self._topic_metrics
             target = Target(partition, meters.of(topic_partition.topic), meters.all_topics)
             self.known.put(topic_partition, target)
-        session.admit_produces(target)
+        context.session.admit_produces(target, context.index_epoch)
 
     def flush(self) -> None:
         """Bring the topics' meters up to date with the requests that took the fast path."""

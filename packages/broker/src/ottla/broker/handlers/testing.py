@@ -73,16 +73,17 @@ class FakeSession:
     client_host: str = "127.0.0.1"
     connection_id: str = "test"
     ordering: Ordering = field(default_factory=Ordering)
+    index_epoch: int = 0
     produce_targets: dict[bytes, Any] = field(default_factory=dict)
     fetch_targets: dict[bytes, Any] = field(default_factory=dict)
 
     def authenticated(self, principal: Principal) -> None:
         self.principal = principal
 
-    def admit_produces(self, target: Target) -> None:
+    def admit_produces(self, target: Target, index_epoch: int) -> None:
         self.produce_targets[target.key] = target
 
-    def admit_fetches(self, target: Target) -> None:
+    def admit_fetches(self, target: Target, index_epoch: int) -> None:
         self.fetch_targets[target.key] = target
 
 

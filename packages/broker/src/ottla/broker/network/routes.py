@@ -117,7 +117,9 @@ class Dispatcher(Generic[S]):
             raise BadRequest(f"{ApiKey(api_key).name} v{version} cannot be read: {error}") from error
         if session.client_id != header.client_id:
             session.client_named(header.client_id)
-        return Call(route, request, RequestContext(header, session, received_ms), len(frame))
+        return Call(
+            route, request, RequestContext(header, session, received_ms, session.index_epoch), len(frame)
+        )
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> list[Part]:
         if api_key != ApiKey.API_VERSIONS:

@@ -47,6 +47,7 @@ class Session:
         "client_id",
         "connection_id",
         "fetch_targets",
+        "index_epoch",
         "listener_name",
         "ordering",
         "principal",
@@ -70,6 +71,8 @@ class Session:
         self.principal: Principal = ANONYMOUS
         self.state = state
         self.ordering = Ordering()
+        self.index_epoch = 0
+        """Counts how often partitions were forgotten."""
         # None stands for an empty index, which most connections have for ever.
         self.produce_targets: dict[bytes, Any] | None = None
         self.fetch_targets: dict[bytes, Any] | None = None
@@ -93,14 +96,22 @@ class Session:
 
     # ---- known partitions
 
-    def admit_produces(self, target: Target) -> None:
-        """Let later produces to a partition take the fast path."""
+    def admit_produces(self, target: Target, index_epoch: int) -> None:
+        """Let later produces to a partition take the fast path.
+
+        The request that was served has read `index_epoch` before anything was checked. A request may wait:
+        partitions forgotten in the meantime, because an ACL was taken away, must not come back with it.
+        """
+        if index_epoch != self.index_epoch:
+            return
         if self.produce_targets is None:
             self.produce_targets = {}
         _admit(self.produce_targets, target)
 
-    def admit_fetches(self, target: Target) -> None:
-        """Let later fetches from a partition take the fast path."""
+    def admit_fetches(self, target: Target, index_epoch: int) -> None:
+        """Let later fetches from a partition take the fast path, as `admit_produces` does."""
+        if index_epoch != self.index_epoch:
+            return
         if self.fetch_targets is None:
             self.fetch_targets = {}
         _admit(self.fetch_targets, target)
@@ -112,6 +123,7 @@ class Session:
 
     def forget_partitions(self, topic: str | None = None) -> None:
         """Send the next request for each partition, or for each of one topic, down the general path."""
+        self.index_epoch += 1
         if topic is None:
             self.produce_targets = self.fetch_targets = None
             return
