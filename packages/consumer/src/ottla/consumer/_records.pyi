@@ -6,9 +6,9 @@ from ottla.protocol.topics import TopicPartition
 
 @final
 class ConsumerRecord:
-    """One record of a partition. Key, value and headers are made when they are first asked for.
+    """One record of a partition. Key, value and headers are decoded on first access.
 
-    `key` and `value` are bytes or None, unless deserializers made something else of them.
+    `key` and `value` are bytes or None, unless deserializers convert them.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class ConsumerRecord:
     def offset(self) -> int: ...
     @property
     def timestamp_ms(self) -> int:
-        """When it was written, or appended, as `timestamp_type` says; -1 before Kafka 0.10."""
+        """The time of creation or of append, as `timestamp_type` says; -1 before Kafka 0.10."""
     @property
     def timestamp(self) -> int:
-        """`timestamp_ms`, as other clients call it."""
+        """The name of `timestamp_ms` in other clients."""
     @property
     def timestamp_type(self) -> TimestampType: ...
     @property
@@ -48,25 +48,24 @@ class ConsumerRecord:
     def value(self) -> Any: ...
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """In order; keys may repeat."""
+        """The headers in order; keys may repeat."""
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the leader that wrote it; -1 before Kafka 0.11."""
+        """The epoch of the leader that wrote the record; -1 before Kafka 0.11."""
     @property
     def serialized_key_size(self) -> int:
-        """Bytes of the key as it was sent; -1 for None."""
+        """The size of the serialized key in bytes; -1 for None."""
     @property
     def serialized_value_size(self) -> int:
-        """Bytes of the value as it was sent; -1 for None."""
+        """The size of the serialized value in bytes; -1 for None."""
 
 @final
 class Cursor:
-    """Reads the records at or above a position out of fetched bytes, which it keeps alive.
+    """Decodes the records at or above a position from fetched bytes, which it keeps alive.
 
-    Control records and, with `aborted` (pairs of first offset and producer id), records of aborted
-    transactions are left out; an entry that is cut off at the end too. Nothing is given after an error: the
-    cursor stays where it is, and raises it again. Raises CorruptMessage, DecompressedTooLarge and
-    RecordDeserializationFailed.
+    Skips control records, an entry that is cut off at the end, and, with `aborted` (pairs of first offset and
+    producer id), records of aborted transactions. After an error the cursor stays at its position, and raises
+    the error again. Raises CorruptMessage, DecompressedTooLarge and RecordDeserializationFailed.
     """
 
     def __init__(
@@ -85,42 +84,42 @@ class Cursor:
     def topic_partition(self) -> TopicPartition: ...
     @property
     def position(self) -> int:
-        """The offset of the record to be given next; behind what was left out, too."""
+        """The offset of the next record, after skipped ones."""
     @property
     def last_offset(self) -> int:
-        """The offset of the record given last; -1 before the first."""
+        """The offset of the last record returned; -1 before the first."""
     @property
     def given(self) -> int:
-        """How many records were given."""
+        """The number of records returned."""
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch of the batch that is being read; -1 where there is none."""
+        """The leader epoch of the current batch; -1 if there is none."""
     @property
     def size_in_bytes(self) -> int: ...
     @property
     def at_end(self) -> bool:
-        """Whether it is known that nothing is left."""
+        """Whether the end was reached."""
     def read(self) -> ConsumerRecord | None:
-        """The next record; None at the end."""
+        """Return the next record; None at the end."""
     def take(self, limit: int) -> list[ConsumerRecord]:
-        """Up to `limit` records; fewer at the end, and in front of one that cannot be given."""
+        """Return up to `limit` records; fewer at the end, and before a record that fails."""
     def close(self) -> None:
-        """Give nothing more, whoever still has this."""
+        """End the cursor: no record is returned any more."""
     def move(self, data: Buffer) -> bool:
-        """Go on reading in a copy of the bytes; false while they are being read, and cannot be left."""
+        """Continue in a copy of the bytes; return false if they are being read right now."""
     def compressed_sizes(self) -> dict[int, int]:
-        """Bytes of the compressed batches that lie ahead, by codec."""
+        """Return the bytes of the compressed batches ahead, by codec."""
     def decompress_ahead(self) -> None:
-        """Decompress all that lies ahead, on whatever thread; nothing may be read meanwhile."""
+        """Decompress all batches ahead, on any thread; the cursor must not be read meanwhile."""
 
 def end_of(data: Buffer, position: int) -> tuple[int, int, int]:
-    """The offset behind the last whole batch in `data`, or `position`; its epoch; how many records there are.
+    """Return the offset after the last whole batch in `data`, or `position`; its epoch; the record count.
 
-    Entries are looked at no further than their headers.
+    Only the headers of batches are read.
     """
 
 class RecordSource:
-    """The fast part of a consumer: gives records of one cursor until it is empty or taken away."""
+    """The native half of delivery: iterates over the records of one cursor until it ends or is removed."""
 
     _current: Cursor | None
     _in_hand: Cursor | None
@@ -130,10 +129,10 @@ class RecordSource:
     def __aiter__(self) -> Self: ...
     async def __anext__(self) -> ConsumerRecord: ...
     def _at_hand(self) -> ConsumerRecord | None:
-        """The next record if it needs no waiting, else None; on whatever thread, but on one at a time."""
+        """Return the next buffered record, or None; on any thread, one at a time."""
     async def _breathe(self) -> None:
-        """Let the event loop have a turn if the last one was long ago."""
+        """Yield to the event loop if the last time was too long ago."""
     async def _turn_to_next(self) -> None:
-        """Wait for records and set `_current`; subclasses say how."""
+        """Wait for records and set `_current`; subclasses implement it."""
     def _show(self, record: ConsumerRecord) -> ConsumerRecord | None:
-        """Let interceptors see a record; subclasses say how."""
+        """Pass a record through interceptors; subclasses implement it."""

@@ -1,4 +1,4 @@
-"""The stateless consumer of Kafka's first years: one broker, offsets that the caller keeps."""
+"""The SimpleConsumer of early Kafka: one broker, and offsets kept by the caller."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from ottla.protocol.topics import TopicPartition
 R = TypeVar("R", bound=Message)
 
 EARLIEST: Final = -2
-"""The time that stands for the beginning of a partition."""
+"""The timestamp of the beginning of a partition."""
 LATEST: Final = -1
-"""The time that stands for its end."""
+"""The timestamp of its end."""
 
 NO_REPLICA = -1
 NO_SESSION, NO_SESSION_EPOCH = 0, -1
@@ -44,7 +44,7 @@ DEFAULT_MAX_BYTES = 1024 * 1024
 
 
 class FetchFrom(NamedTuple):
-    """One partition of a `multi_fetch`: where to begin, and about how many bytes to give."""
+    """One partition of a `multi_fetch`: the offset to start at, and about how many bytes to return."""
 
     topic: str
     partition: int
@@ -54,11 +54,11 @@ class FetchFrom(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one fetch gave of one partition: records to iterate over, and where to go on.
+    """The result of a fetch for one partition: records to iterate over, and the offset to fetch next.
 
-    `next_offset` is the offset to fetch next; it also passes what is no record (gaps of compaction, control
-    batches). `high_watermark` is the end of what is replicated. In the result of `multi_fetch` a partition
-    may have an `error` instead of records; iterating over it raises that.
+    `next_offset` also skips gaps of compaction and control batches. `high_watermark` is the end of the
+    replicated log. In the result of `multi_fetch` a partition may have an `error` instead of records;
+    iterating over it raises the error.
     """
 
     topic: str
@@ -82,16 +82,16 @@ class Fetched:
 
 
 class SimpleConsumer:
-    """Fetches from one broker and remembers nothing: neither offsets, nor leaders, nor a group.
+    """Fetches from one broker and keeps no state: neither offsets, nor leaders, nor a group.
 
         async with SimpleConsumer("127.0.0.1:9092") as consumer:
             offset = (await consumer.offsets_before("orders", 0, EARLIEST))[0]
             fetched = await consumer.fetch("orders", 0, offset)
-            offset = fetched.next_offset  # keep it wherever you like
+            offset = fetched.next_offset  # keep it where you like
 
-    The broker has to lead the partitions that are asked for, else NotLeaderOrFollower is raised;
-    `find_leader` says which one does. A broken connection is made anew once per call. Ask one thing at a
-    time: a fetch that waits for records holds up what is asked after it.
+    The broker must be the leader of the partitions, else NotLeaderOrFollower is raised; `find_leader`
+    returns the leader. A broken connection is opened again once per call. Send one request at a time: a fetch
+    that waits for records delays the requests after it.
     """
 
     def __init__(
@@ -128,9 +128,10 @@ class SimpleConsumer:
     ) -> Fetched:
         """Return the records of a partition from `offset` on, at least one if there are any.
 
-        Waits `fetch_wait_max_ms` for them at its end, and returns none then. Raises OffsetOutOfRange for an
-        offset that vanished (deleted by retention) or never was, NotLeaderOrFollower, and what else the
-        broker refuses; MessageTooLarge when an old broker cuts the first record off at `max_bytes`.
+        At the end of the partition it waits `fetch_wait_max_ms`, and then returns none. Raises
+        OffsetOutOfRange for an offset outside of the log (deleted by retention, or not written yet),
+        NotLeaderOrFollower, and other errors of the broker; MessageTooLarge when an old broker cuts the first
+        record off at `max_bytes`.
         """
         (fetched,) = await self.multi_fetch([FetchFrom(topic, partition, offset, max_bytes)])
         if fetched.error is not None:
@@ -138,9 +139,9 @@ class SimpleConsumer:
         return fetched
 
     async def multi_fetch(self, wanted: Iterable[FetchFrom]) -> list[Fetched]:
-        """Fetch from several partitions in one request; return what each gave, in the order of `wanted`.
+        """Fetch from several partitions in one request; return their results in the order of `wanted`.
 
-        What one partition is refused is in its `error`: it must not cost what the others had.
+        A partition that fails has an `error`; the others have their records.
         """
         asked = [FetchFrom(*each) for each in wanted]
         answer = await self._send(self._request(asked), FetchResponse, self._fetch_wait_max_ms)
@@ -158,12 +159,12 @@ class SimpleConsumer:
     async def offsets_before(
         self, topic: str, partition: int, time_ms: int = LATEST, max_offsets: int = 1
     ) -> list[int]:
-        """Return up to `max_offsets` offsets to read what is older than `time_ms` from, newest first.
+        """Return up to `max_offsets` offsets of segments older than `time_ms`, newest first.
 
-        LATEST gives the end of the partition and then the beginnings of its segments, EARLIEST its first
-        offset, a time (ms since 1970) the beginnings of segments that were written before it, none when there
-        are none. Brokers that do not serve version 0 of ListOffsets any more (Kafka 4) keep segments to
-        themselves: there the end, or the first record at or after the time, is followed by the first offset.
+        LATEST returns the end of the partition and then the base offsets of its segments, EARLIEST its first
+        offset, a timestamp (ms since 1970) the base offsets of segments written before it, if any. Brokers
+        without version 0 of ListOffsets (Kafka 4) do not tell segments: there the end, or the first record at
+        or after the timestamp, is followed by the first offset.
         """
         served = (await self._open()).versions.get(ListOffsetsRequest.API_KEY)
         if served is None or served[0] == 0:
@@ -181,7 +182,7 @@ class SimpleConsumer:
     async def topic_metadata(self, *topics: str) -> dict[str, Topic]:
         """Return topics with their partitions and leaders as this broker knows them; all by default.
 
-        Topics that the broker does not know, or does not show, are left out.
+        Topics that the broker does not know, or that the client may not see, are left out.
         """
         async with self._cluster() as cluster:
             answer = await cluster.refresh(topics or None)
@@ -190,14 +191,14 @@ class SimpleConsumer:
         return {name: topic for name, topic in known.items() if topic is not None}
 
     async def find_leader(self, topic: str, partition: int) -> Node:
-        """Return the broker that leads a partition.
+        """Return the leader of a partition.
 
         Raises UnknownTopicOrPartition, LeaderNotAvailable while there is none.
         """
         async with self._cluster() as cluster:
             return await _leader(cluster, topic, partition)
 
-    # --- the wire
+    # --- requests
 
     def _cluster(self) -> Cluster:
         return Cluster([str(self.address)], self.config)
@@ -266,7 +267,7 @@ class SimpleConsumer:
 async def find_leader(
     bootstrap_servers: str | Iterable[str], topic: str, partition: int, config: ClientConfig | None = None
 ) -> Node:
-    """Ask any of some brokers who leads a partition; `SimpleConsumer(leader.address)` reads from there.
+    """Ask one of several brokers for the leader of a partition, for `SimpleConsumer(leader.address)`.
 
     Raises UnknownTopicOrPartition, LeaderNotAvailable while there is none.
     """
@@ -282,14 +283,14 @@ async def _leader(cluster: Cluster, topic: str, partition: int) -> Node:
 def _only_address(text: str) -> Address:
     addresses = parse_bootstrap_servers(text)
     if len(addresses) != 1:
-        raise ValueError("a SimpleConsumer talks to one broker; find_leader says to which")
+        raise ValueError("a SimpleConsumer connects to one broker; find_leader returns the leader")
     return addresses[0]
 
 
 def _fetched(asked: FetchFrom, data: PartitionData | None) -> Fetched:
     where = TopicPartition(asked.topic, asked.partition)
     if data is None:
-        missing = UnknownTopicOrPartition(f"the broker gave nothing for {where}")
+        missing = UnknownTopicOrPartition(f"the broker returned nothing for {where}")
         return Fetched(asked.topic, asked.partition, asked.offset, error=missing)
     empty = Fetched(asked.topic, asked.partition, asked.offset, data.high_watermark, data.log_start_offset)
     if data.error_code != ErrorCode.NONE:

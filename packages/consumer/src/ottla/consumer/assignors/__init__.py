@@ -1,4 +1,4 @@
-"""Assignors: how the leader of a group divides the partitions among its members.
+"""Assignors: how the leader of a group assigns the partitions to its members.
 
 The results are those of the Java client's assignors for the same members, so that in a group of several kinds
 of clients it does not matter who leads.
@@ -31,7 +31,7 @@ BUILT_IN: Final[dict[str, type[Assignor]]] = {
 
 
 def assignors(specs: str | Assignor | Iterable[str | Assignor]) -> tuple[Assignor, ...]:
-    """Return the assignors that are named, or given as objects, best first.
+    """Return assignors, given by name or as objects, preferred first.
 
     Names are Kafka's short ones; a Java class name counts as the one it ends with. Raises ValueError for a
     name that is not known, for none at all, and for two of one name.

@@ -1,6 +1,6 @@
-"""Sticky assignment where all members read the same topics.
+"""Sticky assignment for members with equal subscriptions.
 
-Everybody keeps what it had, up to its share; what is left is dealt out in turn. Shares differ by one at most:
+Members keep partitions up to their share; the others are assigned in turn. Shares differ by one at most:
 `floor` and `ceil` of partitions by members, and as many members get the larger one as there is a remainder.
 """
 
@@ -16,10 +16,11 @@ Given = dict[str, list[TopicPartition]]
 
 
 class ConstrainedAssignment:
-    """One such assignment in the making; `build` once.
+    """Builds one assignment; call `build` once.
 
-    `owned` says what each member keeps if it can, `disputed` what several members claimed to have: nobody
-    keeps that. `transferred` then tells to whom partitions go that others have to give up first.
+    `owned` has the partitions that each member keeps if possible. Several members claimed those of
+    `disputed`: no member keeps them. `transferred` has the new owners of partitions that others must revoke
+    first.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ConstrainedAssignment:
         far = {each for each in partitions if self._racks.mismatch(member_id, each)}
         self._revoked |= far
         kept = [each for each in partitions if each not in self._disputed and each not in far]
-        # By number first, so that what goes is spread over the topics.
+        # By partition number first, so that lost partitions are spread over the topics.
         return sorted(kept, key=lambda each: (each.partition, each.topic))
 
     def _keep(self, member_id: str, had: list[TopicPartition]) -> None:
@@ -82,40 +83,40 @@ class ConstrainedAssignment:
             self._at_least.clear()
 
     def _deal_by_rack(self, left: list[TopicPartition]) -> list[TopicPartition]:
-        """Give partitions to members that are near; return those for which there is none with room."""
+        """Assign partitions to members in their racks; return those without such a member below its share."""
         turn = 0
         far: list[TopicPartition] = []
         for partition in left:
-            place = self._racks.next_near(partition, self._below_least, turn)
-            if place is not None:
-                turn = self._give_in_turn(partition, place)
+            index = self._racks.next_near(partition, self._below_least, turn)
+            if index is not None:
+                turn = self._give_in_turn(partition, index)
             elif not self._give_near_at_least(partition):
                 far.append(partition)
         return far
 
-    def _give_in_turn(self, partition: TopicPartition, place: int) -> int:
-        """Give to a member that has not got its least share; return whose turn is next."""
-        member_id = self._below_least[place]
+    def _give_in_turn(self, partition: TopicPartition, index: int) -> int:
+        """Assign to a member below its least share; return the index of the next member."""
+        member_id = self._below_least[index]
         count = self._give(partition, member_id)
         if count >= self._least:
-            del self._below_least[place]
+            del self._below_least[index]
             if count < self._most and self._with_most < self._larger_shares:
                 self._at_least.append(member_id)
         else:
-            place += 1
-        return place % len(self._below_least) if self._below_least else 0
+            index += 1
+        return index % len(self._below_least) if self._below_least else 0
 
     def _give_near_at_least(self, partition: TopicPartition) -> bool:
-        place = self._racks.next_near(partition, self._at_least, 0)
-        if place is None:
+        index = self._racks.next_near(partition, self._at_least, 0)
+        if index is None:
             return False
-        if self._give(partition, self._at_least[place]) == self._most:
-            del self._at_least[place]
+        if self._give(partition, self._at_least[index]) == self._most:
+            del self._at_least[index]
             self._count_larger_share()
         return True
 
     def _deal(self, left: list[TopicPartition]) -> None:
-        """Give each member below its least share one after the other, then one to members that have it."""
+        """Assign to members below their least share in turn, then one more to members that have it."""
         turn = 0
         for partition in left:
             if not self._below_least:
@@ -131,7 +132,7 @@ class ConstrainedAssignment:
 
     def _give(self, partition: TopicPartition, member_id: str) -> int:
         self._given[member_id].append(partition)
-        # Another one owned it, and has to give it up first. What was given up for its rack may come back.
+        # Its owner must revoke it first. A partition released for its rack may return to its owner.
         revoked = partition in self._revoked and partition not in self._owned[member_id]
         if revoked or partition in self._disputed:
             self.transferred[partition] = member_id

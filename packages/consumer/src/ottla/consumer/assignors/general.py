@@ -1,7 +1,8 @@
-"""Sticky assignment where members read different topics.
+"""Sticky assignment for members with different subscriptions.
 
-Everybody keeps what it had and still reads; the rest goes to whoever has least. Then partitions are moved
-from members that have more to members that have fewer, while that brings a better balance.
+Members keep partitions of topics that they still read; the others are assigned to the members with the
+fewest. Then partitions are moved from members with more to members with fewer, as long as the balance
+improves.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Given = dict[str, list[TopicPartition]]
 
 
 class _BySize:
-    """Member ids, sorted by how much each has."""
+    """Member ids, sorted by their number of partitions."""
 
     def __init__(self) -> None:
         self._keys: list[tuple[int, str]] = []
@@ -41,9 +42,9 @@ class _BySize:
 
 
 class GeneralAssignment:
-    """One such assignment in the making; `build` once.
+    """Builds one assignment; call `build` once.
 
-    `previous` says who had partitions in an older generation than their present owner's, if anybody.
+    `previous` has the owners of partitions in an older generation than that of their present owner.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class GeneralAssignment:
         for member_id, names in self._reads.items():
             for name in names:
                 self._readers[name].append(member_id)
-        # Topics with few readers first: there is least choice for them.
+        # Topics with few readers first: they have the fewest choices.
         names = sorted(topics, key=lambda name: (len(self._readers[name]), name))
         self._all = [TopicPartition(name, index) for name in names for index in range(self._sizes[name])]
         self._given: Given = {member_id: [] for member_id in members}
@@ -100,7 +101,7 @@ class GeneralAssignment:
             self._owner[partition] = member_id
 
     def _give(self, partition: TopicPartition, *, near: bool) -> bool:
-        """Give a partition to the reader that has least, if `near` only to one without a mismatch."""
+        """Assign a partition to the reader with the fewest; with `near`, only without a rack mismatch."""
         readers = set(self._readers[partition.topic])
         for member_id in self._by_size:
             if member_id in readers and not (near and self._racks.mismatch(member_id, partition)):
@@ -129,7 +130,7 @@ class GeneralAssignment:
         set_aside = {member_id: self._given.pop(member_id) for member_id in fixed}
         before = {member_id: list(partitions) for member_id, partitions in self._given.items()}
         if not self._must_revoke:
-            # At first only what is new anyway: the rest may stay where it is.
+            # First only unassigned partitions: the others may stay where they are.
             self._move_while_better([partition for partition in left if partition in set(movable)])
         moved = self._move_while_better(movable)
         if not fresh and moved and _imbalance(self._given) >= _imbalance(before):
@@ -137,7 +138,7 @@ class GeneralAssignment:
         self._given |= set_aside
 
     def _may_change(self, member_id: str) -> bool:
-        """Say whether a member could get more, or give something away."""
+        """Return whether a member can gain or lose a partition."""
         most = sum(self._sizes[name] for name in self._reads[member_id])
         mine = self._given[member_id]
         return len(mine) < most or any(len(self._readers[each.topic]) > 1 for each in mine)
@@ -156,7 +157,7 @@ class GeneralAssignment:
         )
 
     def _move_while_better(self, partitions: list[TopicPartition]) -> bool:
-        """Move partitions to members that have fewer, until nothing changes; say whether any was moved."""
+        """Move partitions to members with fewer, until nothing changes; return whether any was moved."""
         moved_any, moved = False, True
         while moved:
             moved = False
@@ -175,7 +176,7 @@ class GeneralAssignment:
         if before is not None and before in self._given and size > len(self._given[before]) + 1:
             return before
         readers = self._readers[partition.topic]
-        # Near or far: one with fewer exists, and whoever has fewest of all the readers gets it.
+        # A reader with fewer exists, in any rack: the one with the fewest gets it.
         if any(size > len(self._given[other]) + 1 for other in readers):
             reading = set(readers)
             return next(member_id for member_id in self._by_size if member_id in reading)
@@ -190,7 +191,7 @@ class GeneralAssignment:
 
 
 def previous_owners(claims: Mapping[str, Assigned]) -> dict[TopicPartition, str]:
-    """Return who had a partition in the newest generation before the present one."""
+    """Return the owner of each partition in the newest generation before the present one."""
     newest = max((claim.generation for claim in claims.values()), default=-1)
     found: dict[TopicPartition, tuple[str, int]] = {}
     for member_id, claim in claims.items():

@@ -1,4 +1,4 @@
-"""Which partitions were moved between which members while an assignment was balanced."""
+"""The partitions that were moved between members while an assignment was balanced."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _Pair = tuple[str, str]
 
 
 class Movements:
-    """Keeps members from swapping partitions of one topic, which would help nobody.
+    """Prevents members from swapping partitions of one topic, which improves nothing.
 
-    If one shall go from A to B, and another one of the topic went from B to A, then that goes back instead.
+    To move one from A to B after another one of the topic moved from B to A, that other one moves back.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Movements:
         self._most: dict[tuple[str, _Pair], int] = defaultdict(int)
 
     def instead_of(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """Return the partition to move for `partition`, mostly itself."""
+        """Return the partition to move instead of `partition`; usually that one itself."""
         if partition in self._pair:
             source = self._pair[partition][0]
         key = (partition.topic, (target, source))
@@ -31,7 +31,7 @@ class Movements:
         return hash_order(self._moved[key], partition_hash, self._most[key])[0]
 
     def moved(self, partition: TopicPartition, source: str, target: str) -> None:
-        """Remember a move; one that leads back where the partition came from is none."""
+        """Record a move; a move back to the original member removes the record."""
         before = self._pair.pop(partition, None)
         if before is not None:
             key = (partition.topic, before)

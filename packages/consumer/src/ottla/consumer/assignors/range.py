@@ -1,8 +1,8 @@
-"""The range assignor: each topic cut into ranges, one per member, the first ones longer by one.
+"""The range assignor: split each topic into ranges, one per member, the first ones longer by one.
 
-Topics with equally many partitions are cut alike, so that a member gets the same numbers of each: what is
-keyed alike stays together. Members and replicas with racks are brought together where that costs neither the
-balance nor the likeness (KIP-881).
+Topics with the same number of partitions are split alike, so that a member gets the same partition numbers of
+each: equal keys stay together. Members get partitions of their racks if neither the balance nor this
+co-partitioning suffers (KIP-881).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Given = dict[str, list[TopicPartition]]
 
 
 class RangeAssignor:
-    """Cuts each topic into ranges."""
+    """Splits each topic into ranges."""
 
     name = "range"
     protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.EAGER,)
 
     def user_data(self, topics: frozenset[str], last: Assigned | None) -> bytes | None:
-        """Return nothing: members need not be known for this."""
+        """Return None: the assignor needs no data of members."""
         return None
 
     def assign(self, topics: TopicRacks, members: Mapping[str, MemberSubscription]) -> Given:
@@ -48,7 +48,7 @@ class RangeAssignor:
 
 
 class _Share:
-    """A topic while it is being cut: what is left of it, and how much each member may still get."""
+    """A topic during the assignment: its unassigned partitions, and how many each member may still get."""
 
     def __init__(
         self, topic: str, racks: Sequence[frozenset[str]], members: Mapping[str, MemberSubscription]
@@ -68,12 +68,12 @@ class _Share:
         return max(0, self._each + (self._extra > 0) - self._counts[member_id])
 
     def matches(self, member_id: str, index: int) -> bool:
-        """Say whether a replica is where the member is, or the member does not care."""
+        """Return whether a replica is in the member's rack, or the member has none."""
         rack = self.readers[member_id]
         return not rack or rack in self.racks[index]
 
     def give(self, member_id: str, indexes: Sequence[int], given: Given) -> None:
-        """Hand partitions to a member."""
+        """Assign partitions to a member."""
         given[member_id] += (TopicPartition(self.topic, index) for index in indexes)
         self._counts[member_id] += len(indexes)
         if self._counts[member_id] > self._each:
@@ -82,7 +82,7 @@ class _Share:
         self.left = [index for index in self.left if index not in taken]
 
     def assign_ranges(self, given: Given, may: Callable[[str, int], bool]) -> None:
-        """Give every member as much as there is room for, of what it may have."""
+        """Assign every member as many partitions as it may still get, of those that `may` allows."""
         for member_id in self.readers:
             indexes = [index for index in self.left if may(member_id, index)][: self.room(member_id)]
             if indexes:
@@ -103,7 +103,7 @@ def _assign_by_rack(shares: list[_Share], given: Given) -> None:
 
 
 def _assign_alike(shares: list[_Share], partitions: int, given: Given) -> None:
-    """Give partitions of one number, of all topics, to the first member that is near all of them."""
+    """Assign partitions of one number, of all topics, to the first member in a rack of each of them."""
     remaining = list(shares[0].readers)
     for index in range(partitions):
         near = (

@@ -1,4 +1,4 @@
-"""The sticky assignor: as balanced as can be, and with as few partitions moved as that permits (KIP-54)."""
+"""The sticky assignor: as balanced as possible, and then with as few moves as possible (KIP-54)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Given = dict[str, list[TopicPartition]]
 
 
 class StickyAssignor:
-    """Sticky, with the eager protocol: members give up everything, and mostly get it back.
+    """Sticky, with the eager protocol: members revoke all partitions, and get most of them back.
 
-    Each tells the leader in its user data what it was assigned last.
+    Each member sends its last assignment to the leader in its user data.
     """
 
     name = "sticky"
     protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.EAGER,)
 
     def user_data(self, topics: frozenset[str], last: Assigned | None) -> bytes | None:
-        """Return what the member was assigned last, and when."""
+        """Return the last assignment of the member and its generation."""
         return None if last is None else encode_sticky(last)
 
     def assign(self, topics: TopicRacks, members: Mapping[str, MemberSubscription]) -> Given:
@@ -40,10 +40,10 @@ def assign_sticky(
     members: Mapping[str, MemberSubscription],
     claims: Mapping[str, Assigned],
 ) -> tuple[Given, dict[TopicPartition, str] | None]:
-    """Return each member's partitions, given what each claims to have had.
+    """Return each member's partitions, given the last assignments that members claim.
 
-    Where all read the same topics, it also returns the partitions that others must give up first, and to whom
-    they go; None where that has still to be found out.
+    With equal subscriptions, also returns the new owners of partitions that others must revoke first; None
+    if they are not computed.
     """
     ordered = {member_id: members[member_id] for member_id in hash_order(members, string_hash)}
     owned, disputed = _settle(topics, ordered, claims)
@@ -58,7 +58,7 @@ def assign_sticky(
 def _settle(
     topics: TopicRacks, members: Mapping[str, MemberSubscription], claims: Mapping[str, Assigned]
 ) -> tuple[Given, set[TopicPartition]]:
-    """Decide who had what: the newer generation is believed, and nobody where two claim it in one."""
+    """Return previous owners: the newer generation wins; claims of one generation dispute each other."""
     owner: dict[TopicPartition, str] = {}
     disputed: set[TopicPartition] = set()
     owned: Given = {}
