@@ -8,11 +8,38 @@ from typing import Final
 
 import pytest
 
-from structure.sources import Source, package_sources
+from structure.sources import ROOT, Source, package_sources
 
 TIMES: Final = {"now_ms", "now_s", "monotonic_ms"}
 CLOCKS: Final = {"time", "now_ms", "monotonic_ms", "monotonic_s"}
 """Methods and functions that read a clock: of an event loop, of an environment."""
+PURE: Final = (
+    "broker/controller/machine.py",
+    "broker/controller/elections.py",
+    "broker/groups/group.py",
+    "broker/groups/rebalance.py",
+    "broker/log/retention.py",
+    "broker/log/rolling.py",
+    "broker/replication/partition.py",
+    "client/definition.py",
+    "client/frames.py",
+    "client/versions.py",
+    "consumer/assignors/*.py",
+    "consumer/fetch/offset_reset.py",
+    "consumer/fetch/positions.py",
+    "consumer/fetch/session.py",
+    "consumer/group/leadership.py",
+    "consumer/group/rebalance*.py",
+    "producer/accumulator.py",
+    "producer/partitioner.py",
+    "producer/sender/sequences.py",
+    "producer/transactions/state.py",
+    "streams/*.py",
+    "zookeeper/embedded/service.py",
+    "zookeeper/embedded/tree.py",
+    "zookeeper/znodes/*.py",
+)
+"""Modules that decide: events and the time in, decisions out."""
 SIMULATED: Final = ("protocol", "broker", "zookeeper", "client", "producer", "consumer", "streams")
 
 
@@ -26,6 +53,18 @@ def test_a_function_that_is_given_the_time_reads_no_clock() -> None:
     ]
 
     assert not both, "\n".join(both)
+
+
+@pytest.mark.parametrize("pattern", PURE)
+def test_modules_that_decide_know_no_event_loop_and_no_thread(pattern: str) -> None:
+    package, _, inside = pattern.partition("/")
+    modules = [
+        Source(path) for path in sorted((ROOT / f"packages/{package}/src/ottla/{package}").glob(inside))
+    ]
+
+    assert modules, f"{pattern} matches no module: name the module that decides now"
+    knowing = {str(source): found for source in modules if (found := _imports(source) & _OUTER_WORLD)}
+    assert not knowing
 
 
 def test_generators_of_random_numbers_have_a_seed() -> None:
@@ -56,6 +95,20 @@ def test_native_modules_import_neither_clock_nor_chance(package: str) -> None:
 
 
 _BANNED: Final = ("time", "random", "secrets", "libc.time")
+
+
+_OUTER_WORLD: Final = {"asyncio", "concurrent", "selectors", "socket", "ssl", "threading"}
+
+
+def _imports(source: Source) -> set[str]:
+    """The top-level packages that a module imports."""
+    found: set[str] = set()
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found
 
 
 def _sources(packages: tuple[str, ...]) -> Iterator[Source]:
