@@ -7,15 +7,15 @@ import itertools
 import pytest
 
 from ottla.broker.handlers.fetch_response import FetchedPartition
-from ottla.broker.handlers.fetch_sessions import FINAL_EPOCH, FetchContext, FetchSessions, Wanted
+from ottla.broker.handlers.fetch_sessions import FINAL_EPOCH, FetchContext, FetchSessions, RequestedPartition
 from ottla.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from ottla.protocol.topics import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 
 
-def wanted(topic_partition: TopicPartition, offset: int = 0) -> Wanted:
-    return Wanted(topic_partition, offset, 1000)
+def wanted(topic_partition: TopicPartition, offset: int = 0) -> RequestedPartition:
+    return RequestedPartition(topic_partition, offset, 1000)
 
 
 def sessions(slots: int = 10) -> FetchSessions:
@@ -27,7 +27,7 @@ def opened(
     cache: FetchSessions,
     session_id: int = 0,
     epoch: int = 0,
-    *asked: Wanted,
+    *asked: RequestedPartition,
     forgotten: tuple[TopicPartition, ...] = (),
     privileged: bool = False,
     now_ms: float = 0,
@@ -123,7 +123,7 @@ def test_only_changes_are_news(answer: FetchedPartition, news: bool) -> None:
 
     second = opened(cache, first.session_id, 1)
 
-    assert second.is_news(second.wanted[0], answer) is news
+    assert second.must_respond(second.wanted[0], answer) is news
 
 
 def test_after_an_error_the_next_good_answer_is_news() -> None:
@@ -135,7 +135,7 @@ def test_after_an_error_the_next_good_answer_is_news() -> None:
 
     second = opened(cache, first.session_id, 1)
 
-    assert second.is_news(second.wanted[0], good)
+    assert second.must_respond(second.wanted[0], good)
 
 
 def test_who_got_records_goes_to_the_back() -> None:

@@ -1,1 +1,1 @@
-"""What the broker answers: one file per API, each with one `handle`."""
+"""Handlers of requests: one file for each API, each with one `handle`."""

@@ -1,4 +1,4 @@
-"""AlterConfigs: replaces all settings of a topic or a broker by those given."""
+"""AlterConfigs: replace all settings of a topic or a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Settings = dict[str, str]
 
 
 class Resource(Protocol):
-    """What has settings: a topic or a broker."""
+    """A resource with settings: a topic or a broker."""
 
     resource_type: int
     resource_name: str
@@ -42,7 +42,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
-    """Replace the settings of each resource; one that fails leaves the others alone."""
+    """Replace the settings of each resource; a failure of one does not affect the others."""
     return AlterConfigsResponse(
         responses=await alter_each(
             services,
@@ -68,7 +68,7 @@ async def alter_each(
     *,
     validate_only: bool,
 ) -> list[_A]:
-    """Change the settings of each resource by what it asks for, and make its answer."""
+    """Change the settings of each resource as its entry in the request says; return their responses."""
     answers = []
     for resource in resources:
         error, message = await _alter(

@@ -29,7 +29,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: AlterPartitionRequest, context: RequestContext
 ) -> AlterPartitionResponse:
-    """Have the controller check and write the proposed ISRs; answer with what holds now."""
+    """Have the controller check and write the proposed ISRs; respond with the leaderships that hold now."""
     proposals = {
         TopicPartition(topic.topic_name, partition.partition_index): ProposedIsr(
             partition.leader_epoch, partition.partition_epoch, tuple(partition.new_isr)

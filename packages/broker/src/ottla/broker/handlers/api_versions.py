@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker serves, computed from its routes."""
+"""ApiVersions: the APIs and versions that this broker serves, computed from its routes."""
 
 from __future__ import annotations
 

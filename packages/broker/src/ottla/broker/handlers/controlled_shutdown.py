@@ -1,4 +1,4 @@
-"""ControlledShutdown: a broker that wants to leave hands its leaderships over first."""
+"""ControlledShutdown: move leaderships off a broker before it stops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: ControlledShutdownRequest, context: RequestContext
 ) -> ControlledShutdownResponse:
-    """Move leaderships off the broker; answer with those that could not be moved."""
+    """Move leaderships off the broker; respond with the partitions that could not be moved."""
     try:
         answers = await services.controller.ask(ControlledShutdown(request.broker_id, request.broker_epoch))
     except KafkaError as error:

@@ -1,4 +1,4 @@
-"""CreatePartitions: adds partitions to topics."""
+"""CreatePartitions: add partitions to topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
-    """Raise topics to the given numbers of partitions; the old ones keep their place."""
+    """Raise topics to the given partition counts; existing partitions stay where they are."""
     deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
     times = Counter(topic.name for topic in request.topics)
     unique = {topic.name: topic for topic in request.topics}

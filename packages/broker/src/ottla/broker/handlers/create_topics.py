@@ -1,4 +1,4 @@
-"""CreateTopics: topics with their partitions, placement and configuration."""
+"""CreateTopics: create topics with their partitions, replica placement and configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
-    """Create what can be created, and answer once the cluster knows it or the time is over."""
+    """Create the topics that can be created; respond once they have leaders or the timeout is over."""
     deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
     times = Counter(topic.name for topic in request.topics)
     unique = {topic.name: topic for topic in request.topics}

@@ -1,4 +1,4 @@
-"""DeleteRecords: move the start of logs forward."""
+"""DeleteRecords: move the log start offset of partitions forward."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
-    """Advance each log's start, then wait until every replica's start is there too."""
+    """Advance each log start offset, then wait until every replica has advanced its own."""
     timeout_s = request.timeout_ms / 1000
     topics = []
     for topic in request.topics:
@@ -70,7 +70,7 @@ async def _answer(
 
 
 async def delete_before(partition: HostedPartition, offset: int) -> int:
-    """Drop records below `offset` (-1: all committed ones); returns the least log start of all replicas."""
+    """Delete records below `offset` (-1: all committed ones); return the lowest log start of all replicas."""
     log = partition.log
     if not log.config.delete:
         raise PolicyViolation("the topic's cleanup.policy does not delete")

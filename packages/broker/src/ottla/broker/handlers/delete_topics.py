@@ -1,4 +1,4 @@
-"""DeleteTopics: marks topics for deletion and waits until they are gone."""
+"""DeleteTopics: mark topics for deletion and wait until they are deleted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def _mark(services: Needs, asked: DeleteTopicState) -> DeletableTopicResul
     topic_id = asked.topic_id
     try:
         if name is not None and topic_id != _NO_ID:
-            raise InvalidRequest("A topic is named by its name or by its id, not by both.")
+            raise InvalidRequest("A topic is identified by its name or by its id, not by both.")
         if name is None:
             name = services.metadata.topic_name(topic_id)
             if name is None:
@@ -66,5 +66,5 @@ async def _mark(services: Needs, asked: DeleteTopicState) -> DeletableTopicResul
 async def _wait(services: Needs, result: DeletableTopicResult, deadline_ms: float) -> None:
     left_ms = deadline_ms - services.environment.clock.monotonic_ms()
     if not await services.topics.wait_until_gone(result.name or "", left_ms):
-        error = RequestTimedOut("The topic is marked for deletion, but not gone yet.")
+        error = RequestTimedOut("The topic is marked for deletion, but not deleted yet.")
         result.error_code, result.error_message = error.code, str(error)

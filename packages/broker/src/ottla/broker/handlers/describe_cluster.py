@@ -1,4 +1,4 @@
-"""DescribeCluster: the living brokers and the controller (KIP-700)."""
+"""DescribeCluster: the live brokers and the controller (KIP-700)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
-    """Answer from the metadata cache; there are no endpoints but the brokers' (no KRaft controllers)."""
+    """Respond from the metadata cache. Only brokers have endpoints: there are no KRaft controllers."""
     if request.endpoint_type != BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,

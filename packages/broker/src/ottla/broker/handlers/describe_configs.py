@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings of topics and brokers, and where each comes from."""
+"""DescribeConfigs: the settings of topics and brokers, with their sources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    """Describe each resource; an unknown one gets an error of its own."""
+    """Describe each resource; an unknown one has its own error."""
     return DescribeConfigsResponse(
         results=[_describe(services, one, request, context.api_version) for one in request.resources]
     )

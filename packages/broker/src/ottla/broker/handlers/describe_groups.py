@@ -32,7 +32,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
-    """Describe each group; one that is not known is Dead."""
+    """Describe each group; the state of an unknown group is Dead."""
     asked = context.api_version >= OPERATIONS_FROM and request.include_authorized_operations
     return DescribeGroupsResponse(
         groups=[

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what lies where on this broker's disks."""
+"""DescribeLogDirs: the partitions in each log directory, and their sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
-    """Describe every log directory, with all partitions or those that were asked for."""
+    """Describe every log directory, with all partitions or the requested ones."""
     wanted = None
     if request.topics is not None:
         wanted = {

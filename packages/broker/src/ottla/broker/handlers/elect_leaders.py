@@ -1,4 +1,4 @@
-"""ElectLeaders: preferred elections, and unclean ones on demand (KIP-460)."""
+"""ElectLeaders: elect preferred leaders, or unclean ones on demand (KIP-460)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def handle(
 
 
 def _failed(request: ElectLeadersRequest, version: int, error: ErrorCode) -> ElectLeadersResponse:
-    """Say that nothing was done; version 0 has a place for that only at the partitions."""
+    """Fail the whole request; version 0 has an error code at the partitions only."""
     if version > 0:
         return ElectLeadersResponse(error_code=error)
     asked = [TopicPartition(t.topic, p) for t in request.topic_partitions or () for p in t.partitions]

@@ -1,4 +1,4 @@
-"""Fetch: whole batches from logs, at once where there are enough, otherwise once there are."""
+"""Fetch: whole batches from logs, at once or after a wait for more (Kafka's delayed fetch)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.handlers.context import RequestContext
 from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition
-from ottla.broker.handlers.fetch_sessions import FetchContext, Wanted
+from ottla.broker.handlers.fetch_sessions import FetchContext, RequestedPartition
 from ottla.broker.log.slices import warm
 from ottla.protocol.errors import (
     ErrorCode,
@@ -54,8 +54,8 @@ class Needs(Protocol):
     topic_metrics: TopicMetrics
 
 
-class Reading:
-    """One request's terms: who asks, for how much, and how far it may see."""
+class FetchTerms:
+    """The terms of one request: the reader, its limits, and how far it may see."""
 
     __slots__ = ("committed_only", "context", "magic", "max_bytes", "replica", "services", "version")
 
@@ -72,31 +72,31 @@ class Reading:
 
     @property
     def is_follower(self) -> bool:
-        """Whether another broker asks."""
+        """Whether the reader is a follower."""
         return self.replica >= 0
 
 
 def handle(
     services: Needs, request: FetchRequest, context: RequestContext
 ) -> FetchAnswer | Awaitable[FetchAnswer]:
-    """Answer at once if there is enough to answer with; otherwise give the wait for it."""
-    reading = Reading(services, request, context)
+    """Respond at once if there is enough; otherwise return the wait for it."""
+    terms = FetchTerms(services, request, context)
     try:
-        fetch = _open(services, request, reading)
+        fetch = _open(services, request, terms)
     except KafkaError as error:
         return FetchAnswer(error_code=int(error.code))
     _count_requests(services, fetch)
-    results = read_all(reading, fetch.wanted)
+    results = read_all(terms, fetch.wanted)
     if not _is_enough(request, fetch, results):
-        return _wait(reading, request, fetch, context)
-    if reading.magic < 2 or any(one.is_cold for one in results):
-        return _prepared_answer(reading, fetch, results)
-    return _answer(reading, fetch, results)
+        return _wait(terms, request, fetch, context)
+    if terms.magic < 2 or any(one.is_cold for one in results):
+        return _prepared_answer(terms, fetch, results)
+    return _answer(terms, fetch, results)
 
 
-def _open(services: Needs, request: FetchRequest, reading: Reading) -> FetchContext:
+def _open(services: Needs, request: FetchRequest, terms: FetchTerms) -> FetchContext:
     wanted = [
-        Wanted(
+        RequestedPartition(
             TopicPartition(topic.topic, one.partition),
             one.fetch_offset,
             one.partition_max_bytes,
@@ -117,24 +117,24 @@ def _open(services: Needs, request: FetchRequest, reading: Reading) -> FetchCont
         request.session_epoch,
         wanted,
         forgotten,
-        privileged=reading.is_follower,
+        privileged=terms.is_follower,
         now_ms=services.environment.clock.monotonic_ms(),
     )
 
 
-# ---- reading
+# ---- terms
 
 
-def read_all(reading: Reading, wanted: list[Wanted]) -> list[FetchedPartition]:
+def read_all(terms: FetchTerms, wanted: list[RequestedPartition]) -> list[FetchedPartition]:
     """Read every partition, in order, within the request's limit.
 
-    The first batch of the first partition that has one is given whatever its size, or a reader whose limits
-    are below it would never get on (KIP-74).
+    The first partition with records returns at least one batch, however large: a reader with limits below the
+    size of a batch would make no progress otherwise (KIP-74).
     """
-    left, results = reading.max_bytes, []
+    left, results = terms.max_bytes, []
     nothing_yet = True
     for one in wanted:
-        result = _read_or_fail(reading, one, min(one.max_bytes, left), nothing_yet)
+        result = _read_or_fail(terms, one, min(one.max_bytes, left), nothing_yet)
         if result.size:
             nothing_yet = False
             left = max(0, left - result.size)
@@ -142,36 +142,42 @@ def read_all(reading: Reading, wanted: list[Wanted]) -> list[FetchedPartition]:
     return results
 
 
-def _read_or_fail(reading: Reading, wanted: Wanted, max_bytes: int, at_least_one: bool) -> FetchedPartition:
+def _read_or_fail(
+    terms: FetchTerms, wanted: RequestedPartition, max_bytes: int, at_least_one: bool
+) -> FetchedPartition:
     topic_partition = wanted.topic_partition
     try:
-        partition = reading.services.replicas.leader(topic_partition, wanted.current_leader_epoch)
-        return _read(reading, partition, wanted, max_bytes, at_least_one)
+        partition = terms.services.replicas.leader(topic_partition, wanted.current_leader_epoch)
+        return _read(terms, partition, wanted, max_bytes, at_least_one)
     except KafkaError as error:
-        _count_failure(reading.services, topic_partition, error)
+        _count_failure(terms.services, topic_partition, error)
         return FetchedPartition(topic_partition.partition, error_code=int(error.code))
     except (OSError, CorruptStorage) as error:
         _log.warning("%s cannot be read at %d: %s", topic_partition, wanted.fetch_offset, error)
-        _count_failure(reading.services, topic_partition, KafkaStorageError(str(error)))
+        _count_failure(terms.services, topic_partition, KafkaStorageError(str(error)))
         return FetchedPartition(topic_partition.partition, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
 
 
 def _read(
-    reading: Reading, partition: HostedPartition, wanted: Wanted, max_bytes: int, at_least_one: bool
+    terms: FetchTerms,
+    partition: HostedPartition,
+    wanted: RequestedPartition,
+    max_bytes: int,
+    at_least_one: bool,
 ) -> FetchedPartition:
     log = partition.log
-    if reading.version < _FIRST_WITH_ZSTD and log.config.compression_type == "zstd":
+    if terms.version < _FIRST_WITH_ZSTD and log.config.compression_type == "zstd":
         raise UnsupportedCompressionType
-    if reading.magic < 2 and not log.config.message_downconversion_enable:
+    if terms.magic < 2 and not log.config.message_downconversion_enable:
         raise UnsupportedVersion
-    if reading.is_follower:
-        _note_follower(reading, partition, wanted)
+    if terms.is_follower:
+        _note_follower(terms, partition, wanted)
     result = FetchedPartition(
         wanted.topic_partition.partition,
         high_watermark=partition.high_watermark,
         last_stable_offset=log.last_stable_offset,
         log_start_offset=log.log_start_offset,
-        aborted=[] if reading.committed_only and reading.version >= _FIRST_WITH_V2 else None,
+        aborted=[] if terms.committed_only and terms.version >= _FIRST_WITH_V2 else None,
     )
     if wanted.last_fetched_epoch >= 0:
         result.diverging_epoch = _divergence(partition, wanted)
@@ -179,7 +185,7 @@ def _read(
             return result
     if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
         raise OffsetOutOfRange
-    up_to = _visible_end(reading, partition)
+    up_to = _visible_end(terms, partition)
     if wanted.fetch_offset < up_to and (max_bytes > 0 or at_least_one):
         records = partition.read(wanted.fetch_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
         if records.length:
@@ -190,22 +196,22 @@ def _read(
     return result
 
 
-def _visible_end(reading: Reading, partition: HostedPartition) -> int:
-    if reading.is_follower:
+def _visible_end(terms: FetchTerms, partition: HostedPartition) -> int:
+    if terms.is_follower:
         return partition.log.log_end_offset
-    return partition.log.last_stable_offset if reading.committed_only else partition.high_watermark
+    return partition.log.last_stable_offset if terms.committed_only else partition.high_watermark
 
 
-def _note_follower(reading: Reading, partition: HostedPartition, wanted: Wanted) -> None:
-    if reading.replica not in partition.core.followers:
-        raise NotLeaderOrFollower(f"broker {reading.replica} is no replica of {partition.topic_partition}")
+def _note_follower(terms: FetchTerms, partition: HostedPartition, wanted: RequestedPartition) -> None:
+    if terms.replica not in partition.core.followers:
+        raise NotLeaderOrFollower(f"broker {terms.replica} is no replica of {partition.topic_partition}")
     if wanted.last_fetched_epoch < 0 or _divergence(partition, wanted) is None:
-        now_ms = reading.services.environment.clock.now_ms()
-        partition.fetched(reading.replica, wanted.fetch_offset, wanted.log_start_offset, now_ms)
+        now_ms = terms.services.environment.clock.now_ms()
+        partition.fetched(terms.replica, wanted.fetch_offset, wanted.log_start_offset, now_ms)
 
 
-def _divergence(partition: HostedPartition, wanted: Wanted) -> tuple[int, int] | None:
-    """Say where the reader's log leaves the leader's, if it does (KIP-320, KIP-595)."""
+def _divergence(partition: HostedPartition, wanted: RequestedPartition) -> tuple[int, int] | None:
+    """Return where the reader's log diverges from the leader's, if it does (KIP-320, KIP-595)."""
     epoch, end = partition.log.leader_epochs.end_offset_for(
         wanted.last_fetched_epoch, partition.log.log_end_offset
     )
@@ -235,44 +241,46 @@ def _is_enough(request: FetchRequest, fetch: FetchContext, results: list[Fetched
 
 
 async def _wait(
-    reading: Reading, request: FetchRequest, fetch: FetchContext, context: RequestContext
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, context: RequestContext
 ) -> FetchAnswer:
-    """Wait until there is enough, or the wait is over, or a partition has something else to say."""
-    clock = reading.services.environment.clock
+    """Wait until there are enough records, a partition has an error, or the time is over."""
+    clock = terms.services.environment.clock
     began_ms = clock.monotonic_ms()
     try:
         async with asyncio.timeout(request.max_wait_ms / 1000):
-            results = await _until_enough(reading, request, fetch)
+            results = await _until_enough(terms, request, fetch)
     except TimeoutError:
-        results = read_all(reading, fetch.wanted)
+        results = read_all(terms, fetch.wanted)
     context.remote_ms += clock.monotonic_ms() - began_ms
-    return await _prepared_answer(reading, fetch, results)
+    return await _prepared_answer(terms, fetch, results)
 
 
 async def _until_enough(
-    reading: Reading, request: FetchRequest, fetch: FetchContext
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext
 ) -> list[FetchedPartition]:
-    news = asyncio.Event()
-    watched = _watch(reading, fetch, news)
+    changed = asyncio.Event()
+    watched = _watch(terms, fetch, changed)
     try:
         while True:
-            news.clear()
-            results = read_all(reading, fetch.wanted)  # also the look between the first read and the watch
+            changed.clear()
+            results = read_all(
+                terms, fetch.wanted
+            )  # also records appended between the first read and the watch
             if _is_enough(request, fetch, results):
                 return results
-            del results  # the files of a read that was not enough are let go
-            await news.wait()
+            del results  # close the files of a read that was not enough
+            await changed.wait()
     finally:
         for partition in watched:
-            partition.watchers.pop(news.set, None)
+            partition.watchers.pop(changed.set, None)
 
 
-def _watch(reading: Reading, fetch: FetchContext, news: asyncio.Event) -> list[HostedPartition]:
+def _watch(terms: FetchTerms, fetch: FetchContext, changed: asyncio.Event) -> list[HostedPartition]:
     watched: list[HostedPartition] = []
     for one in fetch.wanted:
-        partition = reading.services.replicas.hosted(one.topic_partition)
+        partition = terms.services.replicas.hosted(one.topic_partition)
         if partition is not None:
-            partition.watchers[news.set] = None
+            partition.watchers[changed.set] = None
             watched.append(partition)
     return watched
 
@@ -280,12 +288,12 @@ def _watch(reading: Reading, fetch: FetchContext, news: asyncio.Event) -> list[H
 # ---- answering
 
 
-def _answer(reading: Reading, fetch: FetchContext, results: list[FetchedPartition]) -> FetchAnswer:
+def _answer(terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]) -> FetchAnswer:
     answer = FetchAnswer(session_id=fetch.session_id)
     carried = [
         (wanted, result)
         for wanted, result in zip(fetch.wanted, results, strict=True)
-        if fetch.is_news(wanted, result)
+        if fetch.must_respond(wanted, result)
     ]
     last_topic: str | None = None
     for wanted, result in carried:
@@ -294,44 +302,44 @@ def _answer(reading: Reading, fetch: FetchContext, results: list[FetchedPartitio
             answer.topics.append((topic, []))
             last_topic = topic
         answer.topics[-1][1].append(result)
-        if result.size and not reading.is_follower:
-            reading.services.topic_metrics.of(topic).bytes_out.mark(result.size)
-            reading.services.topic_metrics.all_topics.bytes_out.mark(result.size)
+        if result.size and not terms.is_follower:
+            terms.services.topic_metrics.of(topic).bytes_out.mark(result.size)
+            terms.services.topic_metrics.all_topics.bytes_out.mark(result.size)
     fetch.answered(carried)
-    if len(carried) == 1 and carried[0][1].size and not reading.is_follower:
-        partition = reading.services.replicas.hosted(carried[0][0].topic_partition)
+    if len(carried) == 1 and carried[0][1].size and not terms.is_follower:
+        partition = terms.services.replicas.hosted(carried[0][0].topic_partition)
         if partition is not None:
-            reading.services.plain_fetches.admit(reading.context, partition)
+            terms.services.plain_fetches.admit(terms.context, partition)
     return answer
 
 
 async def _prepared_answer(
-    reading: Reading, fetch: FetchContext, results: list[FetchedPartition]
+    terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]
 ) -> FetchAnswer:
-    """Do on a thread what would hold up the loop: wait for the disk, rewrite records."""
-    if reading.magic < 2:
-        await _convert_all(reading, fetch, results)
+    """Respond after work on a thread: cold records are read from the disk, old formats are converted."""
+    if terms.magic < 2:
+        await _convert_all(terms, fetch, results)
     else:
         await warm(
             one.records
             for one in results
             if one.is_cold and one.records is not None and not isinstance(one.records, bytes)
         )
-    return _answer(reading, fetch, results)
+    return _answer(terms, fetch, results)
 
 
-async def _convert_all(reading: Reading, fetch: FetchContext, results: list[FetchedPartition]) -> None:
-    """Rewrite the records for a client that knows older formats only, on a thread, one by one."""
+async def _convert_all(terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]) -> None:
+    """Convert the records for a client that knows older formats only, on a thread, one by one."""
     for wanted, result in zip(fetch.wanted, results, strict=True):
         records = result.records
         if records is None or isinstance(records, bytes):
             continue
         try:
-            result.records = await asyncio.to_thread(_convert, records, reading.magic)
+            result.records = await asyncio.to_thread(_convert, records, terms.magic)
         except KafkaError as error:
             result.records, result.error_code = None, int(error.code)
-        reading.services.topic_metrics.of(wanted.topic_partition.topic).fetch_conversions.mark()
-        reading.services.topic_metrics.all_topics.fetch_conversions.mark()
+        terms.services.topic_metrics.of(wanted.topic_partition.topic).fetch_conversions.mark()
+        terms.services.topic_metrics.all_topics.fetch_conversions.mark()
 
 
 def _convert(records: Slice, magic: int) -> bytes:

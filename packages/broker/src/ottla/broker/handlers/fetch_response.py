@@ -1,4 +1,4 @@
-"""The Fetch response, written by hand so that records go from the file to the socket."""
+"""The Fetch response, encoded by hand so that records can be sent from the file to the socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST_FLEXIBLE: Final = 12
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """What one partition answers."""
+    """The response of one partition."""
 
     index: int
     error_code: int = 0
@@ -30,13 +30,13 @@ class FetchedPartition:
     last_stable_offset: int = -1
     log_start_offset: int = -1
     aborted: list[tuple[int, int]] | None = None
-    """(producer id, first offset); None unless the reader asked for committed records only."""
+    """(producer id, first offset); None unless the reader's isolation level is read_committed."""
     preferred_read_replica: int = -1
     diverging_epoch: tuple[int, int] | None = None
     """(epoch, end offset) up to which the follower's log agrees with the leader's."""
     records: bytes | Slice | None = None
     is_cold: bool = False
-    """Whether the records have to be brought into memory before they are sent."""
+    """Whether the records have to be read from the disk before they are sent."""
 
     @property
     def size(self) -> int:
@@ -49,7 +49,7 @@ class FetchedPartition:
 
 @dataclass(slots=True)
 class FetchAnswer:
-    """A whole Fetch response; `topics` keeps the order in which partitions were asked for."""
+    """A whole Fetch response; `topics` has the partitions in the order of the request."""
 
     error_code: int = 0
     session_id: int = 0
@@ -62,7 +62,7 @@ class FetchAnswer:
         return sum(one.size for _, partitions in self.topics for one in partitions)
 
     def encode_parts(self, version: int) -> list[bytes | Slice]:
-        """Return the response's body, in order, with regions of files where records are."""
+        """Return the body of the response, in order: bytes, and file regions for records."""
         writer = _Flexible(version) if version >= FIRST_FLEXIBLE else _Fixed(version)
         writer.head(self)
         writer.array(len(self.topics))
@@ -175,5 +175,5 @@ class _Flexible(_Fixed):
 
 
 def failed(index: int, code: ErrorCode) -> FetchedPartition:
-    """Answer for a partition that could not be read."""
+    """Respond with an error for a partition."""
     return FetchedPartition(index, error_code=int(code))

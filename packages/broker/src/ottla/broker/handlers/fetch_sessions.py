@@ -1,4 +1,4 @@
-"""Fetch sessions: the broker remembers what a client reads; both sides send changes (KIP-227). Pure."""
+"""Fetch sessions: the broker remembers a client's partitions, both sides send changes (KIP-227). Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MAX_INT: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What is asked of one partition, and, in a session, what was last answered for it."""
+class RequestedPartition:
+    """One partition of a request and, in a fetch session, the last response for it."""
 
     topic_partition: TopicPartition
     fetch_offset: int
@@ -35,8 +35,8 @@ class Wanted:
     answered_log_start_offset: int = -1
     answered_error: bool = False
 
-    def is_news(self, answer: FetchedPartition) -> bool:
-        """Say whether an incremental response has to carry this answer."""
+    def must_respond(self, answer: FetchedPartition) -> bool:
+        """Return whether an incremental response has to contain this partition."""
         return (
             answer.size > 0
             or answer.error_code != 0
@@ -47,27 +47,29 @@ class Wanted:
         )
 
     def answered(self, answer: FetchedPartition) -> None:
-        """Remember what a response really carried."""
+        """Remember the response that was sent for the partition."""
         if answer.error_code:
-            self.high_watermark = self.answered_log_start_offset = -1  # the next good answer is news
+            self.high_watermark = (
+                self.answered_log_start_offset
+            ) = -1  # the next response without an error has to be sent
             return
         self.high_watermark = answer.high_watermark
         self.answered_log_start_offset = answer.log_start_offset
 
 
 @dataclass(slots=True)
-class Session:
+class FetchSession:
     """One client's partitions, in the order in which they are served."""
 
     session_id: int
     privileged: bool
-    """Whether it is a follower's: those are not evicted for consumers."""
+    """Whether it is a follower's: a consumer's session does not evict it."""
     next_epoch: int = 1
     last_used_ms: float = 0
-    partitions: OrderedDict[TopicPartition, Wanted] = field(default_factory=OrderedDict)
+    partitions: OrderedDict[TopicPartition, RequestedPartition] = field(default_factory=OrderedDict)
 
-    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[TopicPartition]) -> None:
-        """Take in what an incremental request adds, changes and drops."""
+    def update(self, wanted: Iterable[RequestedPartition], forgotten: Iterable[TopicPartition]) -> None:
+        """Add, change and drop partitions as an incremental request says."""
         for topic_partition in forgotten:
             self.partitions.pop(topic_partition, None)
         for one in wanted:
@@ -83,29 +85,29 @@ class Session:
             known.log_start_offset = one.log_start_offset
 
     def advance(self) -> None:
-        """Count one more request. Zero and negative epochs have a meaning of their own and are skipped."""
+        """Count one more request. Zero and negative epochs have other meanings and are skipped."""
         self.next_epoch = 1 if self.next_epoch == _MAX_INT else self.next_epoch + 1
 
 
 @dataclass(slots=True)
 class FetchContext:
-    """How one request is to be answered."""
+    """The partitions of one request, and whether its response is incremental."""
 
-    wanted: list[Wanted]
-    session: Session | None = None
+    wanted: list[RequestedPartition]
+    session: FetchSession | None = None
     incremental: bool = False
 
     @property
     def session_id(self) -> int:
-        """What the response says; 0 where there is no session."""
+        """The session id of the response; 0 without a session."""
         return self.session.session_id if self.session else NO_SESSION
 
-    def is_news(self, wanted: Wanted, answer: FetchedPartition) -> bool:
-        """Say whether the response has to carry this answer."""
-        return not self.incremental or wanted.is_news(answer)
+    def must_respond(self, wanted: RequestedPartition, answer: FetchedPartition) -> bool:
+        """Return whether the response has to contain this partition."""
+        return not self.incremental or wanted.must_respond(answer)
 
-    def answered(self, carried: Iterable[tuple[Wanted, FetchedPartition]]) -> None:
-        """Remember what goes out. Who got records goes to the back, so that all get their turn."""
+    def answered(self, carried: Iterable[tuple[RequestedPartition, FetchedPartition]]) -> None:
+        """Remember what is sent. Partitions with records move to the end, so that others get their turn."""
         if self.session is None:
             return
         for wanted, answer in carried:
@@ -115,13 +117,13 @@ class FetchContext:
 
 
 class FetchSessions:
-    """All sessions of one broker, at most `slots`, the longest unused first."""
+    """All fetch sessions of one broker, at most `slots`, the least recently used first."""
 
     def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
-        """`new_id` gives random positive numbers below 2**31."""
+        """`new_id` returns random positive numbers below 2**31."""
         self._slots = slots
         self._new_id = new_id
-        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -136,15 +138,15 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        wanted: list[Wanted],
+        wanted: list[RequestedPartition],
         forgotten: list[TopicPartition],
         *,
         privileged: bool,
         now_ms: float,
     ) -> FetchContext:
-        """Find out what a request asks for.
+        """Return the partitions of a request, from its session and its changes.
 
-        Raises `FetchSessionIdNotFound` and `InvalidFetchSessionEpoch`; the client then starts anew.
+        Raises `FetchSessionIdNotFound` and `InvalidFetchSessionEpoch`; the client then opens a new session.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
@@ -163,19 +165,21 @@ class FetchSessions:
             return FetchContext([], None)
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 
-    def _begin(self, wanted: list[Wanted], privileged: bool, now_ms: float) -> Session | None:
+    def _begin(
+        self, wanted: list[RequestedPartition], privileged: bool, now_ms: float
+    ) -> FetchSession | None:
         if not self._make_room(privileged, now_ms):
             return None
         session_id = self._new_id()
         while session_id in self._sessions or session_id == NO_SESSION:
             session_id = self._new_id()
-        session = Session(session_id, privileged)
+        session = FetchSession(session_id, privileged)
         session.update(wanted, ())
         self._sessions[session_id] = session
         self._touch(session, now_ms)
         return session
 
-    def _touch(self, session: Session, now_ms: float) -> None:
+    def _touch(self, session: FetchSession, now_ms: float) -> None:
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
 
@@ -193,7 +197,7 @@ class FetchSessions:
         self.evictions += 1
         return True
 
-    def _least_consumer(self) -> Session | None:
+    def _least_consumer(self) -> FetchSession | None:
         return next((one for one in self._sessions.values() if not one.privileged), None)
 
 

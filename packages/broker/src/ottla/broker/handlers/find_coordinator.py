@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group; the first to ask makes `__consumer_offsets`."""
+"""FindCoordinator: the broker that coordinates a group; the first request creates `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    """Answer with the leader of the partition that keeps the group.
+    """Respond with the leader of the group's partition of `__consumer_offsets`.
 
-    A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: of the errors an answer
-    may hold, it is the one that every client takes for final and shows with our text.
+    A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Of the errors that this response may hold,
+    it is the one that every client treats as fatal and shows with our text.
     """
     try:
         node_id, endpoint = await _find(services, request, context)

@@ -1,4 +1,4 @@
-"""Heartbeat: a member lives, and learns whether it has to join again."""
+"""Heartbeat: keep a member alive, and tell it when to rejoin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Needs(Protocol):
 
 
 async def handle(services: Needs, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
-    """Answer at once; REBALANCE_IN_PROGRESS asks the member to join again."""
+    """Respond at once; REBALANCE_IN_PROGRESS asks the member to rejoin."""
     heartbeat = Heartbeat(
         token=None,
         member_id=request.member_id,

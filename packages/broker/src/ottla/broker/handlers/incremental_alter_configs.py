@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: sets, deletes, extends and shortens single settings (KIP-339)."""
+"""IncrementalAlterConfigs: set or delete a setting, append to or subtract from a list (KIP-339)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUBTRACT: Final = 3
 async def handle(
     services: Needs, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
-    """Apply the operations to each resource; one that fails leaves the others alone."""
+    """Apply the operations to each resource; a failure of one does not affect the others."""
     return IncrementalAlterConfigsResponse(
         responses=await alter_each(
             services,

@@ -1,4 +1,4 @@
-"""InitProducerId: an id for an idempotent producer."""
+"""InitProducerId: assign an id to an idempotent producer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """Give a new id with epoch 0.
+    """Assign a new id with epoch 0.
 
-    A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the error that every
-    client's transaction code takes for fatal at once instead of trying again until a timeout.
+    A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED: the transaction code of every client treats
+    it as fatal at once, instead of retrying until a timeout.
     """
     if request.transactional_id == "":
         return _refusal(ErrorCode.INVALID_REQUEST)

@@ -1,4 +1,4 @@
-"""JoinGroup: become a member of a group's next generation."""
+"""JoinGroup: join the next generation of a group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Needs(Protocol):
 
 
 async def handle(services: Needs, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
-    """Join, and answer once the generation begins: that may take a whole rebalance timeout."""
+    """Join; respond once the generation begins, which may take a whole rebalance timeout."""
     result = await services.groups.join(request.group_id, _join(services, request, context))
     return _response(result, context.api_version)
 
@@ -47,7 +47,7 @@ def _join(services: Needs, request: JoinGroupRequest, context: RequestContext) -
 
 
 def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """Version 0 has one timeout for both."""
+    """Return the rebalance timeout; version 0 has the session timeout for both."""
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
 
 

@@ -1,4 +1,4 @@
-"""LeaderAndIsr: the controller gives this broker its roles."""
+"""LeaderAndIsr: become leader or follower of partitions, as the controller says."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ async def handle(
 
 
 async def apply(services: Needs, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-    """Lead and follow as told, unless this was meant for an earlier life of this broker."""
+    """Take the roles, unless the request is for an earlier registration of this broker."""
     if services.controller.is_stale_broker_epoch(request.broker_epoch):
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    # Logs are made on the way, and a log is made with its topic's settings.
+    # Taking a role may create a log, and a log is created with its topic's settings.
     await services.configs.ensure_topics({topic.topic_name for topic in request.topic_states})
     return await services.replicas.become_leader_or_follower(request)

@@ -1,4 +1,4 @@
-"""LeaveGroup: members go, or an administrator removes them by instance id."""
+"""LeaveGroup: members leave, or an administrator removes them by instance id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Needs(Protocol):
 
 
 async def handle(services: Needs, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
-    """Answer with an error for each member; versions before 3 name one member and have one error."""
+    """Respond with an error code for each member; versions before 3 have one member and one code."""
     batched = context.api_version >= BATCHED_FROM
     if batched:
         members = tuple(MemberIdentity(one.member_id, one.group_instance_id) for one in request.members)

@@ -18,7 +18,7 @@ class Needs(Protocol):
 
 
 async def handle(services: Needs, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
-    """List groups, from version 4 on those in certain states if any are named (KIP-518)."""
+    """List groups; from version 4 on, only those in the requested states (KIP-518)."""
     error, groups = services.groups.list_groups(frozenset(request.states_filter))
     return ListGroupsResponse(
         error_code=error,

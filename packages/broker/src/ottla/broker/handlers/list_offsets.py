@@ -1,4 +1,4 @@
-"""ListOffsets: the first, the last, or the offset at a point in time."""
+"""ListOffsets: the earliest offset, the latest, or the first at or after a timestamp."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
-    """Answer every partition that was asked for; a partition asked for twice is refused."""
+    """Respond for every requested partition."""
     topics = []
     for topic in request.topics:
         partitions = [
@@ -106,15 +106,15 @@ def _find(
 
 
 def _check_available(partition: HostedPartition, request: ListOffsetsRequest, version: int) -> None:
-    # The high watermark of a new leader lags one fetch behind what its predecessor had answered: saying
-    # "latest" before it is inside this epoch would let offsets go back (KIP-207).
+    # The high watermark of a new leader may be below the one that its predecessor has sent to clients. Until
+    # it reaches the start of this epoch, "latest" would move backwards (KIP-207).
     core = partition.core
     if request.replica_id < 0 and core.high_watermark < core.epoch_start_offset:
         raise OffsetNotAvailable if version >= _FIRST_WITH_NOT_AVAILABLE else LeaderNotAvailable
 
 
 def visible_end(partition: HostedPartition, request: ListOffsetsRequest) -> int:
-    """Return the end of the log as the asking client or broker may see it."""
+    """Return the end of the log as far as the requesting client or broker may see it."""
     if request.replica_id >= 0:
         return partition.log.log_end_offset
     if request.isolation_level == READ_COMMITTED:
@@ -128,7 +128,7 @@ def _epoch_at(partition: HostedPartition, offset: int) -> int:
 
 
 def offsets_before(partition: HostedPartition, timestamp: int, max_num_offsets: int) -> list[int]:
-    """Give version 0's answer: starts of segments changed before a time, and the end, newest first."""
+    """Return version 0's offsets: bases of segments last changed before a time, and the end, newest first."""
     log = partition.log
     segments = [(one.base_offset, one.last_modified_ms) for one in log.segments]
     starts = [(max(base, log.log_start_offset), changed) for base, changed in segments]

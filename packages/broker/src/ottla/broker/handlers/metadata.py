@@ -1,4 +1,4 @@
-"""Metadata: who lives, who leads; and topics that come into being because somebody asked for them."""
+"""Metadata: live brokers, topics and leaders; creates unknown topics where this is allowed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Needs(Protocol):
 
 
 async def handle(services: Needs, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    """Describe the cluster as this broker knows it, for clients of the listener they came in by."""
+    """Describe the cluster as this broker knows it, with the addresses of the client's listener."""
     version = context.api_version
     everything = request.topics is None or (version == 0 and not request.topics)
     if everything:
@@ -123,7 +123,7 @@ def _partition(
     elif leader.endpoint(context.session.listener_name) is None:
         error = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
     if context.api_version == 0:
-        # The first clients look every replica up among the brokers and fail on one that is not there.
+        # The oldest clients look up every replica among the brokers and fail when one is missing.
         replicas = [broker for broker in replicas if services.metadata.is_alive(broker)]
         isr = [broker for broker in isr if services.metadata.is_alive(broker)]
         if error is ErrorCode.NONE and len(replicas) < len(partition.replicas):

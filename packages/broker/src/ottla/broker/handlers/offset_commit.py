@@ -1,4 +1,4 @@
-"""OffsetCommit: where a group goes on reading. Version 0 writes to ZooKeeper, all others to the log."""
+"""OffsetCommit: commit a group's offsets. Version 0 writes to ZooKeeper, the others to the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DEFAULT = -1
 
 LATEST_MS = 2**63 - 1
-"""What a retention that is meant to last for ever is cut to, so that its end can be written down."""
+"""The latest expiration that a record can hold; an unlimited retention ends here."""
 
 
 class Needs(Protocol):

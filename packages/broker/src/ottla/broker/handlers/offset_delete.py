@@ -1,4 +1,4 @@
-"""OffsetDelete: forget a group's offsets of topics it no longer reads (KIP-496)."""
+"""OffsetDelete: delete a group's offsets of topics that it no longer reads (KIP-496)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
-    """Forget offsets; topics that members are subscribed to get GROUP_SUBSCRIBED_TO_TOPIC."""
+    """Delete offsets; topics with subscribed members get GROUP_SUBSCRIBED_TO_TOPIC."""
     asked = [
         TopicPartition(topic.name, one.partition_index)
         for topic in request.topics

@@ -1,4 +1,4 @@
-"""OffsetFetch: where a group goes on reading. Version 0 asks ZooKeeper, others the coordinator."""
+"""OffsetFetch: return a group's committed offsets. Version 0 reads ZooKeeper, the others the coordinator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: OffsetFetchRequest, context: RequestContext
 ) -> OffsetFetchResponse:
-    """Return committed offsets, of all partitions when no topics are named; -1 where there is none."""
+    """Return committed offsets, of all partitions if no topics are named; -1 for a partition without one."""
     if context.api_version == 0:
         return _response(await _fetch_from_zookeeper(services, request))
     asked = None if request.topics is None else _partitions(request)
@@ -76,14 +76,14 @@ async def _offset_in_zookeeper(
     if services.metadata.partition(partition) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     offset = await read_offset(services.zookeeper, group_id, partition)
-    # The 0.8 clients start at auto.offset.reset when they see this error, and fail on a bare -1.
+    # Clients of 0.8 start at auto.offset.reset on this error, and fail on an offset of -1.
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if offset is None else CommittedOffset(offset=offset)
 
 
 def _response(fetched: Fetched) -> OffsetFetchResponse:
     topics: dict[str, list[OffsetFetchResponsePartition]] = {}
-    for one, what in fetched.items():
-        topics.setdefault(one.topic, []).append(_partition(one.partition, what))
+    for one, offset in fetched.items():
+        topics.setdefault(one.topic, []).append(_partition(one.partition, offset))
     return OffsetFetchResponse(topics=_topics(topics.items()))
 
 
@@ -93,17 +93,17 @@ def _topics(
     return [OffsetFetchResponseTopic(name=name, partitions=partitions) for name, partitions in topics]
 
 
-def _partition(index: int, what: CommittedOffset | ErrorCode | None) -> OffsetFetchResponsePartition:
-    if isinstance(what, CommittedOffset):
+def _partition(index: int, found: CommittedOffset | ErrorCode | None) -> OffsetFetchResponsePartition:
+    if isinstance(found, CommittedOffset):
         return OffsetFetchResponsePartition(
             partition_index=index,
-            committed_offset=what.offset,
-            committed_leader_epoch=what.leader_epoch,
-            metadata=what.metadata,
+            committed_offset=found.offset,
+            committed_leader_epoch=found.leader_epoch,
+            metadata=found.metadata,
         )
     return OffsetFetchResponsePartition(
         partition_index=index,
         committed_offset=NO_OFFSET,
         metadata="",
-        error_code=ErrorCode.NONE if what is None else what,
+        error_code=ErrorCode.NONE if found is None else found,
     )

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where an epoch ended in the leader's log, to find where a reader diverged."""
+"""OffsetForLeaderEpoch: the end offset of an epoch in the leader's log, to find where a reader diverged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """Answer with the largest epoch not above the one asked for, and where it ends (KIP-101, KIP-279)."""
+    """Respond with the largest epoch not above the requested one, and its end offset (KIP-101, KIP-279)."""
     topics = [
         OffsetForLeaderTopicResult(
             topic=topic.topic,

@@ -1,4 +1,4 @@
-"""The parts of one broker that handlers act on. Each handler's `Needs` names those that it uses."""
+"""The parts of one broker that handlers act on. The `Needs` of each handler names the parts that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StopReplica: the controller takes replicas away from this broker."""
+"""StopReplica: stop replicas on this broker, as the controller says."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ async def handle(
 
 
 async def apply(services: Needs, request: StopReplicaRequest) -> StopReplicaResponse:
-    """Stop replicas, and delete those that are to be deleted.
+    """Stop replicas, and delete those that the request marks for deletion.
 
-    A request for an earlier life of this broker is refused: it would delete the data of this one.
+    A request for an earlier registration of this broker is refused: it would delete data that the broker got
+    since then.
     """
     if services.controller.is_stale_broker_epoch(request.broker_epoch):
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader hands the assignment in, everybody takes theirs."""
+"""SyncGroup: the group leader submits the assignment, every member gets its own part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Needs(Protocol):
 
 
 async def handle(services: Needs, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
-    """Answer once the leader's assignment is in the log."""
+    """Respond once the leader's assignment is in the log."""
     if context.api_version >= PROTOCOL_REQUIRED_FROM and None in (
         request.protocol_type,
         request.protocol_name,

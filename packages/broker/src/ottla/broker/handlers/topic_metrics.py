@@ -1,4 +1,4 @@
-"""Counts of what goes in and out, per topic and for all topics, under Kafka's names."""
+"""Meters of produced and fetched data, for each topic and for all topics, under Kafka's names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TopicMeters:
 
 
 class TopicMetrics:
-    """Makes each topic's meters when it is first used."""
+    """Makes the meters of each topic on their first use."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

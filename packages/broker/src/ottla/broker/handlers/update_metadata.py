@@ -1,4 +1,4 @@
-"""UpdateMetadata: the controller tells who lives and who leads."""
+"""UpdateMetadata: take the live brokers and the leaders from the controller."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def handle(
 
 
 async def apply(services: Needs, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-    """Take the news in, unless they come from a controller that has been replaced."""
+    """Update the metadata cache. Stale controller epochs and stale broker epochs are refused."""
     if request.controller_epoch < services.metadata.controller_epoch:
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     if services.controller.is_stale_broker_epoch(request.broker_epoch):

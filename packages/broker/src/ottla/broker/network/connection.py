@@ -57,7 +57,7 @@ class Shared:
     """Runs work in a task of the server."""
 
 
-class Pending:
+class PendingResponse:
     """A request without its response, or a response behind such a request."""
 
     __slots__ = ("done", "only_waits", "parts", "task")
@@ -89,7 +89,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         tally = shared.times.fast_produces
         self._times, self._sizes, self._versions = tally.times, tally.sizes, tally.versions
         self._reader = FrameReader(shared.receive_buffer, shared.config.socket_request_max_bytes)
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[PendingResponse] = deque()
         self._pending_bytes = 0
         self._unstarted = 0
         self._reading = True
@@ -232,20 +232,20 @@ class Connection(Wire, asyncio.BufferedProtocol):
 
     def _answer_fetches(self, answers: Answers, received_ms: float) -> None:
         if self._pending:
-            self._pending.append(Pending(answers.parts, done=True))
+            self._pending.append(PendingResponse(answers.parts, done=True))
         else:
             self._outbox.put_all(answers.parts, answers.size)
         self._shared.times.measure_fetches(answers, received_ms)
 
     def _begin_wait(self, run: ProduceRun, answers: Awaitable[bytes], received_ms: float) -> None:
-        pending = Pending()
+        pending = PendingResponse()
         self._pending.append(pending)
         appended_ms = self._now_s() * 1000
         pending.task = self._shared.spawn(self._finish_run(pending, run, answers, received_ms, appended_ms))
 
     async def _finish_run(
         self,
-        pending: Pending,
+        pending: PendingResponse,
         run: ProduceRun,
         answers: Awaitable[bytes],
         received_ms: float,
@@ -293,19 +293,19 @@ class Connection(Wire, asyncio.BufferedProtocol):
 
     def _answer_now(self, parts: list[Part]) -> None:
         if self._pending:
-            self._pending.append(Pending(parts, done=True))
+            self._pending.append(PendingResponse(parts, done=True))
         else:
             self._outbox.put(parts)
 
     def _begin_task(self, call: Call, begun: Awaitable[Any] | None) -> None:
-        pending = Pending(only_waits=call.route.stops_with_connection)
+        pending = PendingResponse(only_waits=call.route.stops_with_connection)
         self._pending.append(pending)
         self._pending_bytes += call.size
         self._unstarted += 1
         self._queue.unstarted += 1
         pending.task = self._shared.spawn(self._run(pending, call, begun))
 
-    async def _run(self, pending: Pending, call: Call, begun: Awaitable[Any] | None) -> None:
+    async def _run(self, pending: PendingResponse, call: Call, begun: Awaitable[Any] | None) -> None:
         self._unstarted -= 1
         call.context.begun_ms = self._now_s() * 1000
         self._queue.started()
