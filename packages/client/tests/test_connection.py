@@ -247,7 +247,7 @@ class _listening:  # noqa: N801 - reads as a phrase
 async def _say_nothing_after_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     broker = ScriptedBroker()
     broker.on(MetadataRequest, lambda _: None)
-    answer = await broker._next_answer(reader)
+    answer = await broker._next_response(reader)
     assert answer is not None
     writer.write(len(answer).to_bytes(4, "big") + answer)
     await reader.read()

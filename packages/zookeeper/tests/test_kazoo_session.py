@@ -101,7 +101,9 @@ async def test_a_silent_connection_is_suspended_then_lost_by_the_own_lease() -> 
         await states.until(SessionState.CONNECTED)
 
 
-async def test_an_operation_that_waits_for_a_slot_is_not_sent_in_a_later_session(embedded_server: str) -> None:
+async def test_an_operation_that_waits_for_a_slot_is_not_sent_in_a_later_session(
+    embedded_server: str,
+) -> None:
     async with (
         MisbehavingProxy(embedded_server) as proxy,
         KazooSession(proxy.connect_string, session_timeout_ms=4_000, max_in_flight=1) as session,

@@ -184,8 +184,8 @@ class Slow(ScriptedBroker):
         super().__init__()
         self.may = asyncio.Event()
 
-    async def _next_answer(self, reader: asyncio.StreamReader) -> bytes | None:
-        answer = await super()._next_answer(reader)
+    async def _next_response(self, reader: asyncio.StreamReader) -> bytes | None:
+        answer = await super()._next_response(reader)
         if self.seen(FetchRequest):
             await self.may.wait()
         return answer

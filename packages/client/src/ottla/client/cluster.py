@@ -147,27 +147,27 @@ class Cluster:
         self,
         node_id: int,
         request: Message,
-        response: type[R],
+        response_type: type[R],
         *,
         timeout_s: float | None = None,
         max_version: int | None = None,
     ) -> R:
         """Send a request to one broker. Raises BrokerNotAvailable for an id that is not in the cluster."""
         connection = await self.connection(node_id)
-        return await connection.send(request, response, timeout_s=timeout_s, max_version=max_version)
+        return await connection.send(request, response_type, timeout_s=timeout_s, max_version=max_version)
 
-    async def send_to_any(self, request: Message, response: type[R]) -> R:
+    async def send_to_any(self, request: Message, response_type: type[R]) -> R:
         """Send a request to any broker that can be reached."""
-        return await (await self.any_connection()).send(request, response)
+        return await (await self.any_connection()).send(request, response_type)
 
-    async def send_to_controller(self, request: Message, response: type[R]) -> R:
+    async def send_to_controller(self, request: Message, response_type: type[R]) -> R:
         """Send a request to the controller, or to any broker when none is known (Kafka before 0.10)."""
         if self.controller_id not in self.nodes:
             await self.refresh([])
         if self.controller_id not in self.nodes:
-            return await self.send_to_any(request, response)
+            return await self.send_to_any(request, response_type)
         try:
-            return await self.send(self.controller_id, request, response)
+            return await self.send(self.controller_id, request, response_type)
         except ClientError:
             self.controller_id = NO_NODE  # it may be gone: the next attempt looks it up
             raise
@@ -196,16 +196,16 @@ class Cluster:
         Errors of topics are in the response; they are not raised.
         """
         connection = await self.any_connection()
-        answer = await connection.send(self._request(connection, topics, may_create), MetadataResponse)
+        response = await connection.send(self._request(connection, topics, may_create), MetadataResponse)
         self.nodes = {
             broker.node_id: Node(broker.node_id, Address(broker.host, broker.port), broker.rack)
-            for broker in answer.brokers
+            for broker in response.brokers
         }
-        self.cluster_id, self.controller_id = answer.cluster_id, answer.controller_id
+        self.cluster_id, self.controller_id = response.cluster_id, response.controller_id
         now_s = asyncio.get_running_loop().time()
-        for topic in answer.topics:
+        for topic in response.topics:
             self._remember(topic, now_s)
-        return answer
+        return response
 
     def _request(
         self, connection: Connection, topics: Iterable[str] | None, may_create: bool
@@ -237,8 +237,8 @@ class Cluster:
             return known
 
         async def ask() -> Topic:
-            answer = await self.refresh([name], may_create=may_create)
-            error = next((t.error_code for t in answer.topics if t.name == name), ErrorCode.NONE)
+            response = await self.refresh([name], may_create=may_create)
+            error = next((t.error_code for t in response.topics if t.name == name), ErrorCode.NONE)
             if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not may_create:
                 raise NoSuchTopic(name)
             if error != ErrorCode.NONE:
@@ -291,20 +291,20 @@ class Cluster:
         node_id = self._coordinators.get((kind, key))
         if node_id is not None and node_id in self.nodes:
             return node_id
-        answer = await self.send_to_any(
+        response = await self.send_to_any(
             FindCoordinatorRequest(key=key, key_type=kind), FindCoordinatorResponse
         )
-        if answer.error_code != ErrorCode.NONE:
-            raise error_for(answer.error_code, answer.error_message)
-        if answer.node_id not in self.nodes:
-            self.nodes[answer.node_id] = Node(answer.node_id, Address(answer.host, answer.port))
-        self._coordinators[(kind, key)] = answer.node_id
-        return answer.node_id
+        if response.error_code != ErrorCode.NONE:
+            raise error_for(response.error_code, response.error_message)
+        if response.node_id not in self.nodes:
+            self.nodes[response.node_id] = Node(response.node_id, Address(response.host, response.port))
+        self._coordinators[(kind, key)] = response.node_id
+        return response.node_id
 
-    async def send_to_coordinator(self, group: str, request: Message, response: type[R]) -> R:
+    async def send_to_coordinator(self, group: str, request: Message, response_type: type[R]) -> R:
         """Send a request to a group's coordinator."""
         try:
-            return await self.send(await self.coordinator(group), request, response)
+            return await self.send(await self.coordinator(group), request, response_type)
         except ClientError:
             self.forget_coordinator(group)  # it may be gone, and another broker may have taken over
             raise

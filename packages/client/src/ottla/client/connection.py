@@ -45,7 +45,7 @@ class Connection:
     """A connection to a broker, with API versions negotiated.
 
         async with Connection(Address("127.0.0.1", 9092)) as connection:
-            answer = await connection.send(MetadataRequest(topics=None), MetadataResponse)
+            response = await connection.send(MetadataRequest(topics=None), MetadataResponse)
 
     Several tasks may send requests. The end of the connection fails all waiting requests with one of
     `ottla.client.errors`; a closed connection is never opened again.
@@ -185,16 +185,16 @@ class Connection:
                 raise
 
     async def _agree_on_versions(self) -> None:
-        answer = await self._first_versions()
-        if answer is None:
+        response = await self._first_versions()
+        if response is None:
             self.versions = BEFORE_API_VERSIONS
             return
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            served = {each.api_key: each.max_version for each in answer.api_keys}
-            answer = await self._ask_versions(min(served.get(ApiKey.API_VERSIONS, 0), API_VERSIONS_OPENING))
-        if answer.error_code != ErrorCode.NONE:
-            raise error_for(answer.error_code)
-        self.versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            served = {each.api_key: each.max_version for each in response.api_keys}
+            response = await self._ask_versions(min(served.get(ApiKey.API_VERSIONS, 0), API_VERSIONS_OPENING))
+        if response.error_code != ErrorCode.NONE:
+            raise error_for(response.error_code)
+        self.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
 
     async def _first_versions(self) -> ApiVersionsResponse | None:
         """Send ApiVersions; return None for a broker older than 0.10, which closes the connection at it.
@@ -238,12 +238,12 @@ class Connection:
         bound_s = self.config.request_timeout_ms / 1_000 if timeout_s is None else timeout_s
         wire = self._open_wire()
         frame = self._frame(request, version)
-        answer = wire.expect(self._correlation_id)
+        response = wire.expect(self._correlation_id)
         wire.write(frame)
         try:
             async with asyncio.timeout(bound_s):
                 await wire.writable()
-                return await answer
+                return await response
         except TimeoutError:
             raise self._too_late(wire, request, bound_s) from None
 
@@ -334,9 +334,9 @@ class _WireProtocol(asyncio.BufferedProtocol):
 
     def expect(self, correlation_id: int) -> asyncio.Future[memoryview]:
         """Enqueue a future for the response of the next request; the caller writes it without an await."""
-        answer: asyncio.Future[memoryview] = self._loop.create_future()
-        self._waiting.append((correlation_id, answer))
-        return answer
+        response: asyncio.Future[memoryview] = self._loop.create_future()
+        self._waiting.append((correlation_id, response))
+        return response
 
     def write(self, parts: list[bytes | memoryview]) -> None:
         """Hand bytes to the transport. asyncio joins the parts up to Python 3.11, uvloop does not."""
@@ -354,9 +354,9 @@ class _WireProtocol(asyncio.BufferedProtocol):
             return
         self.failure = error
         waiting, self._waiting = self._waiting, deque()
-        for _, answer in waiting:
-            if not answer.done():
-                answer.set_exception(error)
+        for _, response in waiting:
+            if not response.done():
+                response.set_exception(error)
         self.resume_writing()
         if self._transport is not None:
             self._transport.abort()
@@ -374,12 +374,12 @@ class _WireProtocol(asyncio.BufferedProtocol):
     def _answered(self, frame: memoryview) -> None:
         if len(frame) < 4 or not self._waiting:
             raise BadResponse(f"{self.address} sent a response without a request")
-        correlation_id, answer = self._waiting.popleft()
+        correlation_id, response = self._waiting.popleft()
         got = int.from_bytes(frame[:4], "big")
         if got != correlation_id:
             failure = BadResponse(f"{self.address} answered request {got} instead of {correlation_id}")
-            if not answer.done():
-                answer.set_exception(failure)
+            if not response.done():
+                response.set_exception(failure)
             raise failure
-        if not answer.done():  # the sender may have been cancelled; its response had to be read all the same
-            answer.set_result(frame)
+        if not response.done():  # a cancelled sender's response is read all the same
+            response.set_result(frame)

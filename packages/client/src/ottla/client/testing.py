@@ -24,7 +24,7 @@ from ottla.protocol.messages.metadata import (
 from ottla.protocol.schema import Message
 
 Q = TypeVar("Q", bound=Message)
-Answer = Callable[[Q], Message | None]
+Responder = Callable[[Q], Message | None]
 
 NODE_ID = 1
 
@@ -42,7 +42,7 @@ class ScriptedBroker:
         self.requests: list[tuple[Message, int]] = []
         self.connections = 0
         self._limits = versions or {}
-        self._answers: dict[int, Callable[[Message], Message | None]] = {}
+        self._responders: dict[int, Callable[[Message], Message | None]] = {}
         self._ignored: set[int] = set()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -53,9 +53,9 @@ class ScriptedBroker:
         """Its address, as a client's setting."""
         return f"{self.host}:{self.port}"
 
-    def on(self, kind: type[Q], answer: Answer[Q]) -> None:
+    def on(self, kind: type[Q], respond: Responder[Q]) -> None:
         """Answer requests of a kind with a function."""
-        self._answers[kind.API_KEY] = answer  # type: ignore[assignment]
+        self._responders[kind.API_KEY] = respond  # type: ignore[assignment]
 
     def ignore(self, kind: type[Message]) -> None:
         """Receive requests of a kind, and never answer them."""
@@ -67,7 +67,7 @@ class ScriptedBroker:
 
     def api_versions(self) -> ApiVersionsResponse:
         """Make a response that lists the APIs with functions."""
-        ranges = {key: self._range(key) for key in sorted(self._answers)}
+        ranges = {key: self._range(key) for key in sorted(self._responders)}
         keys = [
             ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in ranges.items()
         ]
@@ -111,15 +111,15 @@ class ScriptedBroker:
         self.connections += 1
         self._writers.add(writer)
         try:
-            while (answer := await self._next_answer(reader)) is not None:
-                writer.write(len(answer).to_bytes(4, "big") + answer)
+            while (response := await self._next_response(reader)) is not None:
+                writer.write(len(response).to_bytes(4, "big") + response)
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
             self._writers.discard(writer)
             writer.close()
 
-    async def _next_answer(self, reader: asyncio.StreamReader) -> bytes | None:
+    async def _next_response(self, reader: asyncio.StreamReader) -> bytes | None:
         size = int.from_bytes(await reader.readexactly(4), "big")
         frame = await reader.readexactly(size)
         header, position = decode_request_header(frame)
@@ -131,11 +131,11 @@ class ScriptedBroker:
         request = request_class(key).decode(memoryview(frame)[position:], version)
         self.requests.append((request, version))
         if key in self._ignored:
-            return await self._next_answer(reader)
-        answer = self._answers[key](request)
-        if answer is None:
+            return await self._next_response(reader)
+        response = self._responders[key](request)
+        if response is None:
             return None
-        return response_header(header.correlation_id, key, version) + answer.encode(version)
+        return response_header(header.correlation_id, key, version) + response.encode(version)
 
 
 def _partitions(count: int, leader: int) -> list[MetadataResponsePartition]:

@@ -83,7 +83,7 @@ def by_number(item: Callable[[object], T]) -> Callable[[object], dict[int, T]]:
 
 
 class Fields:
-    """The fields of one JSON object; whatever is wrong becomes MalformedZnode with the path and the field."""
+    """The fields of one JSON object; any error becomes MalformedZnode with the path and the field."""
 
     def __init__(self, path: str, value: object) -> None:
         if not isinstance(value, Mapping):

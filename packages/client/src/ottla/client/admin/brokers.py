@@ -71,10 +71,10 @@ class Brokers:
 
         async def ask() -> list[LogDir]:
             request = DescribeLogDirsRequest(topics=None)
-            answer = await self._cluster.send(broker, request, DescribeLogDirsResponse)
-            raise_for(answer.error_code)
+            response = await self._cluster.send(broker, request, DescribeLogDirsResponse)
+            raise_for(response.error_code)
             found: list[LogDir] = []
-            for result in answer.results:
+            for result in response.results:
                 raise_for(result.error_code, f"{result.log_dir} is offline")
                 replicas = tuple(
                     ReplicaOnDisk(

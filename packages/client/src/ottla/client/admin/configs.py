@@ -72,8 +72,8 @@ class Configs:
         )
 
         async def ask() -> list[ConfigEntry]:
-            answer = await self._send(kind, name, request, DescribeConfigsResponse)
-            (result,) = answer.results
+            response = await self._send(kind, name, request, DescribeConfigsResponse)
+            (result,) = response.results
             _raise(kind, name, result.error_code, result.error_message)
             return sorted((_entry(each) for each in result.configs), key=lambda entry: entry.name)
 
@@ -90,17 +90,17 @@ class Configs:
         )
 
         async def ask() -> None:
-            answer = await self._send(kind, name, request, IncrementalAlterConfigsResponse)
-            for result in answer.responses:
+            response = await self._send(kind, name, request, IncrementalAlterConfigsResponse)
+            for result in response.responses:
                 _raise(kind, name, result.error_code, result.error_message)
 
         await self._cluster.retry(f"changing the configuration of {name!r}", ask)
 
-    async def _send(self, kind: int, name: str, request: Message, response: type[R]) -> R:
+    async def _send(self, kind: int, name: str, request: Message, response_type: type[R]) -> R:
         # Only a broker itself knows its own values; any broker serves the others.
         if kind in (BROKER, BROKER_LOGGER) and name.isdigit():
-            return await self._cluster.send(int(name), request, response)
-        return await self._cluster.send_to_any(request, response)
+            return await self._cluster.send(int(name), request, response_type)
+        return await self._cluster.send_to_any(request, response_type)
 
 
 def _entry(given: DescribeConfigsResourceResult) -> ConfigEntry:

@@ -104,9 +104,9 @@ class Groups:
             await self._cluster.refresh([])
             found: dict[str, GroupListing] = {}
             for node_id in sorted(self._cluster.nodes):
-                answer = await self._cluster.send(node_id, ListGroupsRequest(), ListGroupsResponse)
-                raise_for(answer.error_code)
-                for each in answer.groups:
+                response = await self._cluster.send(node_id, ListGroupsRequest(), ListGroupsResponse)
+                raise_for(response.error_code)
+                for each in response.groups:
                     found[each.group_id] = GroupListing(each.group_id, each.group_state, each.protocol_type)
             return [found[name] for name in sorted(found)]
 
@@ -117,8 +117,8 @@ class Groups:
 
         async def ask() -> GroupDescription:
             request = DescribeGroupsRequest(groups=[name])
-            answer = await self._cluster.send_to_coordinator(name, request, DescribeGroupsResponse)
-            (group,) = answer.groups
+            response = await self._cluster.send_to_coordinator(name, request, DescribeGroupsResponse)
+            (group,) = response.groups
             self._cluster.raise_coordinator_error(name, group.error_code)
             coordinator = await self._cluster.coordinator(name)  # known by now
             if group.group_state == "Dead":
@@ -139,10 +139,10 @@ class Groups:
         request = OffsetFetchRequest(group_id=name, topics=None if wanted is None else _fetch_topics(wanted))
 
         async def ask() -> dict[TopicPartition, tuple[int, str]]:
-            answer = await self._cluster.send_to_coordinator(name, request, OffsetFetchResponse)
-            self._cluster.raise_coordinator_error(name, answer.error_code)
+            response = await self._cluster.send_to_coordinator(name, request, OffsetFetchResponse)
+            self._cluster.raise_coordinator_error(name, response.error_code)
             found: dict[TopicPartition, tuple[int, str]] = {}
-            for topic in answer.topics:
+            for topic in response.topics:
                 for each in topic.partitions:
                     self._cluster.raise_coordinator_error(name, each.error_code)
                     if each.committed_offset != NOTHING_COMMITTED:
@@ -181,8 +181,8 @@ class Groups:
         )
 
         async def ask() -> None:
-            answer = await self._cluster.send_to_coordinator(name, request, OffsetCommitResponse)
-            for topic in answer.topics:
+            response = await self._cluster.send_to_coordinator(name, request, OffsetCommitResponse)
+            for topic in response.topics:
                 for each in topic.partitions:
                     if each.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                         raise NonEmptyGroup(f"group {name!r} has members; stop them first")
@@ -202,9 +202,9 @@ class Groups:
 
         async def ask() -> None:
             request = OffsetDeleteRequest(group_id=name, topics=topics)
-            answer = await self._cluster.send_to_coordinator(name, request, OffsetDeleteResponse)
-            self._cluster.raise_coordinator_error(name, answer.error_code)
-            for topic in answer.topics:
+            response = await self._cluster.send_to_coordinator(name, request, OffsetDeleteResponse)
+            self._cluster.raise_coordinator_error(name, response.error_code)
+            for topic in response.topics:
                 for each in topic.partitions:
                     raise_for(each.error_code)
 
@@ -215,8 +215,8 @@ class Groups:
 
         async def ask() -> None:
             request = DeleteGroupsRequest(groups_names=[name])
-            answer = await self._cluster.send_to_coordinator(name, request, DeleteGroupsResponse)
-            for result in answer.results:
+            response = await self._cluster.send_to_coordinator(name, request, DeleteGroupsResponse)
+            for result in response.results:
                 if result.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                     raise GroupIdNotFound(f"group {name!r} does not exist")
                 self._cluster.raise_coordinator_error(name, result.error_code)

@@ -70,15 +70,15 @@ class Offsets:
         for partition, value in values.items():
             leader, _ = await self._cluster.leader(partition)
             by_leader[leader][partition] = value
-        answers: dict[TopicPartition, int] = {}
+        results: dict[TopicPartition, int] = {}
         try:
             for leader, part in by_leader.items():
-                answers |= await on(leader, part, flag)
+                results |= await on(leader, part, flag)
         except Exception as error:
             if is_stale(error):
                 self._cluster.forget(*{partition.topic for partition in values})
             raise
-        return answers
+        return results
 
     async def _find_on(
         self, node_id: int, wanted: Mapping[TopicPartition, int], read_committed: bool
@@ -96,9 +96,9 @@ class Offsets:
             replica_id=NO_REPLICA, isolation_level=int(read_committed), topics=topics
         )
         leader = await self._cluster.connection_to_leader(node_id)
-        answer = await leader.send(request, ListOffsetsResponse)
+        response = await leader.send(request, ListOffsetsResponse)
         found: dict[TopicPartition, int] = {}
-        for topic in answer.topics:
+        for topic in response.topics:
             for each in topic.partitions:
                 partition = TopicPartition(topic.name, each.partition_index)
                 raise_for(each.error_code, f"{partition}: the leader refused to list offsets")
@@ -121,9 +121,9 @@ class Offsets:
         timeout_ms = self._cluster.config.request_timeout_ms
         request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
         leader = await self._cluster.connection_to_leader(node_id)
-        answer = await leader.send(request, DeleteRecordsResponse)
+        response = await leader.send(request, DeleteRecordsResponse)
         beginnings: dict[TopicPartition, int] = {}
-        for topic in answer.topics:
+        for topic in response.topics:
             for each in topic.partitions:
                 raise_for(each.error_code)
                 beginnings[TopicPartition(topic.name, each.partition_index)] = each.low_watermark

@@ -69,8 +69,8 @@ class Topics:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=validate_only)
 
         async def ask() -> CreatedTopic:
-            answer = await self._cluster.send_to_controller(request, CreateTopicsResponse)
-            (result,) = answer.topics
+            response = await self._cluster.send_to_controller(request, CreateTopicsResponse)
+            (result,) = response.topics
             await self._raise(result.error_code, result.error_message)
             return CreatedTopic(name, result.num_partitions, result.replication_factor)
 
@@ -82,8 +82,8 @@ class Topics:
         """Return all topics, sorted by name; internal topics only with `internal`."""
 
         async def ask() -> list[Topic]:
-            answer = await self._cluster.refresh(None)
-            names = sorted(topic.name or "" for topic in answer.topics)
+            response = await self._cluster.refresh(None)
+            names = sorted(topic.name or "" for topic in response.topics)
             known = [topic for name in names if (topic := self._cluster.known_topic(name)) is not None]
             return [topic for topic in known if internal or not topic.is_internal]
 
@@ -106,8 +106,8 @@ class Topics:
         )
 
         async def ask() -> None:
-            answer = await self._cluster.send_to_controller(request, CreatePartitionsResponse)
-            for result in answer.results:
+            response = await self._cluster.send_to_controller(request, CreatePartitionsResponse)
+            for result in response.results:
                 await self._raise(result.error_code, result.error_message, name)
 
         await self._cluster.retry(f"adding partitions to {name!r}", ask)
@@ -119,8 +119,8 @@ class Topics:
         request = DeleteTopicsRequest(topic_names=[name], timeout_ms=timeout_ms)
 
         async def ask() -> None:
-            answer = await self._cluster.send_to_controller(request, DeleteTopicsResponse)
-            for result in answer.responses:
+            response = await self._cluster.send_to_controller(request, DeleteTopicsResponse)
+            for result in response.responses:
                 await self._raise(result.error_code, result.error_message, name)
 
         await self._cluster.retry(f"deleting topic {name!r}", ask)
