@@ -1,1 +1,1 @@
-"""The cluster as one broker knows it: brokers, topics, settings, placement, and the ways to its peers."""
+"""The cluster as one broker knows it: metadata, topics, configurations, placement, registration, peers."""

@@ -1,8 +1,8 @@
-"""Settings that change while the broker runs: kept in ZooKeeper, announced, applied.
+"""Dynamic configuration of topics and brokers: stored in ZooKeeper, announced by notifications, applied here.
 
-Who changes an entity writes it and then adds a numbered notification. Every broker first
-watches the notifications, then loads all entities, then re-reads whatever a notification
-names: a notification is a hint, the entity is the truth.
+A writer changes an entity and then adds a numbered notification. Every broker first watches the
+notifications, then loads all entities, then reads again each entity that a notification names: a notification
+is a hint, the entity is the truth.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TYPES: Final[Mapping[str, int]] = {
 
 @frozen
 class Synonym:
-    """One place a value may come from."""
+    """One source of a value, as DescribeConfigs lists it."""
 
     name: str
     value: str | None
@@ -64,7 +64,7 @@ class Synonym:
 
 @frozen
 class Entry:
-    """One key as DescribeConfigs shows it; `synonyms` begins with the one that counts."""
+    """One key as DescribeConfigs returns it; the first synonym is the effective one."""
 
     name: str
     value: str | None
@@ -77,14 +77,14 @@ class Entry:
 
 
 class Configs:
-    """The settings of topics and brokers as they are now."""
+    """The present configuration of topics and of this broker."""
 
     def __init__(
         self, session: Session, static: BrokerConfig, environment: Environment, broker_id: int
     ) -> None:
         self.static = static
         self.broker = static
-        """The broker's configuration with what is set dynamically."""
+        """The static configuration with the dynamic settings on top."""
         self._session = session
         self._environment = environment
         self._broker_id = broker_id
@@ -101,11 +101,11 @@ class Configs:
     # ---- reading
 
     def overrides(self, topic: str) -> Mapping[str, str]:
-        """A topic's own settings."""
+        """The settings of a topic itself."""
         return self._topics.get(topic, {})
 
     def log_config(self, topic: str) -> LogConfig:
-        """What governs the logs of a topic: the broker's defaults and the topic's own settings."""
+        """The configuration of a topic's logs: the broker's defaults with the topic's settings on top."""
         config = self._log_configs.get(topic)
         if config is None:
             config = self._log_configs[topic] = self._build_log_config(topic)
@@ -117,7 +117,7 @@ class Configs:
             try:
                 config = config.with_overrides({name: value})
             except ConfigError as error:
-                # Somebody else wrote it, past every check: the other settings still hold.
+                # Another tool wrote it without our checks: the other settings still apply.
                 _log.error("topic setting ignored", extra={"topic": topic, "reason": str(error)})
         return config
 
@@ -133,7 +133,7 @@ class Configs:
         self._seen = max((_number(name) for name in names), default=self._seen)
 
     async def follow(self) -> None:
-        """Apply changes for ever. A lost connection may have hidden some: then everything is read again."""
+        """Apply changes until cancelled. After a lost connection every entity is read again."""
         while True:
             await self._moved.wait()
             self._moved.clear()
@@ -149,7 +149,7 @@ class Configs:
         self._moved.set()
 
     async def _process_notifications(self) -> None:
-        """Re-read what the notifications since the last time name; remove those that are old."""
+        """Read the entities that new notifications name; remove notifications past their life."""
         for name in sorted(await self._notifications(), key=_number):
             path = f"{paths.CONFIG_CHANGES}/{name}"
             try:
@@ -188,21 +188,21 @@ class Configs:
             return
 
     async def ensure_topics(self, topics: Iterable[str]) -> None:
-        """Have the settings of topics at hand that this broker hears of for the first time.
+        """Load the settings of topics that are new to this broker.
 
-        They are written before the topic is, without a notification.
+        They are written before the topic itself, without a notification.
         """
         await asyncio.gather(*(self._read(TOPICS, topic) for topic in topics if topic not in self._known))
 
     async def _read(self, kind: str, name: str) -> None:
         settings, _ = await self._get(kind, name)
         if kind == TOPICS:
-            self._take_topic(name, settings or {})
+            self._apply_topic(name, settings or {})
         elif name in (CLUSTER_DEFAULT, str(self._broker_id)):
-            self._take_broker(name, settings or {})
+            self._apply_broker(name, settings or {})
 
     async def _get(self, kind: str, name: str) -> tuple[dict[str, str] | None, int]:
-        """The settings of an entity and the version of its znode; (None, -1) when there is none."""
+        """The settings of an entity and the version of its znode; (None, -1) without a znode."""
         try:
             data, stat = await self._session.get(paths.config_entity(kind, name))
         except NoNode:
@@ -213,7 +213,7 @@ class Configs:
             _log.error("settings ignored", extra={"entity": f"{kind}/{name}", "reason": str(error)})
             return {}, stat.version
 
-    def _take_topic(self, topic: str, settings: dict[str, str]) -> None:
+    def _apply_topic(self, topic: str, settings: dict[str, str]) -> None:
         self._known.add(topic)
         if settings == self._topics.get(topic, {}):
             return
@@ -226,12 +226,12 @@ class Configs:
             listener(topic, self.log_config(topic))
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what is remembered of a deleted topic."""
+        """Forget the settings of a deleted topic."""
         self._topics.pop(topic, None)
         self._log_configs.pop(topic, None)
         self._known.discard(topic)
 
-    def _take_broker(self, name: str, settings: dict[str, str]) -> None:
+    def _apply_broker(self, name: str, settings: dict[str, str]) -> None:
         if settings == self._brokers.get(name, {}):
             return
         self._brokers[name] = settings
@@ -260,11 +260,11 @@ class Configs:
     # ---- describing
 
     def describe_topic(self, topic: str) -> list[Entry]:
-        """Every topic-level key of a topic with its value and where it comes from."""
+        """Every topic-level key of a topic, with its value and the sources of it."""
         return self.describe_topic_with(self.overrides(topic))
 
     def describe_topic_with(self, overrides: Mapping[str, str | None]) -> list[Entry]:
-        """The same for given overrides."""
+        """Every topic-level key, as `overrides` would make it."""
         return [self._topic_entry(key, overrides) for key in topic_keys().values()]
 
     def _topic_entry(self, key: Setting, overrides: Mapping[str, str | None]) -> Entry:
@@ -276,7 +276,7 @@ class Configs:
             synonyms += self._broker_synonyms(name, with_default=name == broker_synonyms[0])
         if not synonyms or synonyms[-1].source != DEFAULT:
             synonyms.append(Synonym(key.name, key.show(key.default), DEFAULT))
-        # The effective value is computed: `log.retention.hours` stands behind `retention.ms` in another unit.
+        # Computed, not copied from a synonym: `log.retention.hours` is in another unit than `retention.ms`.
         value = synonyms[0].value if synonyms[0].source == DYNAMIC_TOPIC else self._effective(key)
         return _entry(key, value, synonyms, read_only=False)
 
@@ -284,7 +284,7 @@ class Configs:
         return key.show(getattr(LogConfig.from_broker(self.broker), key.field))
 
     def describe_broker(self, name: str) -> list[Entry]:
-        """Every key of this broker; with an empty name only the cluster-wide dynamic ones that are set."""
+        """Every key of this broker; for an empty name the cluster-wide dynamic settings only."""
         known = keys_of(BrokerConfig)
         if not name:
             return [
@@ -325,9 +325,9 @@ class Configs:
     async def alter_topic(
         self, topic: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool = False
     ) -> None:
-        """Replace a topic's settings by what `change` makes of them.
+        """Replace a topic's settings by the result of `change`.
 
-        Raises UnknownTopicOrPartition, or InvalidConfig saying which setting cannot be used.
+        Raises UnknownTopicOrPartition, or InvalidConfig that names the invalid setting.
         """
         if why_illegal_topic_name(topic) or not await self._session.exists(paths.topic(topic)):
             raise UnknownTopicOrPartition(f"The topic '{topic}' does not exist.")
@@ -340,7 +340,7 @@ class Configs:
     async def alter_broker(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool = False
     ) -> None:
-        """Replace the dynamic settings of this broker, or of all of them when the name is empty."""
+        """Replace the dynamic settings of this broker, or of all brokers for an empty name."""
         if name and name != str(self._broker_id):
             raise InvalidRequest(f"Unexpected broker id, expected {self._broker_id}, but received {name}")
         entity = name or CLUSTER_DEFAULT

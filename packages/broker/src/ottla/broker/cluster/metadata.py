@@ -1,4 +1,4 @@
-"""What this broker knows of the cluster: brokers, topics, leaders. Fed by UpdateMetadata only."""
+"""The metadata cache: brokers, topics and leaders. Only UpdateMetadata requests change it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 @frozen
 class BrokerEndpoint:
-    """Where a broker can be reached through one listener."""
+    """The address of a broker on one listener."""
 
     host: str
     port: int
@@ -32,20 +32,20 @@ class BrokerEndpoint:
 
 @frozen
 class KnownBroker:
-    """A living broker and its endpoints by listener name."""
+    """A live broker and its endpoints by listener name."""
 
     id: int
     endpoints: Mapping[str, BrokerEndpoint]
     rack: str | None = None
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
-        """Where clients of that listener reach this broker; None when it has no such listener."""
+        """The broker's endpoint on that listener; None when it has no such listener."""
         return self.endpoints.get(listener)
 
 
 @frozen
 class KnownPartition:
-    """The leader, epoch and replicas of one partition as the controller last told them."""
+    """The leader, epoch and replicas of one partition as the controller last published them."""
 
     partition: int
     leader: int
@@ -67,7 +67,7 @@ class KnownTopic:
 
 
 class MetadataCache:
-    """The cluster as the controller describes it. Reading never waits; `until` does."""
+    """The cluster as the controller describes it. Reads return at once; `until` and `within` wait."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
@@ -81,7 +81,7 @@ class MetadataCache:
     # ---- writing
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
-        """Take in what the controller says; return the partitions that are being deleted."""
+        """Apply an UpdateMetadata request; return the partitions that are being deleted."""
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
         self._brokers = {broker.id: _known_broker(broker) for broker in request.live_brokers}
@@ -116,7 +116,7 @@ class MetadataCache:
                 self._names.pop(topic.id, None)
 
     def wake(self) -> None:
-        """Have everybody who waits look at his condition again."""
+        """Have every waiter check its condition again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -129,16 +129,16 @@ class MetadataCache:
 
     @property
     def brokers(self) -> list[KnownBroker]:
-        """The living brokers."""
+        """The live brokers."""
         return list(self._brokers.values())
 
     @property
     def alive_broker_ids(self) -> list[int]:
-        """The ids of the living brokers, in order."""
+        """The ids of the live brokers, in ascending order."""
         return sorted(self._brokers)
 
     def broker(self, broker_id: int) -> KnownBroker | None:
-        """A living broker by its id."""
+        """A live broker by its id."""
         return self._brokers.get(broker_id)
 
     def is_alive(self, broker_id: int) -> bool:
@@ -171,24 +171,24 @@ class MetadataCache:
         return topic.partitions.get(partition.partition) if topic else None
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; 0 when it is unknown."""
+        """The number of a topic's partitions; 0 when it is unknown."""
         known = self._topics.get(topic)
         return len(known.partitions) if known else 0
 
     def leader_of(self, partition: TopicPartition) -> int | None:
-        """The living leader of a partition; None when there is none or the partition is unknown."""
+        """The live leader of a partition; None without one, or when the partition is unknown."""
         known = self.partition(partition)
         return known.leader if known and known.leader in self._brokers else None
 
     # ---- waiting
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds; it is looked at after each update. The bound is the caller's."""
+        """Wait until `condition` holds; it is checked after each update. The caller sets the bound."""
         while not condition():
             await self._changed.wait()
 
     async def within(self, timeout_ms: float, condition: Callable[[], bool]) -> bool:
-        """Wait at most so long for `condition`; tell whether it holds."""
+        """Wait at most `timeout_ms` for `condition`; return whether it holds."""
         try:
             async with asyncio.timeout(max(0.0, timeout_ms) / 1000):
                 await self.until(condition)

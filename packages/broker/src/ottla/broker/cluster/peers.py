@@ -12,7 +12,7 @@ _R = TypeVar("_R", bound=Message)
 
 
 class PeerConnection:
-    """A connection to one broker that is opened when needed, and anew after a failure."""
+    """A connection to one broker, opened by the first request and again after a failure."""
 
     def __init__(self, address: Address, client_id: str, timeout_ms: int) -> None:
         self.address = address
@@ -21,7 +21,7 @@ class PeerConnection:
         self._connection: Connection | None = None
 
     async def send(self, request: Message, response_type: type[_R]) -> _R:
-        """Send a request and return the answer; whatever goes wrong closes the connection."""
+        """Send a request and return the response; any failure closes the connection."""
         connection = self._connection
         if connection is None or not connection.is_open:
             connection = self._connection = Connection(self.address, self._config)

@@ -1,9 +1,8 @@
-"""Where the replicas of a new partition go.
+"""Replica placement of new partitions, by Kafka's rule.
 
-The rule is Kafka's: the first replicas walk round the brokers from a random start, the others
-follow at a distance that grows by one with each lap, so that the leaderships of a broker that
-dies spread over all the others. With racks, brokers are first interleaved by rack and a rack is
-used twice only when each has been used once.
+The first replicas go round the brokers from a random start. The others follow at a distance that grows by one
+with each round, so that the leaderships of a failed broker spread over all others. With racks, brokers are
+first interleaved by rack, and a rack is used twice only when each has been used once.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ def assign_replicas(
     start_index: int | None = None,
     first_partition: int = 0,
 ) -> Assignments:
-    """Give `partitions` partitions, numbered from `first_partition`, their replicas.
+    """Assign replicas to `partitions` partitions, numbered from `first_partition`.
 
-    `start_index` fixes both the first broker and the distance, which is how partitions added
-    to a topic continue its pattern. Racks count only when every broker has one.
+    `start_index` fixes both the first broker and the distance: partitions that are added to a topic continue
+    its pattern. Racks are considered only when every broker has one.
 
     Raises InvalidPartitions, InvalidReplicationFactor or BrokerNotAvailable.
     """
@@ -59,7 +58,7 @@ def _check_counts(brokers: int, partitions: int, replication_factor: int) -> Non
 
 
 def replica_index(first: int, shift: int, replica: int, brokers: int) -> int:
-    """Say at which index the follower number `replica` sits when the first replica is at `first`."""
+    """Return the index of follower number `replica` when the first replica is at index `first`."""
     return (first + 1 + (shift + replica) % (brokers - 1)) % brokers
 
 
@@ -78,7 +77,7 @@ def _without_racks(
 
 
 def interleave_by_rack(racks: Mapping[int, str]) -> list[int]:
-    """Order brokers so that neighbours are in different racks as long as racks last."""
+    """Order brokers so that neighbours are in different racks as far as possible."""
     by_rack = itertools.groupby(sorted(racks, key=lambda b: (racks[b], b)), key=lambda b: racks[b])
     columns = [list(members) for _, members in by_rack]
     rows = itertools.zip_longest(*columns)
@@ -117,7 +116,7 @@ def _spread(
 
 
 def new_topic_id(random: Random) -> uuid.UUID:
-    """Make a topic id; none that a command line would take for an option."""
+    """Generate a topic id that does not begin with a dash, which command lines take for an option."""
     while True:
         topic_id = uuid.UUID(int=random.getrandbits(128), version=4)
         if not base64.urlsafe_b64encode(topic_id.bytes).startswith(b"-"):

@@ -1,4 +1,4 @@
-"""How a broker gets its name into the cluster: cluster id, broker id, registration."""
+"""Registration of a broker in the cluster: cluster id, broker id, and the ephemeral znode."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ SESSION_FILE: Final = "coordination.session"
 
 
 class StartupRefused(RuntimeError):
-    """The broker cannot start as it was asked to; the message is one line that says what to do."""
+    """The broker cannot start as configured; the message is one line that says what to do."""
 
 
 async def make_roots(operations: Operations) -> None:
-    """Create the persistent znodes that a cluster has from its first broker on."""
+    """Create the persistent znodes of a cluster, if they are missing."""
     parents = list(dict.fromkeys(parent for path in paths.PERSISTENT_ROOTS for parent in _lineage(path)))
     if await retrying(lambda: _create_all(operations, parents)):
         return
@@ -48,7 +48,7 @@ async def make_roots(operations: Operations) -> None:
 
 
 async def _create_all(operations: Operations, parents: list[str]) -> bool:
-    """Create the znodes of a new cluster in one round trip; False where there is a cluster already."""
+    """Create the znodes of a new cluster in one round trip; False if a cluster exists."""
     if await operations.exists(parents[0]) is not None:
         return False
     try:
@@ -73,7 +73,7 @@ async def _create_quietly(operations: Operations, path: str, data: bytes = b"") 
 
 
 async def cluster_id(operations: Operations, random: Random) -> str:
-    """Return the cluster's id; the first broker of a cluster makes it."""
+    """Return the cluster id; the first broker of a cluster generates it."""
     made = base64.urlsafe_b64encode(random.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
     await retrying(lambda: _create_quietly(operations, paths.CLUSTER, b""))
     await retrying(lambda: _create_quietly(operations, paths.CLUSTER_ID, ClusterId(made).encode()))
@@ -82,7 +82,7 @@ async def cluster_id(operations: Operations, random: Random) -> str:
 
 
 def choose_broker_id(configured: int, stored: int | None) -> int | None:
-    """The id from the configuration or from `meta.properties`, None when one has to be generated.
+    """Return the id from the configuration or from `meta.properties`; None if one has to be generated.
 
     Raises StartupRefused when they differ.
     """
@@ -95,7 +95,7 @@ def choose_broker_id(configured: int, stored: int | None) -> int | None:
 
 
 async def generate_broker_id(operations: Operations, config: BrokerConfig) -> int:
-    """Take the next id above reserved.broker.max.id."""
+    """Reserve the next id above reserved.broker.max.id."""
     if not config.broker_id_generation_enable:
         raise StartupRefused("broker.id is not set and broker.id.generation.enable is false: set broker.id")
     stat = await retrying(lambda: operations.set(paths.BROKER_SEQUENCE_ID, b""))
@@ -103,7 +103,7 @@ async def generate_broker_id(operations: Operations, config: BrokerConfig) -> in
 
 
 class Registration:
-    """The znode that says this broker lives; written anew in each session."""
+    """The ephemeral znode that says that this broker is alive; written again in each session."""
 
     def __init__(
         self,
@@ -126,9 +126,8 @@ class Registration:
     async def register(self) -> int:
         """Write the znode in the present session; return its czxid, the broker epoch.
 
-        Raises StartupRefused when another live broker has this id. A znode that an earlier
-        session of this very data directory left behind is removed: nobody else can have it,
-        for the directory is locked.
+        Raises StartupRefused when another live broker has this id. A znode that an earlier session of this
+        data directory left is deleted: no other process can own it, because the directory is locked.
         """
         bound, session_id = self._session.bound(), self._session.session_id
         node = self._node()
@@ -151,7 +150,7 @@ class Registration:
     async def _write(self, bound: Operations, session_id: int, node: BrokerRegistration) -> int:
         create = Create(node.path, node.encode(), ephemeral=True)
         try:
-            # The write after the create is what brings the czxid back in the same step.
+            # The write after the create returns the czxid in the same transaction.
             results = await bound.multi([create, SetData(node.path, node.encode())])
         except NodeExists:
             return await self._already_there(bound, session_id, node)
@@ -174,7 +173,7 @@ class Registration:
         return await self._write(bound, session_id, node)
 
     async def _delete_stale_controllership(self, bound: Operations, session_id: int) -> None:
-        """Vacate the controllership that an earlier session of this data directory held."""
+        """Delete the controller znode of an earlier session of this data directory."""
         try:
             data, stat = await bound.get(paths.CONTROLLER)
         except (NoNode, ZooKeeperError):
@@ -191,7 +190,7 @@ class Registration:
             try:
                 self._session_file.write_text(f"{session_id}\n")
             except OSError as error:
-                # A start after a kill waits then until this session is over.
+                # A start after a kill then waits until this session expires.
                 _log.warning("the session is not remembered: %s", error)
 
 

@@ -1,4 +1,4 @@
-"""Creating, deleting and enlarging topics, by the broker that was asked; the controller reacts."""
+"""Create, delete and enlarge topics: the broker that is asked writes ZooKeeper, the controller reacts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class NewTopic:
 
 @frozen
 class CreatedTopic:
-    """What became of it."""
+    """A topic that was created, or would be with `validate_only`."""
 
     name: str
     id: uuid.UUID
@@ -78,7 +78,7 @@ class CreatedTopic:
 
 
 class Topics:
-    """The cluster's topics, as they are changed. Every error is Kafka's."""
+    """Changes the topics of the cluster. Every error is Kafka's."""
 
     def __init__(
         self, session: Session, config: BrokerConfig, environment: Environment, metadata: MetadataCache
@@ -94,7 +94,7 @@ class Topics:
         """Write the topic's configuration and assignment, after checking both.
 
         Raises InvalidTopicException, TopicAlreadyExists, InvalidPartitions, InvalidReplicationFactor,
-        InvalidReplicaAssignment, InvalidConfig, InvalidRequest; RequestTimedOut when ZooKeeper is silent.
+        InvalidReplicaAssignment, InvalidConfig, InvalidRequest; RequestTimedOut if ZooKeeper is silent.
         """
         overrides = self._check(topic)
         with _zookeeper_errors():
@@ -176,7 +176,7 @@ class Topics:
     async def _write(
         self, created: CreatedTopic, assignments: Assignments, overrides: Mapping[str, str]
     ) -> None:
-        # The configuration first: once the assignment is there, brokers make logs with it.
+        # The configuration first: once the assignment exists, brokers create logs with it.
         await self._put_config(created.name, overrides)
         node = TopicAssignment(created.name, {p: tuple(b) for p, b in assignments.items()}, created.id)
         try:
@@ -184,7 +184,7 @@ class Topics:
         except NodeExists:
             raise TopicAlreadyExists(f"Topic '{created.name}' already exists.") from None
         except (ConnectionLoss, OperationTimeout):
-            # It may have arrived all the same: the id tells whether what is there is ours.
+            # The write may have arrived: the topic id tells whether the present znode is ours.
             async with asyncio.timeout(self._session.timeout_ms / 1000):
                 data, _ = await retrying(lambda: self._session.get(node.path))
             if TopicAssignment.decode(created.name, data).topic_id != created.id:
@@ -197,12 +197,13 @@ class Topics:
         except NodeExists:
             await self._session.set(node.path, node.encode())
 
-    # ---- topics that come by themselves
+    # ---- automatic creation
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, KafkaError]:
-        """Create topics that clients asked for, and wait a moment for their leaders.
+        """Create missing topics of a Metadata request, and wait a moment for their leaders.
 
-        Returns what stood against some of them; LEADER_NOT_AVAILABLE is left to the answer.
+        Returns the errors of those that were not created. A topic without a leader is no error here: the
+        response says LEADER_NOT_AVAILABLE.
         """
         errors: dict[str, KafkaError] = {}
         for name in dict.fromkeys(names):
@@ -216,7 +217,7 @@ class Topics:
         return errors
 
     async def ensure_internal(self, name: str) -> None:
-        """Have an internal topic exist and be led, with the replication the living brokers allow."""
+        """Create an internal topic if it is missing, and wait a moment for its leaders."""
         if name not in self._metadata:
             await self._create_quietly(name)
         await self.wait_until_led(name, self._internal(name).partitions, INTERNAL_CREATION_WAIT_MS)
@@ -256,7 +257,7 @@ class Topics:
     # ---- deleting and enlarging
 
     async def delete(self, name: str) -> None:
-        """Mark a topic for deletion; the controller does the rest.
+        """Mark a topic for deletion; the controller deletes it.
 
         Raises TopicDeletionDisabled, UnknownTopicOrPartition, or RequestTimedOut.
         """
@@ -278,7 +279,7 @@ class Topics:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Raise a topic to `count` partitions; `assignments` are the replicas of the new ones.
+        """Enlarge a topic to `count` partitions; `assignments` are the replicas of the new ones.
 
         Raises UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, or RequestTimedOut.
         """
@@ -333,7 +334,7 @@ class Topics:
     # ---- waiting
 
     async def wait_until_led(self, name: str, partitions: int, timeout_ms: float) -> bool:
-        """Wait until that many partitions of a topic have a living leader; tell whether they have."""
+        """Wait until that many partitions of a topic have a live leader; return whether they have."""
 
         def led() -> bool:
             known = self._metadata.topic(name)
@@ -346,7 +347,7 @@ class Topics:
         return await self._metadata.within(timeout_ms, led)
 
     async def wait_until_gone(self, name: str, timeout_ms: float) -> bool:
-        """Wait until a topic is no longer known here and its marker is removed; tell whether it is so."""
+        """Wait until a topic and its deletion marker are gone; return whether they are."""
         deadline_ms = self._environment.clock.monotonic_ms() + timeout_ms
         if not await self._metadata.within(timeout_ms, lambda: name not in self._metadata):
             return False
@@ -371,7 +372,7 @@ def _set(changed: asyncio.Event, _: object) -> None:
 
 
 def checked_overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Check a topic's own settings; raise InvalidConfig for the first that cannot be used."""
+    """Check the settings of a topic; raises InvalidConfig for the first invalid one."""
     if missing := [name for name, value in configs.items() if value is None]:
         raise InvalidConfig(f"Null value not supported for topic configs: {', '.join(missing)}")
     overrides = {name: value for name, value in configs.items() if value is not None}
@@ -384,7 +385,7 @@ def checked_overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 @contextmanager
 def _zookeeper_errors() -> Iterator[None]:
-    """Say in Kafka's words that ZooKeeper did not answer."""
+    """Translate a ZooKeeper failure into RequestTimedOut."""
     try:
         yield
     except (ConnectionLoss, OperationTimeout, SessionExpired, TimeoutError) as error:
@@ -392,7 +393,7 @@ def _zookeeper_errors() -> Iterator[None]:
 
 
 def _path_of(name: str) -> str:
-    """Return the znode of a topic that a client speaks of; a name that none can have is an unknown topic."""
+    """Return the znode of a topic that a client names; an illegal name is an unknown topic."""
     try:
         return paths.topic(name)
     except IllegalName:

@@ -1,4 +1,4 @@
-"""What the broker adds to its ZooKeeper session: calls that wait a lost connection out, and measurements."""
+"""The broker's use of its ZooKeeper session: retries while the connection is lost, and metrics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ RETRY_BACKOFF_S: Final = 0.1
 
 
 async def retrying(attempt: Callable[[], Awaitable[_T]]) -> _T:
-    """Repeat a call while ZooKeeper cannot be reached. The bound is the caller's, or the session's end.
+    """Repeat a call while ZooKeeper is unreachable, until the session ends or the caller cancels.
 
-    Only for calls that may be made twice: a write whose answer was lost may have been done.
+    Only for idempotent calls: a write whose answer was lost may have been applied.
     """
     while True:
         try:
@@ -34,7 +34,7 @@ async def retrying(attempt: Callable[[], Awaitable[_T]]) -> _T:
 
 
 def measure_session(session: Session, metrics: Metrics) -> None:
-    """Show where the session stands, and count its losses, as long as it lives."""
+    """Register gauges of the session's state, and meters of its connects, disconnects and expirations."""
     kind = ("kafka.server", "SessionExpireListener")
     meters = {
         SessionState.CONNECTED: metrics.meter(*kind, "ZooKeeperSyncConnectsPerSec"),

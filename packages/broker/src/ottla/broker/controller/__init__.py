@@ -1,1 +1,1 @@
-"""The controller: one broker of the cluster that chooses leaders and tells everybody."""
+"""The controller: one broker of the cluster, which elects partition leaders and informs all brokers."""

@@ -1,4 +1,4 @@
-"""What one controller step has to tell the brokers, gathered and turned into requests once."""
+"""Requests of one controller step: partitions are collected for each broker and sent in one request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Publish:
 
 @dataclass(slots=True)
 class Batch:
-    """Collects partitions per broker; `requests()` drains it in the order brokers need."""
+    """Collects partitions for each broker; `requests()` drains it in the order that brokers need."""
 
     context: ControllerContext
     inter_broker_listener: str = "PLAINTEXT"
@@ -65,23 +65,23 @@ class Batch:
     def lead_or_follow(
         self, partition: TopicPartition, brokers: Iterable[int], *, is_new: bool = False
     ) -> None:
-        """Tell replicas who leads; everybody alive hears of it as metadata too."""
+        """Send LeaderAndIsr to these replicas, and UpdateMetadata to every live broker."""
         for broker in brokers:
             self._leaders[broker][partition] = is_new or self._leaders[broker].get(partition, False)
         self.metadata(self.context.live, [partition])
 
     def metadata(self, brokers: Iterable[int], partitions: Iterable[TopicPartition]) -> None:
-        """Tell brokers of the living brokers and of these partitions."""
+        """Send UpdateMetadata with all live brokers and these partitions."""
         partitions = tuple(partitions)
         for broker in brokers:
             self._metadata[broker].update(partitions)
 
     def stop(self, partition: TopicPartition, broker: int, *, delete: bool) -> None:
-        """Tell a broker to stop, or to stop and delete, its replica."""
+        """Send StopReplica, which may also delete the replica's log."""
         self._stops[broker][partition] = delete or self._stops[broker].get(partition, False)
 
     def requests(self) -> list[Publish]:
-        """Drain the batch: LeaderAndIsr, then UpdateMetadata, then StopReplica, per broker."""
+        """Drain the batch: every LeaderAndIsr, then every UpdateMetadata, then every StopReplica."""
         return [
             *self._publish(self._leaders, self._leader_and_isr),
             *self._publish(self._metadata, self._update_metadata),
@@ -89,12 +89,12 @@ class Batch:
         ]
 
     def _publish(
-        self, gathered: dict[int, _T], build: Callable[[LiveBroker, _T], ControlRequest]
+        self, collected: dict[int, _T], build: Callable[[LiveBroker, _T], ControlRequest]
     ) -> Iterator[Publish]:
-        for broker_id, wanted in gathered.items():
+        for broker_id, wanted in collected.items():
             if broker := self.context.live.get(broker_id):
                 yield Publish(broker, build(broker, wanted))
-        gathered.clear()
+        collected.clear()
 
     def _leader_and_isr(
         self, broker: LiveBroker, wanted: Mapping[TopicPartition, bool]

@@ -1,4 +1,4 @@
-"""How the controller talks to brokers: a queue each, one request at a time, repeated until answered."""
+"""The controller's channels to brokers: a queue each, one request at a time, repeated until answered."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
 class Sender(Protocol):
-    """The way to one broker."""
+    """Sends requests to one broker."""
 
     async def send(self, request: ControlRequest) -> ControlResponse:
-        """Deliver a request and return the answer; raises OSError or TimeoutError when that failed."""
+        """Send a request and return the response. Raises OSError or TimeoutError when that failed."""
         ...
 
     async def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         ...
 
 
 class Channel:
-    """The queue of one broker in one of its lives."""
+    """The queue of requests to one broker, for one of its registrations."""
 
     def __init__(self, broker: LiveBroker, sender: Sender, replied: Replied) -> None:
         self.broker = broker
@@ -43,15 +43,15 @@ class Channel:
 
     @property
     def waiting(self) -> int:
-        """How many requests have not been sent yet."""
+        """Requests that have not been sent."""
         return self._queue.qsize()
 
     def put(self, request: ControlRequest) -> None:
-        """Send after everything put before."""
+        """Queue a request behind the earlier ones."""
         self._queue.put_nowait(request)
 
     async def run(self) -> None:
-        """Deliver for ever; the owner cancels when the broker is gone."""
+        """Send requests until cancelled; the owner cancels when the registration is gone."""
         try:
             while True:
                 request = await self._queue.get()
@@ -65,8 +65,8 @@ class Channel:
             try:
                 return await self._sender.send(request)
             except Exception as error:
-                # A request that is dropped leaves a partition without a leader, so whatever went
-                # wrong it is repeated for as long as the broker is registered.
+                # A dropped request would leave a partition without a leader, so it is repeated after
+                # every failure for as long as the broker is registered.
                 if failed != (failed := repr(error)):
                     _log.warning(
                         "request to broker failed",
@@ -86,7 +86,7 @@ class Channels:
         self._channels: dict[int, Channel] = {}
 
     def follow(self, live: Mapping[int, LiveBroker]) -> None:
-        """Open channels to brokers that came; drop those of brokers that left, bounced or moved."""
+        """Open channels to new brokers; close those of brokers that left, bounced or changed endpoints."""
         for broker_id, channel in list(self._channels.items()):
             if live.get(broker_id) != channel.broker:
                 self._drop(broker_id)
@@ -96,17 +96,17 @@ class Channels:
                 channel.task = self._spawn(channel.run(), f"controller-to-broker-{broker_id}")
 
     def send(self, broker: LiveBroker, request: ControlRequest) -> None:
-        """Queue a request; one for a broker that has left goes nowhere."""
+        """Queue a request; one for a broker that has left is dropped."""
         channel = self._channels.get(broker.id)
         if channel is not None and channel.broker.epoch == broker.epoch:
             channel.put(request)
 
     def waiting(self) -> int:
-        """How many requests wait in all queues."""
+        """Requests in all queues."""
         return sum(channel.waiting for channel in self._channels.values())
 
     def close(self) -> None:
-        """Drop all channels and what waits in them."""
+        """Close all channels; their queued requests are dropped."""
         for broker_id in list(self._channels):
             self._drop(broker_id)
 

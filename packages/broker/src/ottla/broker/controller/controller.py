@@ -1,8 +1,7 @@
 """The controller of one broker: it runs for election and, once elected, performs what the machine decides.
 
-One task owns everything here. Watches, brokers' answers and requests only put something into
-its queue; the queue has no bound, because whoever waits for a place in it would hold up the
-very thing that could empty it.
+One task owns all state. Watches, responses of brokers and requests only add to its queue. The queue is
+unbounded: a caller that waited for room in it would block what empties it.
 """
 
 from __future__ import annotations
@@ -78,25 +77,25 @@ _STATES: Final = {
 }
 
 
-class _Asked:
-    """An event somebody waits for."""
+class _QueuedEvent:
+    """An event in the queue, with the future of the caller that waits for its answer."""
 
     def __init__(self, event: Event, future: asyncio.Future[Answers] | None) -> None:
         self.event = event
         self.future = future
-        self.asked_ms = 0.0
+        self.queued_ms = 0.0
 
     def refuse(self) -> None:
-        """Tell the one who waits that he has to ask another broker."""
+        """Answer NotController: the caller must ask another broker."""
         if self.future is not None and not self.future.done():
             self.future.set_exception(NotController())
 
 
 class Controller:
-    """Takes part in the election, and leads the cluster while elected.
+    """Runs for election, and controls the cluster while elected.
 
-    `registered` is awaited before each election: the broker has to be in `/brokers/ids` of the
-    present session first. It returns the broker epoch.
+    `register` is awaited before each election: the broker has to be in `/brokers/ids` in the present
+    session first. It returns the broker epoch.
     """
 
     def __init__(
@@ -127,8 +126,8 @@ class Controller:
         self._listener = inter_broker_listener
         self._signals: dict[str, None] = {}
         self._dirty_topics: set[str] = set()
-        self._asked: deque[_Asked] = deque()
-        self._something = asyncio.Event()
+        self._queue: deque[_QueuedEvent] = deque()
+        self._wakeup = asyncio.Event()
         self._state = ControllerState.IDLE
         self._machine: Machine | None = None
         self._store: Store | None = None
@@ -144,7 +143,7 @@ class Controller:
         self._queue_time = metrics.histogram("kafka.controller", "ControllerEventManager", "EventQueueTimeMs")
         measure_controller(self, metrics)
 
-    # ---- what others see
+    # ---- reading
 
     @property
     def is_active(self) -> bool:
@@ -153,52 +152,52 @@ class Controller:
 
     @property
     def context(self) -> ControllerContext | None:
-        """What the controller knows, None when this is not it. For reading only."""
+        """The controller's view of the cluster, for reading only; None when another broker is controller."""
         return self._machine.context if self._machine else None
 
     @property
     def state(self) -> ControllerState:
-        """What the controller is busy with."""
+        """What the controller is processing, as Kafka's ControllerState."""
         return self._state
 
     @property
     def waiting_events(self) -> int:
-        """How many events have come that nobody has looked at."""
-        return len(self._asked)
+        """Events in the queue."""
+        return len(self._queue)
 
     @property
     def waiting_requests(self) -> int:
-        """How many requests to brokers have not been sent yet."""
+        """Requests to brokers that have not been sent."""
         return self._channels.waiting() if self._channels else 0
 
     def is_stale_broker_epoch(self, epoch: int) -> bool:
-        """Whether a request was meant for an earlier life of this broker."""
+        """Whether a request was meant for an earlier registration of this broker."""
         return epoch != NO_EPOCH and epoch < self.broker_epoch
 
     async def ask(self, event: Event) -> Answers:
         """Have the controller process an event and return its answer; raises NotController elsewhere."""
         if self._machine is None:
             raise NotController
-        asked = _Asked(event, asyncio.get_running_loop().create_future())
+        asked = _QueuedEvent(event, asyncio.get_running_loop().create_future())
         self._put(asked)
         assert asked.future is not None
         return await asked.future
 
     def balance_leaders(self, allowed_imbalance: float) -> None:
-        """Look whether leaderships should go back to the preferred replicas."""
+        """Queue a check whether leaderships should return to the preferred replicas."""
         if self._machine is not None:
-            self._put(_Asked(BalanceLeaders(allowed_imbalance), None))
+            self._put(_QueuedEvent(BalanceLeaders(allowed_imbalance), None))
 
     # ---- the one task
 
     async def run(self) -> None:
-        """Take part for ever. Cancel to stop."""
+        """Run for election and process events until cancelled."""
         self._stop_listening = self._session.listen(self._session_changed)
         self._signal(_CONTROLLERSHIP)
         try:
             while True:
-                await self._something.wait()
-                self._something.clear()
+                await self._wakeup.wait()
+                self._wakeup.clear()
                 await self._drain()
         finally:
             self._closing = True
@@ -206,7 +205,7 @@ class Controller:
             self._resign("the broker stops")
 
     async def _drain(self) -> None:
-        while self._signals or self._asked:
+        while self._signals or self._queue:
             try:
                 await self._next()
             except SessionExpired:
@@ -228,13 +227,13 @@ class Controller:
             self._state = _STATES[signal]
             await self._follow(signal)
         else:
-            asked = self._asked.popleft()
-            self._queue_time.update(self._environment.clock.monotonic_ms() - asked.asked_ms)
+            asked = self._queue.popleft()
+            self._queue_time.update(self._environment.clock.monotonic_ms() - asked.queued_ms)
             self._state = state_in(asked.event)
             await self._answer(asked)
 
     async def _not_reached(self, error: ZooKeeperError) -> None:
-        """Begin again with everything: what was half read or half done is read again."""
+        """Resign and run for election again, which reads everything that was half read or half written."""
         _log.warning("ZooKeeper operation failed", extra={"reason": str(error)})
         self._resign("a ZooKeeper operation failed")
         self._signal(_CONTROLLERSHIP)
@@ -254,16 +253,16 @@ class Controller:
         elif signal == _LOG_DIRS:
             await self._log_dir_events()
 
-    # ---- hearing of things
+    # ---- the queue
 
     def _signal(self, signal: str) -> None:
         self._signals[signal] = None
-        self._something.set()
+        self._wakeup.set()
 
-    def _put(self, asked: _Asked) -> None:
-        asked.asked_ms = self._environment.clock.monotonic_ms()
-        self._asked.append(asked)
-        self._something.set()
+    def _put(self, asked: _QueuedEvent) -> None:
+        asked.queued_ms = self._environment.clock.monotonic_ms()
+        self._queue.append(asked)
+        self._wakeup.set()
 
     def _watch(self, signal: str) -> Callable[[WatchEvent], None]:
         if signal not in self._watches:
@@ -281,7 +280,7 @@ class Controller:
 
     def _session_changed(self, change: StateChange) -> None:
         if change.state is SessionState.LOST:
-            # At once and before everything that waits: from here on somebody else may be elected.
+            # At once, before all queued events: from here on another broker may be elected.
             self._resign("the session is lost")
         elif change.state is SessionState.CONNECTED:
             self._signal(_CONTROLLERSHIP)
@@ -289,7 +288,7 @@ class Controller:
     # ---- controllership
 
     async def _check_controllership(self) -> None:
-        """Register in a new session, see who is controller, and become it if nobody is."""
+        """Register in a new session, read which broker is the controller, and run for election if none is."""
         if self._closing or not self._session.connected:
             return
         number, session_id = self._session.session_number, self._session.session_id
@@ -303,9 +302,9 @@ class Controller:
         self._see(active.broker_id)
         if active.mine and self._machine is not None and self._controllership_session == number:
             return
-        self._resign("somebody else is controller")
+        self._resign("another broker is the controller")
         if active.mine:
-            # Left over from a controllership that ended within this session.
+            # The znode of a controllership that ended within this session.
             await controllership.resign(bound, session_id)
             self._signal(_CONTROLLERSHIP)
         elif active.broker_id == controllership.NO_CONTROLLER:
@@ -341,7 +340,7 @@ class Controller:
         self._signal(_LOG_DIRS)
 
     async def _read_everything(self, store: Store) -> Elected:
-        # Each read sets its watch first, so nothing that happens from here on goes unnoticed.
+        # Each read sets its watch first, so no later change is missed.
         brokers = await store.brokers(self._watch(_BROKERS))
         deletions = await store.deletions(self._watch(_TOPICS))
         names = await store.topic_names(self._watch(_TOPICS))
@@ -355,7 +354,7 @@ class Controller:
         return Elected(brokers, topics, leaderships, deletions)
 
     def _resign(self, reason: str) -> None:
-        """Stop being controller at once; everybody who waits is told to ask elsewhere."""
+        """End the controllership at once; queued requests are answered with NotController."""
         if self._machine is not None:
             _log.info("no longer controller", extra={"reason": reason, "broker": self.broker_id})
         self._machine = None
@@ -363,10 +362,10 @@ class Controller:
         if self._channels is not None:
             self._channels.close()
             self._channels = None
-        while self._asked:
-            self._asked.popleft().refuse()
+        while self._queue:
+            self._queue.popleft().refuse()
 
-    # ---- reading what changed
+    # ---- reading changes from ZooKeeper
 
     async def _read_brokers(self) -> None:
         machine, store = self._current()
@@ -379,7 +378,7 @@ class Controller:
         machine, store = self._current()
         dirty, self._dirty_topics = self._dirty_topics, set()
         try:
-            # Markers first: a marker for a topic that is not in the later list is for one that is gone.
+            # Markers first: a marker whose topic is missing in the later list belongs to a deleted topic.
             deletions = await store.deletions(self._watch(_TOPICS))
             names = await store.topic_names(self._watch(_TOPICS))
             known = machine.context.topics
@@ -393,7 +392,7 @@ class Controller:
         await self._perform(machine, TopicsRead(topics, deletions))
 
     async def _preferred_elections(self) -> None:
-        """Do what the znode of the election tool asks for, then look whether it asks again."""
+        """Elect the preferred leaders that the election tool's znode names, then read the znode again."""
         machine, store = self._current()
         data = await store.data_of(paths.PREFERRED_REPLICA_ELECTION, self._watch(_PREFERRED))
         if data is None:
@@ -405,7 +404,7 @@ class Controller:
         except MalformedZnode as error:
             _log.error("preferred replica election ignored", extra={"reason": str(error)})
         await store.delete(paths.PREFERRED_REPLICA_ELECTION)
-        # Written again between our read and our delete, it would have been seen by no watch.
+        # A znode that was written again between our read and our delete would have fired no watch.
         self._signal(_PREFERRED)
 
     async def _log_dir_events(self) -> None:
@@ -420,9 +419,9 @@ class Controller:
                     _log.error("log directory event ignored", extra={"reason": str(error)})
             await store.delete(f"{root}/{name}")
 
-    # ---- deciding and doing
+    # ---- events and effects
 
-    async def _answer(self, asked: _Asked) -> None:
+    async def _answer(self, asked: _QueuedEvent) -> None:
         if self._machine is None:
             asked.refuse()
             return
@@ -440,7 +439,7 @@ class Controller:
         return self._machine, self._store
 
     async def _perform(self, machine: Machine, event: Event) -> Answers:
-        """Run one step of the machine, carrying out each effect before the next is asked for."""
+        """Run one step of the machine: perform each effect before the next one is computed."""
         steps = machine.step(event)
         result: WriteResults | None = None
         while True:
@@ -484,4 +483,4 @@ class Controller:
 
     def _replied(self, broker: LiveBroker, request: ControlRequest, response: ControlResponse) -> None:
         if self._machine is not None:
-            self._put(_Asked(ReplyReceived(broker, request, response), None))
+            self._put(_QueuedEvent(ReplyReceived(broker, request, response), None))

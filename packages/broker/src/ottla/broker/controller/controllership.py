@@ -1,4 +1,4 @@
-"""Becoming the controller: one ZooKeeper transaction creates the controller znode and raises the epoch."""
+"""Controller election: one ZooKeeper transaction creates the controller znode and raises the epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_CONTROLLER = -1
 
 @frozen
 class Controllership:
-    """A controllership: its epoch, and the version of the epoch znode that fences its writes."""
+    """A won election: the controller epoch, and the version of the epoch znode that fences writes."""
 
     epoch: int
     epoch_version: int
@@ -30,7 +30,7 @@ class Controllership:
 
 @frozen
 class ActiveController:
-    """Who is controller now; `mine` when the znode belongs to this very session."""
+    """The broker that is the controller now; `mine` when the znode belongs to the present session."""
 
     broker_id: int
     mine: bool = False
@@ -41,8 +41,8 @@ async def read_active_controller(
 ) -> ActiveController:
     """Read which broker is the controller, and watch for a change.
 
-    Only the session that owns the znode counts: one that an earlier session of this broker
-    left behind is somebody else's.
+    Only the session that owns the znode counts: a znode that an earlier session of this broker left is not
+    `mine`.
     """
     while True:
         # The watch is set on existence too, so that the election of another controller is noticed.
@@ -60,7 +60,7 @@ async def read_active_controller(
 async def run_for_election(
     session: Operations, session_id: int, broker_id: int, now_ms: int
 ) -> Controllership | None:
-    """Try once to become controller; None when somebody else was faster, or nobody knows who was."""
+    """Try once to become the controller; None when another broker won, or when the outcome is unknown."""
     epoch, version = await _read_epoch(session)
     node = ControllerNode(broker_id=broker_id, timestamp_ms=now_ms)
     won = Controllership(epoch + 1, version + 1)
@@ -72,7 +72,7 @@ async def run_for_election(
             ]
         )
     except (NodeExists, BadVersion, ConnectionLoss, OperationTimeout):
-        # The answer may be about a try of ours whose own answer was lost: what is there decides.
+        # An earlier try may have succeeded although its answer was lost: the znodes decide.
         return won if await _is_mine(session, session_id, broker_id, won) else None
     return won
 

@@ -1,4 +1,4 @@
-"""How a topic goes: its replicas stop, delete, report; then its znodes go, the marker last."""
+"""Topic deletion: replicas stop, delete and report; then the znodes are removed, the marker last."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _UNDER_WAY = (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL)
 
 
 class Deletion:
-    """The part of the controller that takes topics away."""
+    """Deletes the topics that are marked for deletion."""
 
     def __init__(self, context: ControllerContext, batch: Batch) -> None:
         self._context = context
         self._batch = batch
 
     def resume(self) -> Steps[None]:
-        """Start what can start, and finish what every replica has reported."""
+        """Start the deletion of live replicas, and finish topics whose replicas are all deleted."""
         for topic in sorted(self._context.deleting):
             if waiting := [r for r in self._context.replicas_of(topic) if self._can_start(r)]:
                 yield from self._start(topic, waiting)
@@ -29,7 +29,7 @@ class Deletion:
     def answered(
         self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse
     ) -> Steps[None]:
-        """Take note of what a broker has deleted, and finish the topics that are gone everywhere."""
+        """Apply a broker's StopReplica response, and finish topics whose replicas are all deleted."""
         errors = {
             TopicPartition(e.topic_name, e.partition_index): e.error_code for e in response.partition_errors
         }
@@ -69,7 +69,7 @@ class Deletion:
         self._context.move_replica(partition, broker, ReplicaState.OFFLINE)
 
     def _rest_is_ineligible(self, topic: str) -> None:
-        """A replica on a dead broker waits for its return; the topic stays until then."""
+        """Mark replicas on dead brokers ineligible: the topic stays until those brokers return."""
         for partition, broker in self._context.replicas_of(topic):
             if self._context.replica_state(partition, broker) not in _UNDER_WAY:
                 self._to_offline(partition, broker)

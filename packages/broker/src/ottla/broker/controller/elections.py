@@ -1,7 +1,7 @@
-"""Who leads a partition: pure choices over an assignment, an ISR and the living.
+"""Partition leader election: pure choices over an assignment, an ISR and the live brokers.
 
-A leader is the first in assignment order that is alive and in sync. What differs between the
-strategies is which replicas are asked and what becomes of the ISR.
+The leader is the first replica in assignment order that is alive and in sync. The strategies differ in the
+replicas that they consider and in the ISR that the leader starts with.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Choice(NamedTuple):
 def elect_for_offline(
     replicas: Sequence[int], isr: Collection[int], alive: Alive, *, unclean_allowed: bool
 ) -> Choice | None:
-    """Replace a leader that is gone. Out-of-sync replicas only when that is allowed."""
+    """Replace a dead leader; by an out-of-sync replica only if `unclean_allowed`."""
     in_sync = tuple(member for member in isr if alive(member))
     for replica in replicas:
         if replica in in_sync:
@@ -36,13 +36,13 @@ def elect_for_offline(
 
 
 def elect_preferred(replicas: Sequence[int], isr: Collection[int], alive: Alive) -> Choice | None:
-    """Give the leadership to the first replica, if it lives and is in sync."""
+    """Elect the first replica of the assignment, if it is alive and in sync."""
     preferred = replicas[0]
     return Choice(preferred, tuple(isr)) if alive(preferred) and preferred in isr else None
 
 
 def elect_for_reassignment(targets: Sequence[int], isr: Collection[int], alive: Alive) -> Choice | None:
-    """Choose among the replicas that stay."""
+    """Elect one of the target replicas of a reassignment."""
     for replica in targets:
         if replica in isr and alive(replica):
             return Choice(replica, tuple(isr))
@@ -52,7 +52,7 @@ def elect_for_reassignment(targets: Sequence[int], isr: Collection[int], alive: 
 def elect_for_shutdown(
     replicas: Sequence[int], isr: Collection[int], alive: Alive, leaving: Collection[int]
 ) -> Choice | None:
-    """Move a leadership off brokers that are shutting down, and them out of the ISR."""
+    """Move a leadership off brokers that shut down, and remove them from the ISR."""
     staying = tuple(member for member in isr if member not in leaving)
     for replica in replicas:
         if replica in staying and alive(replica):
@@ -61,5 +61,5 @@ def elect_for_shutdown(
 
 
 def imbalance(preferring: int, led_elsewhere: int) -> float:
-    """The share of partitions preferring a broker that somebody else leads."""
+    """The share of the partitions that prefer a broker and are led by another one."""
     return led_elsewhere / preferring if preferring else 0.0

@@ -1,7 +1,7 @@
-"""What can happen to a controller, and what it asks of ZooKeeper and the brokers.
+"""The events of a controller, and its effects on ZooKeeper and on brokers. Plain data.
 
-A step of the machine is a generator: it yields effects, is sent each one's result, and returns
-the answer for whoever caused the event. Everything here is plain data.
+A step of the machine is a generator: it yields effects, is sent the result of each, and returns the answer to
+the event.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaRes
 
 @frozen
 class Elected:
-    """This broker became the controller; everything ZooKeeper holds comes along."""
+    """This broker became the controller; with everything that ZooKeeper holds."""
 
     brokers: Mapping[int, LiveBroker]
     topics: Mapping[str, Topic]
@@ -42,7 +42,7 @@ class BrokersRead:
 
 @frozen
 class TopicsRead:
-    """All topics and the deletion markers that were there just before."""
+    """All topics, and the deletion markers that were read just before."""
 
     topics: Mapping[str, Topic]
     deletions: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class TopicsRead:
 
 @frozen
 class ReplyReceived:
-    """A broker answered a request of this controller."""
+    """A broker responded to a request of this controller."""
 
     broker: LiveBroker
     request: ControlRequest
@@ -59,7 +59,7 @@ class ReplyReceived:
 
 @frozen
 class ElectLeaders:
-    """Somebody asks for leader elections; None means every partition."""
+    """A request for leader elections; None means every partition."""
 
     partitions: frozenset[TopicPartition] | None
     unclean: bool = False
@@ -67,7 +67,7 @@ class ElectLeaders:
 
 @frozen
 class ControlledShutdown:
-    """A broker wants to leave and asks to be relieved of its leaderships."""
+    """A broker shuts down and asks to have its leaderships moved."""
 
     broker_id: int
     broker_epoch: int
@@ -75,7 +75,7 @@ class ControlledShutdown:
 
 @frozen
 class ProposedIsr:
-    """The ISR a leader proposes, and the epochs it believes in."""
+    """The ISR that a leader proposes, and the epochs that it knows."""
 
     leader_epoch: int
     partition_epoch: int
@@ -93,14 +93,14 @@ class AlterPartition:
 
 @frozen
 class BalanceLeaders:
-    """Time to look whether too many partitions are led by other than their preferred replica."""
+    """Check whether more than the allowed share of partitions is not led by the preferred replica."""
 
     allowed_imbalance: float
 
 
 @frozen
 class ReplicasFailed:
-    """A broker lost a log directory: its replicas have to be asked about again."""
+    """A broker lost a log directory: it must be asked which replicas it lost."""
 
     broker_id: int
 
@@ -122,23 +122,23 @@ Event = (
 
 @frozen
 class WriteLeaderships:
-    """Write state znodes, each only at its `partition_epoch`; -1 creates it. All under the epoch fence."""
+    """Write state znodes, each at its `partition_epoch`; -1 creates it. The controller epoch fences all."""
 
     leaderships: Mapping[TopicPartition, Leadership]
 
 
 @frozen
-class Written:
-    """What the state znode holds after a write: ours with its new version, or somebody else's.
+class WriteResult:
+    """The content of a state znode after a write.
 
-    `ours` is False after a conflict; `leadership` is None when the znode is gone.
+    `ours` is false after a conflict, when another writer was first; `leadership` is None without a znode.
     """
 
     leadership: Leadership | None
     ours: bool
 
 
-WriteResults = Mapping[TopicPartition, Written]
+WriteResults = Mapping[TopicPartition, WriteResult]
 
 
 @frozen
@@ -150,14 +150,14 @@ class DeleteTopic:
 
 @frozen
 class DropMarker:
-    """Remove the deletion marker of a topic that is not there."""
+    """Remove the deletion marker of a topic that does not exist."""
 
     topic: str
 
 
 @frozen
 class LeaderElected:
-    """Something to count and log: a leader was elected."""
+    """A leader was elected, to be counted and logged."""
 
     partition: TopicPartition
     leadership: Leadership

@@ -1,4 +1,4 @@
-"""The controller's decisions: an event in, effects out, nothing but the context touched."""
+"""The controller's decisions as a pure state machine: an event in, effects out, changes to the context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller knows: brokers, topics, leaderships, and the state of every partition and replica."""
+"""The controller's view of the cluster: brokers, topics, leaderships, states of partitions and replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ottla.protocol.topics import TopicPartition
 
 NO_LEADER = -1
 LEADER_DURING_DELETION = -2
-"""The leader that brokers are told for a partition of a topic that is being deleted."""
+"""The leader in UpdateMetadata for a partition of a topic that is being deleted."""
 EPOCH_DURING_DELETION = -2
 """The leader epoch of a StopReplica that deletes: newer than any."""
 
@@ -21,7 +21,7 @@ Replica = tuple[TopicPartition, int]
 
 
 class PartitionState(Enum):
-    """The life of a partition as the controller sees it."""
+    """The states of a partition in the controller."""
 
     NON_EXISTENT = "NonExistentPartition"
     NEW = "NewPartition"
@@ -30,7 +30,7 @@ class PartitionState(Enum):
 
 
 class ReplicaState(Enum):
-    """The life of one replica as the controller sees it."""
+    """The states of one replica in the controller."""
 
     NON_EXISTENT = "NonExistentReplica"
     NEW = "NewReplica"
@@ -64,12 +64,12 @@ REPLICA_TRANSITIONS: Mapping[ReplicaState, frozenset[ReplicaState]] = {
 
 
 class IllegalTransition(AssertionError):
-    """A partition or replica was about to enter a state that its present one does not lead to."""
+    """The present state of a partition or replica does not lead to the wanted one."""
 
 
 @frozen
 class Endpoint:
-    """One address a broker can be reached at."""
+    """One address of a broker."""
 
     listener: str
     host: str
@@ -89,7 +89,7 @@ class LiveBroker:
 
 @frozen
 class Assignment:
-    """The replicas of a partition, those being added and those being removed among them."""
+    """The replicas of a partition, including those that are being added or removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -127,7 +127,7 @@ class Leadership:
 
 @dataclass(slots=True)
 class ControllerContext:
-    """The controller's memory. One task owns it; nothing is put in before ZooKeeper holds it."""
+    """The controller's memory. One task owns it; it holds nothing that ZooKeeper does not hold."""
 
     controller_id: int
     epoch: int
@@ -165,11 +165,11 @@ class ControllerContext:
         return [(p, broker) for p in self.partitions_of(topic) for broker in self.assignment(p).replicas]
 
     def is_alive(self, partition: TopicPartition, broker: int) -> bool:
-        """Whether that broker lives and the log of that partition on it is usable."""
+        """Whether that broker is alive and its log of that partition is usable."""
         return broker in self.live and (partition, broker) not in self.failed_replicas
 
     def is_deleting(self, partition: TopicPartition) -> bool:
-        """Whether the partition's topic is on its way out."""
+        """Whether the partition's topic is being deleted."""
         return partition.topic in self.deleting
 
     def state(self, partition: TopicPartition) -> PartitionState:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RemoteSender:
-    """The controller's way to another broker."""
+    """Sends the controller's requests to another broker."""
 
     def __init__(self, broker: LiveBroker, listener: str, controller_id: int, timeout_ms: int) -> None:
         endpoint = endpoint_of(broker, listener)
@@ -38,7 +38,7 @@ class RemoteSender:
         )
 
     async def send(self, request: ControlRequest) -> ControlResponse:
-        """Deliver the request and return the answer."""
+        """Send the request and return the response."""
         match request:
             case LeaderAndIsrRequest():
                 return await self._peer.send(request, LeaderAndIsrResponse)
@@ -53,7 +53,7 @@ class RemoteSender:
 
 
 class RemoteController:
-    """What a broker asks of a controller that runs elsewhere."""
+    """Sends a broker's requests to the controller on another broker."""
 
     def __init__(self, metadata: MetadataCache, listener: str, timeout_ms: int) -> None:
         self._metadata = metadata
@@ -62,7 +62,7 @@ class RemoteController:
         self._peer: PeerConnection | None = None
 
     async def ask(self, event: AlterPartition | ControlledShutdown) -> Answers:
-        """Send the event as the request it stands for.
+        """Send the request that the event stands for, and return its answers.
 
         Raises BrokerNotAvailable when no controller is known, and the errors of `ottla.client`.
         """
@@ -116,7 +116,7 @@ def _alter_answers(response: AlterPartitionResponse) -> Answers:
             if one.error_code:
                 answers.partitions[partition] = one.error_code
             else:
-                # A proposal does not say which controller decided it, and nobody asks.
+                # AlterPartition does not return the controller epoch, and no caller needs it.
                 answers.leaderships[partition] = Leadership(
                     one.leader_id, one.leader_epoch, tuple(one.isr), -1, one.partition_epoch
                 )

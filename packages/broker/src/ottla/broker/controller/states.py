@@ -1,4 +1,4 @@
-"""What the controller is busy with, by the numbers that Kafka's ControllerState metric has for it."""
+"""The ControllerState metric: what the controller is processing, by Kafka's numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ottla.protocol.messages.update_metadata import UpdateMetadataResponse
 
 
 class ControllerState(IntEnum):
-    """What the controller does at the moment. Numbers that are missing are states it is never in."""
+    """What the controller is processing. This controller is never in the states whose numbers are missing."""
 
     IDLE = 0
     CONTROLLER_CHANGE = 1

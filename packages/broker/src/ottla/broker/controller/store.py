@@ -1,4 +1,4 @@
-"""What the controller reads from and writes to ZooKeeper; every write under the epoch fence."""
+"""The controller's reads and writes in ZooKeeper; the controller epoch fences every write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.controller.controllership import Controllership
-from ottla.broker.controller.events import WriteResults, Written
+from ottla.broker.controller.events import WriteResult, WriteResults
 from ottla.broker.controller.model import Assignment, Endpoint, Leadership, LiveBroker, Topic
 from ottla.broker.values import replace
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
@@ -40,14 +40,14 @@ STATES_PER_MULTI = 100
 
 
 class Fenced(Exception):
-    """Another controller has been elected since: this one must not write any more."""
+    """Another controller has been elected: this one must not write any more."""
 
 
 class Store:
     """One controllership's view of ZooKeeper.
 
     `operations` are bound to the session that the controllership was won in, so nothing here outlives
-    it. A lost connection is waited out; SessionExpired and `Fenced` end the controllership.
+    that session. Calls wait while the connection is lost; SessionExpired and `Fenced` end the controllership.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Store:
         return [name for name in names if not why_illegal_topic_name(name)]
 
     async def topics(self, names: Iterable[str], watch: Callable[[str], Watch]) -> dict[str, Topic]:
-        """Read topics, each with a watch on its assignment; one that is gone or unreadable is left out."""
+        """Read topics, each with a watch on its assignment; missing and unreadable ones are left out."""
         wanted = list(names)
         found = await _all(self._topic(name, watch(name)) for name in wanted)
         return {name: topic for name, topic in zip(wanted, found, strict=True) if topic is not None}
@@ -102,12 +102,12 @@ class Store:
         return topic_of(node)
 
     async def _with_id(self, node: TopicAssignment, stat: Stat) -> Topic | None:
-        """Give a topic of an older release its id; read again when somebody was faster."""
+        """Write the missing id of a topic from an older release; None when another writer was first."""
         identified = dataclasses.replace(node, topic_id=self._new_id())
         try:
             await retrying(lambda: self.fenced([SetData(node.path, identified.encode(), stat.version)]))
         except (BadVersion, NoNode):
-            # Its watch has fired, or will: the topic is read again.
+            # The watch of the topic has fired or will fire: it is read again.
             return None
         return topic_of(identified)
 
@@ -133,12 +133,12 @@ class Store:
         except NoNode:
             return None
 
-    # ---- writing under the fence
+    # ---- fenced writes
 
     async def fenced(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """Carry operations out if this is still the newest controller; raises `Fenced` if not.
+        """Perform operations in one transaction if this is the newest controller; raises `Fenced` if not.
 
-        Other errors come with the index of the operation that failed.
+        Other errors carry the index of the operation that failed.
         """
         check = Check(paths.CONTROLLER_EPOCH, self._controllership.epoch_version)
         try:
@@ -149,7 +149,7 @@ class Store:
             raise
 
     async def write_leaderships(self, wanted: Mapping[TopicPartition, Leadership]) -> WriteResults:
-        """Write state znodes, each at the version it was read at; say what holds now for each."""
+        """Write state znodes, each at the version it was read at; return what each holds now."""
         await self._make_parents(p for p, leadership in wanted.items() if leadership.partition_epoch < 0)
         items = list(wanted.items())
         chunks = [dict(items[at : at + STATES_PER_MULTI]) for at in range(0, len(items), STATES_PER_MULTI)]
@@ -159,34 +159,34 @@ class Store:
 
     async def _write_chunk(
         self, wanted: Mapping[TopicPartition, Leadership]
-    ) -> dict[TopicPartition, Written]:
+    ) -> dict[TopicPartition, WriteResult]:
         operations = [
             op for partition, leadership in wanted.items() for op in _state_write(partition, leadership)
         ]
         try:
             await self.fenced(operations)
         except ZooKeeperError:
-            # One of them conflicted, or no answer came: settle each by itself.
+            # One of them conflicted, or no answer arrived: write each by itself.
             results = await _all(self._write_one(p, leadership) for p, leadership in wanted.items())
             return dict(zip(wanted, results, strict=True))
-        return {p: Written(_after(leadership), ours=True) for p, leadership in wanted.items()}
+        return {p: WriteResult(_after(leadership), ours=True) for p, leadership in wanted.items()}
 
-    async def _write_one(self, partition: TopicPartition, wanted: Leadership) -> Written:
-        """Write one state znode, or find out what became of an earlier try."""
+    async def _write_one(self, partition: TopicPartition, wanted: Leadership) -> WriteResult:
+        """Write one state znode, or find out whether an earlier try succeeded."""
         while True:
             present = await self.leadership(partition)
             if present == _after(wanted):
-                return Written(present, ours=True)
+                return WriteResult(present, ours=True)
             if present is not None and present.controller_epoch > self._controllership.epoch:
                 raise Fenced
             if (present.partition_epoch if present else -1) != wanted.partition_epoch:
-                return Written(present, ours=False)
+                return WriteResult(present, ours=False)
             if wanted.partition_epoch < 0:
                 await self._fenced_quietly([Create(paths.partition(*partition))])
             try:
                 await self.fenced(_state_write(partition, wanted)[-1:])
             except NoNode:
-                return Written(None, ours=False)
+                return WriteResult(None, ours=False)
             except ZooKeeperError as error:
                 if not (error.retriable or isinstance(error, (BadVersion, NodeExists))):
                     raise
@@ -196,7 +196,7 @@ class Store:
             await self._fenced_quietly([Create(paths.partitions(topic))])
 
     async def _fenced_quietly(self, operations: Sequence[Operation]) -> None:
-        """Carry operations out unless they are done already or no longer possible."""
+        """Perform operations unless they are done already or no longer possible."""
 
         async def attempt() -> None:
             try:
@@ -219,18 +219,18 @@ class Store:
         await self._fenced_quietly([Delete(paths.deleted_topic(topic))])
 
     async def delete(self, path: str) -> None:
-        """Remove a request or notification that has been taken care of."""
+        """Remove a request or notification that has been processed."""
         await self._fenced_quietly([Delete(path)])
 
     async def children_of(self, path: str, watch: Watch) -> list[str]:
-        """The names below a path, none when it is not there; the watch is on the list."""
+        """The children of a path, none when it does not exist; the watch is on the list."""
         try:
             return await retrying(lambda: self._zk.children(path, watch))
         except NoNode:
             return []
 
     async def data_of(self, path: str, watch: Watch | None = None) -> bytes | None:
-        """The data of a znode, None when it is not there; the watch then waits for its creation."""
+        """The data of a znode, None when it does not exist; the watch then waits for its creation."""
         if watch is not None and await retrying(lambda: self._zk.exists(path, watch)) is None:
             return None
         read = await self._read(path)
@@ -273,7 +273,7 @@ def _after(wanted: Leadership) -> Leadership:
 
 
 def leadership_of(partition: TopicPartition, data: bytes, stat: Stat) -> Leadership | None:
-    """Read a state znode; one that cannot be read counts as none."""
+    """Decode a state znode; None when it is malformed."""
     try:
         node = PartitionState.decode(partition.topic, partition.partition, data)
     except MalformedZnode as error:
@@ -283,7 +283,7 @@ def leadership_of(partition: TopicPartition, data: bytes, stat: Stat) -> Leaders
 
 
 def live_broker(node: BrokerRegistration, epoch: int) -> LiveBroker:
-    """A registration as the controller keeps it."""
+    """Convert a broker's registration into the controller's form."""
     endpoints = tuple(
         Endpoint(one.listener_name, one.host, one.port, node.security_protocol(one.listener_name))
         for one in node.endpoints
@@ -292,7 +292,7 @@ def live_broker(node: BrokerRegistration, epoch: int) -> LiveBroker:
 
 
 def topic_of(node: TopicAssignment) -> Topic:
-    """A topic znode as the controller keeps it."""
+    """Convert a topic znode into the controller's form."""
     return Topic(
         node.topic_id or uuid.UUID(int=0),
         {

@@ -1,7 +1,7 @@
 """A cluster of controllers in memory, in virtual time, with faults drawn from a seed.
 
-Brokers here have no logs: each keeps the roles it was given, under the rules by which a real
-one accepts them. What is checked after every change is what ZooKeeper and those brokers hold.
+Brokers here have no logs: each holds the roles that it was assigned, and accepts them by the rules of a real
+broker. Every change is followed by a check of what ZooKeeper and those brokers hold.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Deadlock(RuntimeError):
-    """Nothing can run and no timer is set: somebody waits for what will never come."""
+    """Nothing can run and no timer is set: a task waits for an event that cannot happen."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -65,7 +65,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop on which waiting takes no time."""
+    """An event loop whose clock jumps to the next timer, so that sleeping takes no real time."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -92,11 +92,11 @@ class LoopClock:
 
 
 class InvariantViolated(AssertionError):
-    """The cluster did what it must never do."""
+    """The cluster broke an invariant."""
 
 
 class Invariants:
-    """Watches the ensemble's history.
+    """Checks the history of the ensemble.
 
     I1: one session per controller epoch. I2: no write of an older controller after one of a newer.
     I5: leader epoch, partition epoch and controller epoch never decrease. I6: leader in ISR in assignment.
@@ -112,7 +112,7 @@ class Invariants:
         self.elections = 0
 
     def check(self) -> None:
-        """Look at everything since the last check; raises `InvariantViolated`."""
+        """Check every change since the last check; raises `InvariantViolated`."""
         for transaction in self._ensemble.history[self._looked_at :]:
             self._take(transaction)
         self._looked_at = len(self._ensemble.history)
@@ -166,7 +166,7 @@ class Invariants:
 
 
 class SimulatedBroker:
-    """One broker: a session, a controller, and the roles it was given."""
+    """One broker: a session, a controller, and the roles that it was assigned."""
 
     def __init__(self, cluster: ControllerCluster, broker_id: int) -> None:
         self.id = broker_id
@@ -192,13 +192,13 @@ class SimulatedBroker:
         self.task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect and take part."""
+        """Connect, register and run for election."""
         await self.session.wait_connected()
         await make_roots(self.session)
         self.task = self.cluster.spawn(self.controller.run(), f"controller-{self.id}")
 
     async def stop(self) -> None:
-        """Die as a process does; the session is closed, as it would expire later."""
+        """Stop as a killed process does; the session is closed here, where a real one would expire later."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
@@ -217,7 +217,7 @@ class SimulatedBroker:
             except NodeExists:
                 found = await bound.exists(node.path)
                 if found is None or found.ephemeral_owner != self.session.session_id:
-                    # Left by the session before; a real broker removes it, this one waits for its expiry.
+                    # Left by the earlier session; a real broker removes it, this one waits for its expiry.
                     await asyncio.sleep(0.1)
                     return await write()
                 return found.czxid
@@ -226,7 +226,7 @@ class SimulatedBroker:
         return self.epoch
 
     def handle(self, request: ControlRequest) -> ControlResponse:
-        """Accept or refuse, as a broker does."""
+        """Accept or refuse a request, as a broker does."""
         self.requests.append(request)
         refused = request.controller_epoch < self.controller_epoch
         error = ErrorCode.STALE_CONTROLLER_EPOCH if refused else ErrorCode.NONE
@@ -279,7 +279,7 @@ class SimulatedBroker:
 
 
 class _Wire:
-    """The way to a simulated broker: takes time, and fails while the broker is away."""
+    """Sends requests to a simulated broker: takes time, and fails while the broker is down."""
 
     def __init__(self, cluster: ControllerCluster, broker: LiveBroker) -> None:
         self._cluster = cluster
@@ -308,13 +308,13 @@ class _Wire:
 
 
 class ControllerCluster:
-    """Brokers over one ensemble; everything random comes from one seed."""
+    """Brokers on one ensemble; one seed decides all randomness."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
         self.lost_answers = 0.0
         self.under_way = 0
-        """How many requests to brokers have no answer yet."""
+        """Requests to brokers without a response yet."""
         self.ensemble = MemoryEnsemble(
             now_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
             delay_ms=lambda: self.random.uniform(0.2, 3.0),
@@ -344,11 +344,11 @@ class ControllerCluster:
         return task
 
     def connect(self, broker: LiveBroker) -> _Wire:
-        """Open the way to a broker."""
+        """Make a sender of requests to a broker."""
         return _Wire(self, broker)
 
     async def start(self, *ids: int) -> None:
-        """Start brokers, with nothing in memory but with the data they had."""
+        """Start brokers with empty memory and the data they had."""
         for broker_id in ids:
             before = self.brokers.get(broker_id)
             broker = self.brokers[broker_id] = SimulatedBroker(self, broker_id)
@@ -357,7 +357,7 @@ class ControllerCluster:
             await broker.start()
 
     async def kill(self, broker_id: int) -> SimulatedBroker:
-        """Let a broker die."""
+        """Kill a broker."""
         broker = self.brokers.pop(broker_id)
         await broker.stop()
         return broker
@@ -411,7 +411,7 @@ class ControllerCluster:
         self.invariants.check()
 
     def state(self, topic: str, partition: int = 0) -> PartitionState | None:
-        """What the state znode of a partition holds."""
+        """The content of a partition's state znode."""
         try:
             node = self.ensemble.tree.node(paths.partition_state(topic, partition))
         except NoNode:
@@ -419,7 +419,7 @@ class ControllerCluster:
         return PartitionState.decode(topic, partition, node.data)
 
     def exists(self, path: str) -> bool:
-        """Whether a znode is there."""
+        """Whether a znode exists."""
         try:
             self.ensemble.tree.node(path)
         except NoNode:
@@ -427,7 +427,7 @@ class ControllerCluster:
         return True
 
     def settled(self, topic: str, partition: int = 0) -> bool:
-        """Whether a partition is led by a living broker, and that one and all others know it."""
+        """Whether a live broker leads a partition, and every broker knows it."""
         state = self.state(topic, partition)
         key = TopicPartition(topic, partition)
         if state is None or state.leader not in self.brokers:

@@ -1,7 +1,6 @@
-"""What a broker tells of itself.
+"""The metrics of a broker, under Kafka's names.
 
-The Prometheus endpoint stands in `ottla.broker.metrics.prometheus`, which is imported only when
-it is wanted.
+The Prometheus endpoint is in `ottla.broker.metrics.prometheus`, which is imported only when it is configured.
 """
 
 from ottla.broker.metrics.event_loop import watch_event_loop_lag

@@ -1,6 +1,6 @@
-"""Every metric a broker has, with one line on what it says: `/metrics` and the reference page show it.
+"""Every metric of a broker with its meaning in one line, for `/metrics` and the reference page.
 
-Names, types and groups are Apache Kafka's where it has the metric; what only Ottla has is in `ottla.broker`.
+Names, types and groups are Apache Kafka's where it has the metric; Ottla's own metrics are in `ottla.broker`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _Lines = Mapping[str, tuple[Kind, str]]
 _TOPIC: Final[_Lines] = {
     "MessagesInPerSec": ("meter", "Records that producers wrote."),
     "BytesInPerSec": ("meter", "Bytes that producers wrote."),
-    "BytesOutPerSec": ("meter", "Bytes that consumers were given."),
-    "BytesRejectedPerSec": ("meter", "Bytes of batches that were refused."),
-    "TotalProduceRequestsPerSec": ("meter", "Writes to a partition that were asked for."),
-    "FailedProduceRequestsPerSec": ("meter", "Writes to a partition that failed."),
-    "TotalFetchRequestsPerSec": ("meter", "Reads of a partition that were asked for."),
-    "FailedFetchRequestsPerSec": ("meter", "Reads of a partition that failed."),
+    "BytesOutPerSec": ("meter", "Bytes sent to consumers."),
+    "BytesRejectedPerSec": ("meter", "Bytes of rejected batches."),
+    "TotalProduceRequestsPerSec": ("meter", "Requested writes to a partition."),
+    "FailedProduceRequestsPerSec": ("meter", "Failed writes to a partition."),
+    "TotalFetchRequestsPerSec": ("meter", "Requested reads of a partition."),
+    "FailedFetchRequestsPerSec": ("meter", "Failed reads of a partition."),
     "ProduceMessageConversionsPerSec": ("meter", "Writes rewritten from an older record format."),
     "FetchMessageConversionsPerSec": ("meter", "Reads rewritten to an older record format."),
 }
@@ -43,7 +43,7 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     ("kafka.controller", "KafkaController", ()): {
         "ActiveControllerCount": ("gauge", "1 where this broker is the controller; 1 over all brokers."),
         "ActiveBrokerCount": ("gauge", "Brokers that are registered, as the controller knows them."),
-        "ControllerState": ("gauge", "What the controller is busy with, as Kafka's number; 0 is idle."),
+        "ControllerState": ("gauge", "What the controller is processing, by Kafka's number; 0 is idle."),
         "GlobalPartitionCount": ("gauge", "Partitions in the cluster."),
         "GlobalTopicCount": ("gauge", "Topics in the cluster."),
         "OfflinePartitionsCount": (
@@ -52,7 +52,7 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         ),
         "PreferredReplicaImbalanceCount": (
             "gauge",
-            "Partitions led by another than their preferred replica.",
+            "Partitions whose leader is not the preferred replica.",
         ),
         "TopicsToDeleteCount": ("gauge", "Topics whose deletion is not finished."),
     },
@@ -76,8 +76,8 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "NumGroupsPreparingRebalance": ("gauge", "Groups that wait for their members to join."),
         "NumGroupsCompletingRebalance": ("gauge", "Groups that wait for their leader's assignment."),
         "NumGroupsStable": ("gauge", "Groups whose members consume."),
-        "NumGroupsDead": ("gauge", "Groups that are being forgotten."),
-        "NumOffsets": ("gauge", "Offsets that are committed for the groups of this broker."),
+        "NumGroupsDead": ("gauge", "Groups that are being removed."),
+        "NumOffsets": ("gauge", "Committed offsets of the groups of this broker."),
     },
     ("kafka.log", "Log", ("partition", "topic")): {
         "LogEndOffset": (
@@ -92,12 +92,12 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "OfflineLogDirectoryCount": ("gauge", "Data directories that have failed."),
     },
     ("kafka.network", "RequestChannel", ()): {
-        "RequestQueueSize": ("gauge", "Requests that were read and are not begun yet."),
+        "RequestQueueSize": ("gauge", "Requests that were read and wait for their handler."),
     },
     ("kafka.network", "RequestMetrics", ("request",)): {
-        "TotalTimeMs": ("histogram", "Time from a request's last byte to its answer."),
-        "RequestQueueTimeMs": ("histogram", "Of that, the time before it was begun."),
-        "LocalTimeMs": ("histogram", "Of that, the time this broker worked on it."),
+        "TotalTimeMs": ("histogram", "Time from a request's last byte to its response."),
+        "RequestQueueTimeMs": ("histogram", "Of that, the time before its handler began."),
+        "LocalTimeMs": ("histogram", "Of that, the time this broker processed it."),
         "RemoteTimeMs": ("histogram", "Of that, the time it waited for replicas or for data."),
         "RequestBytes": ("histogram", "Size of requests."),
     },
@@ -111,7 +111,7 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     ("kafka.server", "BrokerTopicMetrics", ()): _TOPIC,
     ("kafka.server", "BrokerTopicMetrics", ("topic",)): _TOPIC,
     ("kafka.server", "FetchSessionCache", ()): {
-        "NumIncrementalFetchSessions": ("gauge", "Fetch sessions that are remembered."),
+        "NumIncrementalFetchSessions": ("gauge", "Cached fetch sessions."),
         "NumIncrementalFetchPartitionsCached": ("gauge", "Partitions in those sessions."),
     },
     ("kafka.server", "ReplicaManager", ()): {
@@ -119,7 +119,10 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "LeaderCount": ("gauge", "Partitions that this broker leads."),
         "OfflineReplicaCount": ("gauge", "Replicas in data directories that have failed."),
         "UnderReplicatedPartitions": ("gauge", "Partitions led here whose replicas are not all in sync."),
-        "UnderMinIsrPartitionCount": ("gauge", "Partitions led here that refuse acks=all: too few in sync."),
+        "UnderMinIsrPartitionCount": (
+            "gauge",
+            "Partitions led here that refuse acks=all: too few replicas in sync.",
+        ),
         "AtMinIsrPartitionCount": ("gauge", "Partitions led here with just enough replicas in sync."),
         "ReassigningPartitions": ("gauge", "Partitions led here that move to other brokers."),
         "IsrShrinksPerSec": ("meter", "Replicas that fell out of sync, counted by partition."),
@@ -128,10 +131,13 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     ("kafka.server", "SessionExpireListener", ()): {
         "ZooKeeperSyncConnectsPerSec": ("meter", "Connections made to ZooKeeper."),
         "ZooKeeperDisconnectsPerSec": ("meter", "Connections to ZooKeeper that were lost."),
-        "ZooKeeperExpiresPerSec": ("meter", "Sessions that were lost: the others took this broker for dead."),
+        "ZooKeeperExpiresPerSec": (
+            "meter",
+            "ZooKeeper sessions that expired: the cluster took this broker for dead.",
+        ),
     },
     ("kafka.server", "SessionExpireListener", ("state",)): {
-        "SessionState": ("gauge", "1 for the state that the ZooKeeper session is in."),
+        "SessionState": ("gauge", "1 for the present state of the ZooKeeper session."),
     },
     ("kafka.server", "ZooKeeperClientMetrics", ()): {
         "ZooKeeperRequestLatencyMs": ("histogram", "How long ZooKeeper took to answer."),
@@ -140,18 +146,18 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "group-completed-rebalance": ("meter", "Rebalances that ended with an assignment."),
         "offset-commit": ("meter", "Offsets that were committed."),
         "offset-deletion": ("meter", "Offsets that were deleted with their topics or groups."),
-        "offset-expiration": ("meter", "Offsets that were forgotten because of their age."),
-        "partition-load-time": ("histogram", "Milliseconds to load a partition's groups."),
+        "offset-expiration": ("meter", "Offsets that expired."),
+        "partition-load-time": ("histogram", "Milliseconds to load the groups of a partition."),
     },
     ("kafka.server", "socket-server-metrics", ()): {
         "connection-count": ("gauge", "Connections that are open."),
     },
     ("ottla.broker", "BackgroundTask", ("task",)): {
         "Running": ("gauge", "1 while a background task runs, 0 once it has failed."),
-        "SinceLastRunMs": ("gauge", "How long ago a repeated task last began."),
+        "SinceLastRunMs": ("gauge", "Time since a repeated task last began."),
     },
     ("ottla.broker", "EventLoop", ()): {
-        "LagMs": ("histogram", "How much later than due the event loop ran: whatever holds it shows here."),
+        "LagMs": ("histogram", "How much later than due the event loop ran: a blocked loop shows here."),
     },
 }
 
@@ -164,7 +170,7 @@ def catalogue() -> Iterator[Described]:
 
 
 def meaning_of(name: MetricName) -> str:
-    """What a metric says, or that nobody has said it when it is not in the catalogue."""
+    """Return the meaning of a metric, or that it is not described."""
     lines = _LINES.get((name.group, name.type, tuple(tag for tag, _ in name.tags)), {})
     return lines[name.name][1] if name.name in lines else "Not described."
 

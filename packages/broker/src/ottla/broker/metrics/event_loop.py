@@ -1,4 +1,4 @@
-"""How late the event loop runs: what a garbage-collection log is to a JVM."""
+"""The lag of the event loop: as telling as a garbage-collection log of a JVM."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ SAMPLE_INTERVAL_MS: Final = 100
 
 
 async def watch_event_loop_lag(metrics: Metrics) -> None:
-    """Measure for ever how much later than asked a timer of the running loop fires.
+    """Measure until cancelled how much later than due a timer of the running loop fires.
 
-    The lag goes into `ottla.broker:type=EventLoop,name=LagMs`: whatever holds the loop, holds
-    this timer too.
+    The lag is `ottla.broker:type=EventLoop,name=LagMs`: a task that blocks the loop also delays this timer.
     """
     loop = asyncio.get_running_loop()
     lag = metrics.histogram("ottla.broker", "EventLoop", "LagMs")

@@ -1,4 +1,4 @@
-"""Whether background tasks are alive: named gauges, one task each."""
+"""Gauges of background tasks: whether each runs, and when it last began."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KIND: Final = ("ottla.broker", "BackgroundTask")
 
 
 def show_running(metrics: Metrics, task: asyncio.Task[None], name: str) -> None:
-    """Show 1 while a task that should never end runs, 0 once it has failed, nothing once it is cancelled."""
+    """Register a gauge: 1 while an endless task runs, 0 once it has failed; removed when it is cancelled."""
     gauge = metrics.gauge(*_KIND, "Running", lambda: not task.done(), task=name)
 
     def ended(_: object) -> None:
@@ -25,7 +25,7 @@ def show_running(metrics: Metrics, task: asyncio.Task[None], name: str) -> None:
 
 
 def heartbeat(metrics: Metrics, now_ms: Callable[[], float], name: str) -> Callable[[], None]:
-    """Show how long ago a repeated task last began; what is returned says that it begins now."""
+    """Register a gauge of the time since a repeated task last began; call the result when it begins."""
     began = [now_ms()]
     metrics.gauge(*_KIND, "SinceLastRunMs", lambda: now_ms() - began[0], task=name)
 

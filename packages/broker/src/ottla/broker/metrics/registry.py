@@ -36,7 +36,7 @@ class MetricName(NamedTuple):
 
 
 class Meter:
-    """Counts events and knows their rate a second over about the last minute."""
+    """Counts events, and their rate per second over about the last minute."""
 
     __slots__ = ("_last", "_started", "count", "one_minute_rate")
 
@@ -51,7 +51,7 @@ class Meter:
         self.count += events
 
     def tick(self) -> None:
-        """Take in what came since the last tick, `TICK_MS` ago."""
+        """Update the rate with the events since the last tick, `TICK_MS` ago."""
         rate = (self.count - self._last) * 1000 / TICK_MS
         self._last = self.count
         if self._started:
@@ -75,7 +75,7 @@ class Gauge:
 
 
 class Histogram:
-    """Counts values in buckets; quantiles speak of the last one to two minutes.
+    """Counts values in buckets; quantiles cover the last one to two minutes.
 
     A quantile is the upper bound of its bucket, so it is at most a quarter too high.
     """
@@ -91,7 +91,7 @@ class Histogram:
         self.rotate()
 
     def update(self, value: float, times: int = 1) -> None:
-        """Take in a value, in the unit the metric's name says (mostly milliseconds), `times` times over."""
+        """Count a value `times` times, in the unit of the metric's name (mostly milliseconds)."""
         self.count += times
         self.total += value * times
         self._buckets[bisect_left(_BOUNDS, value)] += times
@@ -99,7 +99,7 @@ class Histogram:
             self._largest = value
 
     def take(self, buckets: Sequence[int], count: int, total: float, largest: float) -> None:
-        """Take in values counted elsewhere: one bucket for each of `BUCKET_BOUNDS`, one for the rest."""
+        """Add values counted elsewhere: a bucket for each of `BUCKET_BOUNDS`, one for larger values."""
         self.count += count
         self.total += total
         self._largest = max(self._largest, largest)
@@ -108,18 +108,18 @@ class Histogram:
                 self._buckets[bucket] += number
 
     def rotate(self) -> None:
-        """Forget what was taken in before the last rotation."""
+        """Drop the values from before the last rotation."""
         self._earlier = self._buckets
         self._buckets = [0] * (len(_BOUNDS) + 1)
 
     @property
     def max(self) -> float:
-        """The largest value ever taken in."""
+        """The largest value ever counted."""
         return self._largest
 
     @property
     def mean(self) -> float:
-        """The mean of all values ever taken in."""
+        """The mean of all values ever counted."""
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, fraction: float) -> float:
@@ -127,7 +127,7 @@ class Histogram:
         return self.counts().quantile(fraction)
 
     def counts(self) -> HistogramCounts:
-        """Return a frozen copy of what has been counted."""
+        """Return a frozen copy of the counts."""
         recent = tuple(now + before for now, before in zip(self._buckets, self._earlier, strict=True))
         return HistogramCounts(self.count, self.total, self._largest, recent)
 
@@ -171,17 +171,17 @@ class Metrics:
         return self._ensure(metric_name(group, type, name, tags), Histogram)
 
     def gauge(self, group: str, type: str, name: str, read: Callable[[], float], **tags: str) -> Gauge:  # noqa: A002
-        """Let `read` answer for that name; a later call replaces it."""
+        """Register `read` as the value of that name; a later call replaces it."""
         gauge = Gauge(read)
         self._metrics[metric_name(group, type, name, tags)] = gauge
         return gauge
 
     def remove(self, group: str, type: str, name: str, **tags: str) -> None:  # noqa: A002
-        """Forget one metric, if it is there."""
+        """Remove one metric, if it exists."""
         self._metrics.pop(metric_name(group, type, name, tags), None)
 
     def remove_tagged(self, **tags: str) -> None:
-        """Forget every metric that carries all the given tags: those of a deleted topic, say."""
+        """Remove every metric with all the given tags: those of a deleted topic, for example."""
         wanted = set(tags.items())
         for name in [name for name in self._metrics if wanted <= set(name.tags)]:
             del self._metrics[name]
@@ -198,7 +198,7 @@ class Metrics:
                 metric.rotate()
 
     def get(self, group: str, type: str, name: str, **tags: str) -> Metric | None:  # noqa: A002
-        """Return a metric that is there, or None."""
+        """Return a metric, or None."""
         return self._metrics.get(metric_name(group, type, name, tags))
 
     def names(self) -> list[MetricName]:
@@ -210,7 +210,7 @@ class Metrics:
         return self._metrics.get(name)
 
     def __iter__(self) -> Iterator[tuple[MetricName, Metric]]:
-        """Walk over a copy of all metrics."""
+        """Iterate over a copy of all metrics."""
         return iter(list(self._metrics.items()))
 
     def __len__(self) -> int:
@@ -226,5 +226,5 @@ class Metrics:
 
 
 def metric_name(group: str, type: str, name: str, tags: dict[str, str] | None = None) -> MetricName:  # noqa: A002
-    """Build a metric's name; tags are put in order."""
+    """Build a metric's name; tags are sorted."""
     return MetricName(group, type, name, tuple(sorted(tags.items())) if tags else ())

@@ -1,1 +1,1 @@
-"""Producer ids, and the room of the transaction coordinator."""
+"""Producer ids, and the transaction coordinator."""

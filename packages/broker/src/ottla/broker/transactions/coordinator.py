@@ -1,4 +1,4 @@
-"""What the broker offers producers that need to be known: ids for idempotent ones."""
+"""The transaction coordinator. It serves idempotent producers only: transactions are refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from ottla.broker.values import frozen
 
 @frozen
 class Transactions:
-    """The services of this package, as handlers use them."""
+    """The part of the coordinator that handlers use: producer ids."""
 
     producer_ids: ProducerIds

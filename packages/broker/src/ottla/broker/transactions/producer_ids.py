@@ -1,4 +1,4 @@
-"""Ids for idempotent producers, unique in the cluster: each broker takes blocks of them from ZooKeeper."""
+"""Producer ids, unique in the cluster: each broker reserves blocks of them in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ATTEMPTS: Final = 100
 
 
 class ProducerIds:
-    """Hands out producer ids that no other broker hands out.
+    """Allocates producer ids that no other broker allocates.
 
-    A block is claimed by writing it over the last claimed one, version checked. Ids of a block that was not
-    used up before a restart are never used, which costs nothing.
+    A block is reserved by a conditional write over the last reserved one. Ids of a block that was not used up
+    before a restart are never used: there are enough.
     """
 
     def __init__(self, session: Session, broker_id: int) -> None:
@@ -36,7 +36,7 @@ class ProducerIds:
         self._claiming = asyncio.Lock()
 
     async def next_id(self) -> int:
-        """Return an id that was never returned before.
+        """Return an id that was never returned before, by any broker.
 
         Raises CoordinatorLoadInProgress, which producers retry, while ZooKeeper does not answer.
         """
@@ -57,7 +57,7 @@ class ProducerIds:
                     log.info("producer ids claimed", extra={"first": block.first, "last": block.last})
                     return
         except ZooKeeperError as error:
-            # If the write went through all the same, its block is lost, and the next claim goes past it.
+            # If the write was applied nevertheless, its block is lost, and the next claim skips it.
             raise CoordinatorLoadInProgress(f"No producer ids can be claimed now: {error}") from error
         raise CoordinatorLoadInProgress("Too many brokers claim producer ids at once.")
 
@@ -81,5 +81,5 @@ class ProducerIds:
 
     def _block_after(self, last: int) -> ProducerIdBlock:
         if last > _LARGEST_ID - BLOCK_SIZE:
-            raise UnknownServerError("All producer ids there are have been given out.")
+            raise UnknownServerError("All producer ids have been allocated.")
         return ProducerIdBlock(self._broker_id, last + 1, last + BLOCK_SIZE)
