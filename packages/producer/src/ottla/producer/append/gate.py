@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NoReturn, Protocol
+
 from ottla.producer.accumulator import Appender
 from ottla.producer.errors import ProducerClosed
-from ottla.producer.transactions.state import TransactionState
+
+
+class Transaction(Protocol):
+    """The state of a transactional producer."""
+
+    @property
+    def takes_records(self) -> bool:
+        """Whether a record may be sent."""
+
+    def refuse(self, doing: str) -> NoReturn:
+        """Raise the error that says why a call is not allowed now."""
 
 
 class Gate:
@@ -17,10 +29,10 @@ class Gate:
     def __init__(self, appender: Appender, *, has_fast_path: bool) -> None:
         self._appender = appender
         self._has_fast_path = has_fast_path
-        self._transaction: TransactionState | None = None
+        self._transaction: Transaction | None = None
         self.is_open = False
 
-    def open(self, transaction: TransactionState | None = None) -> None:
+    def open(self, transaction: Transaction | None = None) -> None:
         """Admit records; those of a transactional producer while `transaction` takes them."""
         self.is_open = True
         self._transaction = transaction

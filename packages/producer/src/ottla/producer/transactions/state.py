@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NoReturn
 
 from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.protocol.errors import (
@@ -125,7 +126,7 @@ class TransactionState:
             self.has_offsets, self.cause = False, None
         self.phase = phase
 
-    def refuse(self, doing: str) -> None:
+    def refuse(self, doing: str) -> NoReturn:
         """Raise the error that says why a call is not allowed now."""
         if self.phase is Phase.LOST:
             raise ProducerLost(f"cannot {doing}: {self.cause}; close this producer") from self.cause
