@@ -18,7 +18,7 @@ from ottla.client.blocking import Call, Forked, LoopThread, NotRunning
 
 
 class Client:
-    """Something asynchronous that can be open, fail and hang."""
+    """An async context manager that can open, fail and hang."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -134,13 +134,13 @@ def test_closing_ends_calls_that_wait() -> None:
         call.result(5)
 
 
-def test_a_call_that_comes_together_with_the_end_is_answered() -> None:
+def test_a_call_that_arrives_together_with_close_gets_a_result() -> None:
     thread = LoopThread(opened, name="the client")
     client = thread.start()
     goes_on = threading.Event()
     thread.post(goes_on.wait)
     thread._end(cancel=False)
-    call = thread.submit(lambda: client.double(1))  # the loop comes to it together with the end
+    call = thread.submit(lambda: client.double(1))  # the loop runs it in the iteration that ends the client
     goes_on.set()
 
     with pytest.raises(NotRunning):
@@ -148,7 +148,7 @@ def test_a_call_that_comes_together_with_the_end_is_answered() -> None:
     thread.close()
 
 
-def test_a_call_that_comes_when_others_are_being_ended_ends_too() -> None:
+def test_a_call_that_arrives_while_others_are_cancelled_is_cancelled_too() -> None:
     thread = LoopThread(opened, name="the client")
     client = thread.start()
     before = thread.submit(client.hang)
@@ -156,8 +156,8 @@ def test_a_call_that_comes_when_others_are_being_ended_ends_too() -> None:
     late: list[Call[None]] = []
 
     def end() -> None:
-        thread._end(cancel=False)  # the loop's next turn wakes the thread's own task, to end the calls,
-        thread.post(lambda: late.append(thread.submit(client.hang)))  # and takes this behind it
+        thread._end(cancel=False)  # the next iteration wakes the thread's own task, which cancels the calls,
+        thread.post(lambda: late.append(thread.submit(client.hang)))  # and runs this after it
 
     thread.post(end)
     thread.close(10)
@@ -207,7 +207,7 @@ def test_a_client_that_was_ended_by_force_can_be_closed_again() -> None:
         thread.check()
 
 
-def test_a_client_that_breaks_says_so_to_whoever_calls_next() -> None:
+def test_the_next_call_of_a_failed_client_raises_its_error() -> None:
     thread = LoopThread(breaking, name="a client")
     client = thread.start()
     waiting = thread.submit(client.hang)
@@ -238,7 +238,7 @@ def test_a_callback_on_the_loops_own_thread_may_not_wait_for_it() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_is_told_so() -> None:
+def test_a_call_in_a_forked_process_raises_forked() -> None:
     done = run(
         """
         thread = LoopThread(opened, name="a client")
@@ -280,7 +280,7 @@ def test_ctrl_c_ends_a_call_and_the_client_goes_on() -> None:
     assert done.stdout == "interrupted True 6\n"
 
 
-def test_ctrl_c_ends_a_start_that_does_not_come_to_an_end() -> None:
+def test_ctrl_c_ends_a_start_that_never_ends() -> None:
     done = run(
         """
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

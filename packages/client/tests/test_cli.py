@@ -72,7 +72,7 @@ def test_tables_are_for_people_and_json_for_programs(broker: ScriptedBroker) -> 
     }
 
 
-def test_a_refusal_is_one_line_and_a_status(broker: ScriptedBroker) -> None:
+def test_an_error_of_a_broker_is_one_line_and_an_exit_status(broker: ScriptedBroker) -> None:
     refused = CreatableTopicResult(name="a b", error_code=17, error_message="'a b' has a space")
     broker.on(CreateTopicsRequest, lambda _: CreateTopicsResponse(topics=[refused]))
 
@@ -81,7 +81,7 @@ def test_a_refusal_is_one_line_and_a_status(broker: ScriptedBroker) -> None:
     assert (done.exit_code, done.output) == (1, "Error: 'a b' has a space\n")
 
 
-def test_settings_of_a_topic_arrive(broker: ScriptedBroker) -> None:
+def test_configs_of_a_created_topic_reach_the_broker(broker: ScriptedBroker) -> None:
     created = CreatableTopicResult(name="t", num_partitions=3, replication_factor=1)
     broker.on(CreateTopicsRequest, lambda _: CreateTopicsResponse(topics=[created]))
 
@@ -112,14 +112,14 @@ def test_groups_of_all_brokers_are_listed(broker: ScriptedBroker) -> None:
         (["topic", "list", "-b", "nowhere:port"], "host:port"),
     ],
 )
-def test_a_wrong_call_says_what_to_write(arguments: list[str], advice: str) -> None:
+def test_a_usage_error_says_what_to_write(arguments: list[str], advice: str) -> None:
     done = ottla(*arguments)
 
     assert done.exit_code == 2
     assert advice in done.output
 
 
-def test_nobody_listening_is_said_soon_and_with_advice(broker: ScriptedBroker) -> None:
+def test_an_unreachable_broker_fails_soon_and_with_advice(broker: ScriptedBroker) -> None:
     done = ottla("topic", "list", "-b", "127.0.0.1:1")
 
     assert done.exit_code == 1
@@ -127,7 +127,9 @@ def test_nobody_listening_is_said_soon_and_with_advice(broker: ScriptedBroker) -
     assert "--bootstrap-server" in done.output
 
 
-def test_numbers_stand_right_also_where_one_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_of_numbers_are_right_aligned_also_with_one_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     show(("topic", "offset", "read only"), [("t", 100, True), ("t", None, False)], as_json=False)
 
     assert capsys.readouterr().out.splitlines()[1:] == ["t         100  yes", "t           -  no"]
@@ -153,6 +155,6 @@ def test_properties_of_kafka_are_read(tmp_path: Path) -> None:
     ("key", "value"),
     [("request.timeout.ms", "soon"), ("ssl.check.hostname", "maybe"), ("sasl.jaas.config", "x")],
 )
-def test_properties_that_cannot_be_are_named(key: str, value: str) -> None:
+def test_invalid_properties_are_named(key: str, value: str) -> None:
     with pytest.raises(ValueError, match=key):
         from_properties(ClientConfig, {key: value})

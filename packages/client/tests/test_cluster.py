@@ -32,7 +32,7 @@ from ottla.protocol.topics import TopicPartition
 IMPATIENT = ClientConfig(default_api_timeout_ms=300, retry_backoff_ms=5, retry_backoff_max_ms=20)
 
 
-async def test_a_topic_is_asked_for_once_and_then_known() -> None:
+async def test_metadata_of_a_topic_is_requested_once_and_then_remembered() -> None:
     async with ScriptedBroker() as broker:
         broker.on(MetadataRequest, lambda _: broker.metadata("orders", partitions=3))
         async with Cluster(broker.bootstrap_servers) as cluster:
@@ -74,7 +74,7 @@ async def test_a_topic_that_does_not_exist_is_named() -> None:
                 await cluster.topic("x")
 
 
-async def test_a_broken_connection_is_made_anew() -> None:
+async def test_a_broken_connection_is_made_again() -> None:
     async with ScriptedBroker() as broker:
         broker.on(MetadataRequest, lambda _: broker.metadata("orders"))
         async with Cluster(broker.bootstrap_servers, IMPATIENT) as cluster:
@@ -85,7 +85,7 @@ async def test_a_broken_connection_is_made_anew() -> None:
             assert broker.connections == 2
 
 
-async def test_no_broker_at_all_ends_at_the_deadline_and_says_whom_it_tried() -> None:
+async def test_without_any_broker_the_deadline_error_lists_the_addresses() -> None:
     async with ScriptedBroker() as broker:
         gone = broker.bootstrap_servers
 
@@ -102,7 +102,7 @@ def _pair(first: ScriptedBroker, second: ScriptedBroker, controller: int) -> Met
     return MetadataResponse(brokers=brokers, controller_id=controller)
 
 
-async def test_a_controller_that_is_gone_is_asked_for_anew() -> None:
+async def test_a_controller_that_is_gone_is_looked_up_again() -> None:
     async with ScriptedBroker() as gone, ScriptedBroker() as left:
         left.on(MetadataRequest, lambda _: _pair(gone, left, 1))
         gone.on(DeleteTopicsRequest, lambda _: None)  # closes the connection
@@ -116,7 +116,7 @@ async def test_a_controller_that_is_gone_is_asked_for_anew() -> None:
     assert len(left.seen(DeleteTopicsRequest)) == 1
 
 
-async def test_a_coordinator_that_is_gone_is_asked_for_anew() -> None:
+async def test_a_coordinator_that_is_gone_is_looked_up_again() -> None:
     async with ScriptedBroker() as gone, ScriptedBroker() as left:
         coordinators = iter((gone, left))
 
@@ -140,7 +140,7 @@ async def test_a_coordinator_that_is_gone_is_asked_for_anew() -> None:
     assert len(left.seen(HeartbeatRequest)) == 1
 
 
-async def test_a_leader_that_left_while_others_were_looked_for_is_looked_for_anew() -> None:
+async def test_a_leader_that_left_while_others_were_looked_up_is_looked_up_again() -> None:
     async with ScriptedBroker() as broker:
         gone = 7
 
@@ -174,7 +174,7 @@ async def test_a_broker_that_left_is_a_typed_error() -> None:
                 await cluster.connection(9)
 
 
-async def test_who_is_connected_is_asked_before_a_broker_that_may_be_down() -> None:
+async def test_a_connected_broker_is_asked_before_one_that_may_be_down() -> None:
     async with ScriptedBroker() as down, ScriptedBroker() as up:
         up.on(MetadataRequest, lambda _: _pair(down, up, 2))
         async with Cluster(up.bootstrap_servers, IMPATIENT) as cluster:
@@ -194,7 +194,7 @@ def test_bootstrap_servers_are_read_in_every_usual_form() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", ",", "a:b", "a:0", "a:70000", ":9092", "a:1:2"])
-def test_an_address_that_cannot_be_is_refused(wrong: str) -> None:
+def test_a_malformed_address_is_rejected(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"host:port"):
         parse_bootstrap_servers(wrong)
 
@@ -206,7 +206,7 @@ def _without(name: str, error: ErrorCode, broker: ScriptedBroker) -> MetadataRes
 
 
 async def failed_attempts(callers: int) -> int:
-    """Have so many callers ask for a connection to a broker that hangs up; return how often it was called."""
+    """Let `callers` tasks request a connection to a broker that hangs up; return its number of connections."""
     async with ScriptedBroker() as broker, Pool(IMPATIENT) as pool:
         broker.on(ApiVersionsRequest, lambda _: None)
         broker.on(MetadataRequest, lambda _: None)
@@ -216,5 +216,5 @@ async def failed_attempts(callers: int) -> int:
         return broker.connections
 
 
-async def test_whoever_waits_while_a_broker_is_tried_waits_for_that_attempt_and_no_more() -> None:
+async def test_tasks_that_wait_for_an_attempt_to_connect_share_it() -> None:
     assert await failed_attempts(callers=5) == await failed_attempts(callers=1)

@@ -53,7 +53,7 @@ async def test_a_broker_with_older_api_versions_is_asked_again_in_its_own(newest
 
 
 async def serve_only_metadata_0(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer as a broker before 0.10 does: close at what it does not know."""
+    """Respond like a broker before 0.10: close the connection at unknown requests."""
     try:
         while True:
             size = int.from_bytes(await reader.readexactly(4), "big")
@@ -116,7 +116,7 @@ async def test_an_api_the_broker_lacks_is_refused_before_anything_is_sent() -> N
         assert len(broker.requests) == 1
 
 
-async def test_many_requests_at_once_each_get_their_own_answer() -> None:
+async def test_many_requests_at_once_each_get_their_own_response() -> None:
     async with ScriptedBroker() as broker:
         broker.on(MetadataRequest, lambda request: broker.metadata(request.topics[0].name or ""))  # type: ignore[index]
 
@@ -129,7 +129,7 @@ async def test_many_requests_at_once_each_get_their_own_answer() -> None:
     assert [answer.topics[0].name for answer in answers] == names
 
 
-async def test_a_large_answer_arrives_whole() -> None:
+async def test_a_large_response_arrives_whole() -> None:
     async with ScriptedBroker() as broker:
         broker.on(MetadataRequest, lambda _: broker.metadata("wide", partitions=20_000))
 
@@ -142,7 +142,7 @@ async def test_a_large_answer_arrives_whole() -> None:
     assert len(first.topics[0].partitions) == len(second.topics[0].partitions) == 20_000
 
 
-async def test_an_answer_above_the_bound_closes_the_connection() -> None:
+async def test_a_response_above_the_maximum_closes_the_connection() -> None:
     async with ScriptedBroker() as broker:
         broker.on(MetadataRequest, lambda _: broker.metadata("wide", partitions=1_000))
 
@@ -180,7 +180,7 @@ async def test_a_broken_connection_fails_all_that_wait() -> None:
             await connection.send(_asking_for("a"), MetadataResponse)
 
 
-async def test_a_cancelled_request_does_not_shift_the_answers_of_others() -> None:
+async def test_a_cancelled_request_does_not_shift_the_responses_of_others() -> None:
     async with ScriptedBroker() as broker:
         broker.on(MetadataRequest, lambda request: broker.metadata(request.topics[0].name or ""))  # type: ignore[index]
 
@@ -193,7 +193,7 @@ async def test_a_cancelled_request_does_not_shift_the_answers_of_others() -> Non
     assert kept.result().topics[0].name == "b"
 
 
-async def test_nobody_listening_is_a_failure_that_names_the_address() -> None:
+async def test_a_refused_connection_names_the_address() -> None:
     async with ScriptedBroker() as broker:
         address = address_of(broker)
 
@@ -212,7 +212,7 @@ async def test_something_that_is_not_kafka_is_a_bad_response() -> None:
             await Connection(address).connect()
 
 
-async def test_a_broker_that_never_gets_ready_does_not_hold_us_for_ever() -> None:
+async def test_connecting_to_a_broker_that_never_responds_ends_at_the_timeout() -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()

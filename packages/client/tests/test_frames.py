@@ -26,7 +26,7 @@ def feed(reader: FrameReader, data: bytes, sizes: list[int]) -> list[bytes]:
     st.lists(st.integers(0, 200_000), max_size=5),
     st.lists(st.integers(1, 70_000), min_size=1, max_size=4),
 )
-def test_frames_come_out_as_they_went_in_however_they_are_cut(lengths: list[int], sizes: list[int]) -> None:
+def test_frames_are_the_same_however_the_bytes_are_split(lengths: list[int], sizes: list[int]) -> None:
     bodies = [bytes([number + 1]) * length for number, length in enumerate(lengths)]
     data = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
@@ -68,7 +68,7 @@ def large(reader: FrameReader, size: int, fill: bytes) -> memoryview:
     return frame
 
 
-def test_memory_of_large_frames_is_used_again_but_never_while_it_is_looked_at() -> None:
+def test_memory_of_large_frames_is_reused_but_never_while_a_view_is_left() -> None:
     reader = FrameReader(1 << 24)
     first = large(reader, 300_000, b"a")
     part = first[1000:2000]
@@ -91,7 +91,7 @@ def test_memory_of_large_frames_is_used_again_but_never_while_it_is_looked_at() 
     ]
 
 
-def test_memory_of_large_frames_is_let_go_when_only_small_ones_come() -> None:
+def test_memory_of_large_frames_is_freed_after_many_small_ones() -> None:
     reader = FrameReader(1 << 24)
     large(reader, 300_000, b"a").release()
     assert reader._receive_buffers._buffers

@@ -32,7 +32,7 @@ def test_methods_that_an_interceptor_lacks_are_not_called() -> None:
     assert interceptors.methods("on_batch") == ()
 
 
-def test_each_gets_what_the_last_returned_and_none_changes_nothing() -> None:
+def test_each_gets_the_result_of_the_one_before_and_none_changes_nothing() -> None:
     before, after = Counting(), Counting()
     interceptors = Interceptors([before, Replacing(), after])
 
@@ -73,12 +73,12 @@ def test_interceptors_are_imported_by_name() -> None:
     ("given", "words"),
     [([3], "3 has none"), ([Failing], r"give Failing\(\)"), ("string:Formatter", "has none")],
 )
-def test_what_has_none_of_the_methods_is_refused(given: object, words: str) -> None:
+def test_an_object_without_interceptor_methods_is_rejected(given: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load(given)
 
 
-def test_what_is_of_another_kind_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_result_of_another_type_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Mistaken:
         def on_send(self, record: object) -> object:
             return {"value": record}

@@ -64,7 +64,7 @@ def test_samples_say_what_they_are(example: Example) -> None:
     assert last == Sample(Description("sent_total", "counter", "Sent.", ("topic",)), {"topic": "u"}, 1)
 
 
-def test_nothing_has_an_average_of_zero() -> None:
+def test_the_average_of_nothing_is_zero() -> None:
     assert Example().waited_avg == 0.0
 
 

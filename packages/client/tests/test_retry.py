@@ -21,7 +21,7 @@ def test_waits_grow_and_stay_within_their_bounds(attempt: int, chance: float) ->
     assert attempt < 4 or delay_ms >= 800
 
 
-async def test_what_may_pass_is_tried_again() -> None:
+async def test_a_retriable_error_is_retried() -> None:
     failures = [NotController(), NotController()]
 
     async def call() -> str:
@@ -32,7 +32,7 @@ async def test_what_may_pass_is_tried_again() -> None:
     assert await retrying("it", call, timeout_s=5, backoff=FAST) == "done"
 
 
-async def test_what_will_not_pass_is_raised_at_once() -> None:
+async def test_an_error_that_is_not_retriable_is_raised_at_once() -> None:
     calls = []
 
     async def call() -> None:

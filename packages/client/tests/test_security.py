@@ -47,7 +47,7 @@ def test_scram_gives_the_messages_of_the_rfc() -> None:
         (b"\xff\xff", "is malformed"),
     ],
 )
-def test_a_scram_server_that_does_not_keep_to_the_rules_is_refused(challenge: bytes, reason: str) -> None:
+def test_a_scram_server_that_breaks_the_protocol_is_rejected(challenge: bytes, reason: str) -> None:
     with pytest.raises(AuthenticationFailed, match=reason):
         scram().answer(challenge)
 
@@ -64,7 +64,7 @@ def test_names_with_commas_and_equal_signs_are_escaped_for_scram() -> None:
     assert Scram("SCRAM-SHA-512", "a,b=c", "x", "n").first() == b"n,,n=a=2Cb=3Dc,r=n"
 
 
-def test_plain_and_oauthbearer_say_it_all_at_once() -> None:
+def test_plain_and_oauthbearer_send_one_message() -> None:
     assert Plain("josef", "k").first() == b"\0josef\0k"
     assert OAuthBearer("token", {"tenant": "a"}).first() == b"n,,\x01auth=Bearer token\x01tenant=a\x01\x01"
     assert OAuthBearer("token").answer(b'{"status":"invalid_token"}') == b"\x01"
@@ -85,12 +85,12 @@ def test_plain_and_oauthbearer_say_it_all_at_once() -> None:
         {"security_protocol": "SSL", "sasl_password": "k"},
     ],
 )
-def test_a_configuration_that_cannot_work_is_refused_at_once(wrong: dict[str, str]) -> None:
+def test_an_invalid_configuration_is_rejected_at_once(wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"must be|needs|has no effect|there is no file"):
         SecurityConfig(**wrong)  # type: ignore[arg-type]
 
 
-def test_what_would_have_no_effect_says_what_to_set() -> None:
+def test_a_setting_without_effect_is_rejected_with_advice() -> None:
     with pytest.raises(SettingError, match=r"ssl_cafile has no effect .*: set security_protocol='SSL' or"):
         SecurityConfig(ssl_cafile=__file__)
     with pytest.raises(SettingError, match=r"sasl_username has no effect .*: set security_protocol='SASL_"):
@@ -108,7 +108,7 @@ def test_a_password_is_not_shown() -> None:
     assert "secret" not in repr(config)
 
 
-async def test_a_login_goes_over_the_wire() -> None:
+async def test_a_connection_logs_in() -> None:
     async with ScriptedBroker() as broker:
         broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["PLAIN"]))
         broker.on(SaslAuthenticateRequest, lambda _: SaslAuthenticateResponse())
@@ -154,7 +154,7 @@ async def test_a_login_that_ends_is_renewed_before_anything_else_is_sent() -> No
         broker.on(MetadataRequest, lambda _: broker.metadata())
 
         async with Connection(Address(broker.host, broker.port), plain_login()) as connection:
-            await asyncio.sleep(0.002)  # the login is over by the clock alone
+            await asyncio.sleep(0.002)  # only the clock ends the login
             asked = (connection.send(MetadataRequest(topics=[]), MetadataResponse) for _ in range(8))
             await asyncio.gather(*asked)
 
@@ -177,7 +177,7 @@ async def test_a_renewal_that_is_refused_ends_the_connection() -> None:
         broker.on(MetadataRequest, lambda _: broker.metadata())
 
         async with Connection(Address(broker.host, broker.port), plain_login()) as connection:
-            await asyncio.sleep(0.002)  # the login is over by the clock alone
+            await asyncio.sleep(0.002)  # only the clock ends the login
             broker.on(
                 SaslAuthenticateRequest,
                 lambda _: SaslAuthenticateResponse(error_code=58, error_message="not any more"),
@@ -201,6 +201,6 @@ def test_renewals_are_spread_over_a_tenth_of_the_session() -> None:
     assert [renewal_s(10_000, chance) for chance in (0.0, 1.0)] == pytest.approx([8.5, 9.5])
 
 
-def test_what_has_nothing_to_do_with_certificates_is_no_distrust() -> None:
+def test_other_errors_are_no_certificate_problem() -> None:
     assert certificate_problem(OSError("no")) is None
     assert certificate_problem(ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")) is None

@@ -1,4 +1,4 @@
-"""What ZooKeeper does, asked of the embedded coordinator and of a real server alike."""
+"""Behaviour of ZooKeeper, tested with the embedded coordinator and with a real server."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ async def test_a_data_watch_fires_once(session: KazooSession, other: KazooSessio
     assert len(heard.events) == 1
 
 
-async def test_a_data_watch_hears_of_the_deletion(session: KazooSession, other: KazooSession) -> None:
+async def test_a_data_watch_fires_for_the_deletion(session: KazooSession, other: KazooSession) -> None:
     await session.create("/a")
     heard = Heard()
     await session.exists("/a", heard)
@@ -265,7 +265,7 @@ async def test_a_data_watch_hears_of_the_deletion(session: KazooSession, other: 
     assert await heard.one() == (EventType.DELETED, "/a")
 
 
-async def test_exists_waits_for_a_znode_to_come(session: KazooSession, other: KazooSession) -> None:
+async def test_exists_arms_a_watch_for_the_creation(session: KazooSession, other: KazooSession) -> None:
     heard = Heard()
     assert await session.exists("/a", heard) is None
     await other.create("/a")
@@ -284,7 +284,7 @@ async def test_reading_a_missing_znode_arms_nothing(session: KazooSession, other
     assert session.armed_watches == 0
 
 
-async def test_a_child_watch_hears_of_children_and_not_of_data(
+async def test_a_child_watch_fires_for_children_and_not_for_data(
     session: KazooSession, other: KazooSession
 ) -> None:
     await session.create("/p")
@@ -297,7 +297,7 @@ async def test_a_child_watch_hears_of_children_and_not_of_data(
     assert await heard.one() == (EventType.CHILD, "/p")
 
 
-async def test_a_data_watch_does_not_hear_of_children(session: KazooSession, other: KazooSession) -> None:
+async def test_a_data_watch_does_not_fire_for_children(session: KazooSession, other: KazooSession) -> None:
     await session.create("/p")
     heard = Heard()
     await session.get("/p", heard)
@@ -306,7 +306,7 @@ async def test_a_data_watch_does_not_hear_of_children(session: KazooSession, oth
     assert heard.events == []
 
 
-async def test_a_child_watch_hears_of_the_deletion_of_its_znode(
+async def test_a_child_watch_fires_for_the_deletion_of_its_znode(
     session: KazooSession, other: KazooSession
 ) -> None:
     await session.create("/p")
@@ -316,7 +316,7 @@ async def test_a_child_watch_hears_of_the_deletion_of_its_znode(
     assert await heard.one() == (EventType.DELETED, "/p")
 
 
-async def test_one_callable_for_one_path_hears_one_event(session: KazooSession, other: KazooSession) -> None:
+async def test_one_callable_for_one_path_gets_one_event(session: KazooSession, other: KazooSession) -> None:
     await session.create("/a")
     heard = Heard()
     for _ in range(20):
@@ -346,7 +346,7 @@ async def test_reconnecting_fires_what_was_armed_with_none(
 # -- multi
 
 
-async def test_a_multi_does_all_and_tells_each_result(session: KazooSession) -> None:
+async def test_a_multi_applies_all_and_returns_each_result(session: KazooSession) -> None:
     await session.create("/gone")
     operations: list[Operation] = [Create("/a", b"1"), SetData("/a", b"2"), Check("/a", 1), Delete("/gone")]
 
@@ -359,7 +359,7 @@ async def test_a_multi_does_all_and_tells_each_result(session: KazooSession) -> 
     assert await session.exists("/a") == stat
 
 
-async def test_a_multi_does_nothing_when_one_cannot_be_done(session: KazooSession) -> None:
+async def test_a_multi_applies_nothing_when_one_operation_fails(session: KazooSession) -> None:
     await session.create("/a")
     with pytest.raises(NodeExists) as caught:
         await session.multi([SetData("/a", b"x"), Create("/b"), Create("/a"), Create("/c")])
@@ -392,7 +392,7 @@ async def test_a_multi_sees_its_own_earlier_operations(session: KazooSession) ->
     )
 
 
-async def test_watches_hear_of_a_multi(session: KazooSession, other: KazooSession) -> None:
+async def test_a_multi_fires_watches(session: KazooSession, other: KazooSession) -> None:
     heard, children = Heard(), Heard()
     await session.exists("/a", heard)
     await session.children("/", children)

@@ -65,7 +65,7 @@ def steps(seed: int) -> Iterator[Step]:
 
 
 class Subject:
-    """One server, with what its watches said."""
+    """One server, with the events of its watches."""
 
     def __init__(self, hosts: str, root: str) -> None:
         self.client = KazooClient(f"{hosts}{root}", timeout=20)

@@ -1,4 +1,4 @@
-"""What is the embedded coordinator's own: disk, restarts, bad clients, standing loops."""
+"""Behaviour of the embedded coordinator alone: disk, restarts, bad clients, blocked loops."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_frames_without_a_header_end_the_connection(body: bytes) -> None:
         struct.pack("!iiq3i", 1, 101, 0, 2**30, 0, 0),
     ],
 )
-def test_requests_that_make_no_sense_are_answered_with_an_error(body: bytes) -> None:
+def test_malformed_requests_get_an_error_response(body: bytes) -> None:
     served = service()
     client, _, _ = joined(served)
     served.outbox.clear()
@@ -179,13 +179,13 @@ async def test_a_long_journal_is_replaced_by_a_snapshot(tmp_path: Path) -> None:
         assert again.service.tree.node("/a").version == 30
 
 
-async def test_a_journal_that_never_rests_is_replaced_all_the_same(tmp_path: Path) -> None:
+async def test_a_journal_under_constant_writes_is_replaced_too(tmp_path: Path) -> None:
     set_root = struct.pack("!iii1si", 1, 5, 1, b"/", 2_000) + bytes(2_000) + struct.pack("!i", -1)
     asked = 0
     async with EmbeddedCoordinator(tmp_path, compact_above_bytes=20_000) as coordinator, asyncio.timeout(20):
         client, _, _ = joined(coordinator.service)
         while not (tmp_path / "snapshot").exists():
-            # In every turn of the loop: when a write to the disk ends, more has come already.
+            # In every iteration of the loop, so that more transactions wait when a write to the disk ends.
             coordinator.service.frame_came(client, set_root)
             coordinator.flush_soon()
             asked += 1
@@ -224,7 +224,7 @@ async def test_after_a_write_that_failed_nothing_is_written(tmp_path: Path) -> N
         await session.close()
 
 
-async def test_a_loop_that_stands_still_expires_nobody() -> None:
+async def test_a_blocked_loop_expires_no_session() -> None:
     limits = Limits(min_session_timeout_ms=1_000)
     async with (
         EmbeddedCoordinator(limits=limits, tick_ms=20) as coordinator,
@@ -261,7 +261,7 @@ async def test_frames_beyond_the_limit_end_the_connection() -> None:
             writer.close()
 
 
-async def test_tools_without_a_session_are_answered() -> None:
+async def test_four_letter_commands_are_answered() -> None:
     async with EmbeddedCoordinator() as coordinator:
         for command, expected in ((b"ruok", b"imok"), (b"srvr", b"Mode: standalone"), (b"isro", b"rw")):
             reader, writer = await asyncio.open_connection(coordinator.host, coordinator.port)
@@ -271,7 +271,7 @@ async def test_tools_without_a_session_are_answered() -> None:
             writer.close()
 
 
-async def test_a_taken_port_and_a_taken_directory_are_said(tmp_path: Path) -> None:
+async def test_a_taken_port_and_a_taken_directory_are_reported(tmp_path: Path) -> None:
     async with EmbeddedCoordinator(tmp_path) as coordinator:
         with pytest.raises(Unavailable, match="in use"):
             await EmbeddedCoordinator(port=coordinator.port).__aenter__()

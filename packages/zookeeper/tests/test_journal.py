@@ -1,4 +1,4 @@
-"""Whatever a crash leaves of the files, recovery gives a prefix of what was written."""
+"""Recovery from the files that any crash leaves gives a prefix of the written transactions."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_lost_snapshot_stops_the_start(tmp_path: Path) -> None:
         recovered(tmp_path)
 
 
-def test_what_was_torn_off_is_kept_aside(tmp_path: Path) -> None:
+def test_torn_bytes_are_kept_in_a_file_aside(tmp_path: Path) -> None:
     written(tmp_path, 2)
     with (tmp_path / "journal").open("ab") as file:
         file.write(b"torn")

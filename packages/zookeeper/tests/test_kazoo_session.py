@@ -1,4 +1,4 @@
-"""The adapter where servers stand still, are away, or were never there."""
+"""KazooSession with servers that hang, vanish, or never existed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_value_above_the_limit_is_not_sent(embedded_server: str) -> None
 
 
 async def test_a_silent_connection_is_suspended_then_lost_by_the_own_lease() -> None:
-    """kazoo alone would say LOST only after it reached a server again."""
+    """kazoo alone would report LOST only after it reconnects."""
     limits = Limits(min_session_timeout_ms=900)
     async with (
         EmbeddedCoordinator(limits=limits, tick_ms=50) as coordinator,
@@ -123,7 +123,9 @@ async def test_an_operation_that_waits_for_a_slot_is_not_sent_in_a_later_session
         assert await session.exists("/decided-before") is None
 
 
-async def test_a_listener_or_watch_that_raises_keeps_nobody_from_hearing(embedded_server: str) -> None:
+async def test_a_listener_or_watch_that_raises_does_not_keep_others_from_being_called(
+    embedded_server: str,
+) -> None:
     async with MisbehavingProxy(embedded_server) as proxy, KazooSession(proxy.connect_string) as session:
 
         def broken(_: object) -> None:

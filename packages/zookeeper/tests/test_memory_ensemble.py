@@ -1,4 +1,4 @@
-"""The session in memory: what the controller's tests and the simulator lean on."""
+"""The session in memory, which the controller's tests and the simulator use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watchdog tells a standing loop from a busy one."""
+"""The watchdog distinguishes a blocked loop from a busy one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from ottla.zookeeper.watchdog import LoopWatchdog
 
 
-async def test_a_standing_loop_is_noticed_and_then_ended() -> None:
+async def test_a_blocked_loop_is_reported_and_then_ended() -> None:
     told: list[str] = []
     dead = threading.Event()
 
