@@ -1,4 +1,4 @@
-"""One broker: its parts, the order they start in, and the reverse order they stop in."""
+"""One broker: composition of its parts, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ COORDINATOR_DIRECTORY: Final = "coordinator"
 
 
 class EveryDirectoryFailed(RuntimeError):
-    """There is nothing left to serve from."""
+    """Every log directory is offline."""
 
 
 class Broker:
@@ -125,7 +125,7 @@ class Broker:
         """The port of the first listener."""
         return self._addresses[self.config.parsed_listeners[0].name][1]
 
-    # ---- starting: whatever is entered later stops earlier
+    # ---- starting: parts stop in the reverse order
 
     async def _start(self) -> None:
         enter = self._stack.enter_async_context
@@ -163,7 +163,7 @@ class Broker:
         self._stack.push_async_callback(self._controlled_shutdown)
 
     async def _coordination(self) -> Session:
-        """Connect to ZooKeeper, or to a coordinator of our own."""
+        """Connect to ZooKeeper, or start the embedded coordinator and connect to it."""
         from ottla.zookeeper.kazoo_session import KazooSession
 
         hosts = self.config.zookeeper_connect
@@ -192,7 +192,7 @@ class Broker:
         return coordinator.connect_string
 
     async def _identify(self, session: Session, logs: LogRegistry) -> None:
-        """Find out the cluster's id and the broker's own, and write them into `meta.properties`."""
+        """Determine the cluster id and the broker id, and write them into `meta.properties`."""
         self.cluster_id = await cluster_id(session, self.environment.random)
         stored = logs.meta_properties
         if stored is not None and stored.cluster_id not in (None, self.cluster_id):
@@ -295,7 +295,7 @@ class Broker:
         self.services.produce_runs.known.retire_topic(topic)
 
     def _directory_failed(self, partitions: list[TopicPartition]) -> None:
-        """Serve what was in a failed directory no more, and let the controller choose other leaders."""
+        """Stop serving the partitions of a failed directory, and let the controller elect other leaders."""
         self.services.replicas.directory_failed(partitions)
         if self.services.logs.all_offline:
             _log.critical("every log directory has failed: the broker stops")
@@ -319,7 +319,7 @@ class Broker:
     # ---- joining the cluster
 
     async def _bind(self) -> None:
-        """Take the addresses, without answering yet: with port 0 only now the ports are known."""
+        """Bind the listeners without accepting yet; ports that were 0 are known after this."""
         for listener in self.config.parsed_listeners:
             self._addresses[listener.name] = await self._server.listen(
                 listener.name, listener.host, listener.port, serve=False
@@ -356,10 +356,10 @@ class Broker:
         return epoch
 
     async def _until_known(self) -> None:
-        """Wait until a controller has told this broker of the cluster, and begin to serve.
+        """Begin to serve, and wait until a controller has sent this broker the cluster's metadata.
 
-        Where this broker is the controller itself, clients are served only then and get true
-        answers from the first moment on. Another controller has to be let in first.
+        If this broker is the controller, it accepts connections only after that, so that clients get true
+        metadata from the start. Another controller has to connect first.
         """
         metadata, controller = self.services.metadata, self.services.controller
 
@@ -376,7 +376,7 @@ class Broker:
 
         if not await self.services.metadata.within(READY_WITHIN_S * 1000, over):
             raise StartupRefused(
-                f"no controller spoke to this broker within {READY_WITHIN_S:g} s: look at the other brokers"
+                f"no controller contacted this broker within {READY_WITHIN_S:g} s: check the other brokers"
             )
         if self._refusal is not None:
             raise self._refusal
@@ -384,7 +384,7 @@ class Broker:
     def _connect(self, broker: LiveBroker) -> Sender:
         if broker.id == self.broker_id:
             return LocalSender(self.services)
-        # Imported when there is a second broker: alone, this one never needs a client.
+        # Imported with the second broker: a single broker never needs a client.
         from ottla.broker.controller.remote import RemoteSender
 
         timeout_ms = self.config.controller_socket_timeout_ms
@@ -448,7 +448,7 @@ class Broker:
     # ---- stopping
 
     async def _controlled_shutdown(self) -> None:
-        """Hand leaderships over, so that nobody notices that this broker goes."""
+        """Move leaderships to other brokers before this one stops."""
         if not self.config.controlled_shutdown_enable:
             return
         for attempt in range(self.config.controlled_shutdown_max_retries):
@@ -456,12 +456,12 @@ class Broker:
                 await asyncio.sleep(self.config.controlled_shutdown_retry_backoff_ms / 1000)
             if await self._hand_over():
                 return
-        _log.warning("controlled shutdown failed: leaderships move when the registration is gone")
+        _log.warning("controlled shutdown failed: leaderships move once the registration has expired")
 
     async def _hand_over(self) -> bool:
         controller = self.services.controller
         if self.services.metadata.alive_broker_ids == [self.broker_id]:
-            return True  # there is nobody to hand anything to
+            return True  # there is no other broker to lead
         try:
             async with asyncio.timeout(self.config.controller_socket_timeout_ms / 1000):
                 answers = await self._ask_controller(

@@ -37,7 +37,7 @@ def broker() -> None:
 @click.option(
     "--listen", metavar="HOST:PORT", help="Address to listen on. Default: every interface, port 9092."
 )
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where partitions are kept (log.dirs).")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Directory of the partitions (log.dirs).")
 @click.option(
     "--config", "properties", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A server.properties file, Kafka's own included.",
@@ -70,9 +70,9 @@ def start(
     log_level: str,
     ready_fd: int | None,
 ) -> None:
-    """Start a broker, with everything not said taken from its defaults.
+    """Start a broker; settings that are not given have their defaults.
 
-    Without `zookeeper.connect` it brings its own coordinator and is a complete cluster of one.
+    Without `zookeeper.connect` it runs its own coordinator and is a complete cluster of one broker.
     Every key can also come from the environment: OTTLA_LOG_RETENTION_HOURS=24.
 
     \b
@@ -88,7 +88,7 @@ def start(
         return
     _set_up_logging(log_level)
     _allow_all_descriptors()
-    gc.disable()  # what a start makes is there to stay
+    gc.disable()  # the objects that a start makes stay
     with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
         _run(config, uvloop=uvloop, ready_fd=ready_fd)
 
@@ -101,9 +101,11 @@ def start(
     "--config", "properties", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The server.properties file the broker was started with.",
 )  # fmt: skip
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds to wait for its end.")
+@click.option(
+    "--timeout", type=float, default=60.0, show_default=True, help="Seconds to wait until it has stopped."
+)
 def stop(*, data_dir: Path | None, properties: Path | None, timeout: float) -> None:
-    """Stop the broker of a data directory in good order.
+    """Stop the broker of a data directory cleanly.
 
     \b
     Examples:
@@ -220,7 +222,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
 
 
 async def _until_stopped(running: Broker, stopping: asyncio.Event) -> None:
-    """Wait for a signal, or for the broker's own end."""
+    """Wait for a signal, or for the failure of the broker."""
     import asyncio
 
     async with asyncio.TaskGroup() as tasks:
@@ -230,13 +232,13 @@ async def _until_stopped(running: Broker, stopping: asyncio.Event) -> None:
 
 
 def _collect_garbage_again() -> None:
-    """Collect from here on, and let no collection walk through what the start has made."""
+    """Collect from here on, without the objects that the start has made."""
     gc.freeze()
     gc.enable()
 
 
 def _allow_all_descriptors() -> None:
-    """Open as many files and connections as the system allows, not only as many as a shell starts with."""
+    """Raise the limit of open files and connections to the one that the system allows."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -262,7 +264,7 @@ def _set_up_logging(level: str) -> None:
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """Say in one line what the user can do something about; anything else keeps its traceback."""
+    """Print errors that the user can correct in one line; any other error keeps its traceback."""
     try:
         yield
     except Exception as error:
@@ -273,11 +275,15 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    """Say an error of the system as a person would: which file, what is wrong, what helps."""
+    """Format an error: the file, the problem, and the remedy for an address in use."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"{text}; stop who has it, or choose another port" if error.errno == errno.EADDRINUSE else text
+    return (
+        f"{text}; stop the process that uses it, or choose another port"
+        if error.errno == errno.EADDRINUSE
+        else text
+    )
 
 
 def _expected() -> tuple[type[Exception], ...]:
@@ -306,7 +312,7 @@ def _fail(message: str) -> NoReturn:
 
 @contextmanager
 def _pid_file(directory: Path) -> Iterator[None]:
-    """Hold `broker.pid` locked while the broker runs: a stale file has no lock."""
+    """Keep `broker.pid` locked while the broker runs; a stale file has no lock."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / PID_FILE
     with path.open("a+") as file:
@@ -337,7 +343,7 @@ def _running_pid(directory: Path) -> int | None:
 
 
 def _start_daemon(config: BrokerConfig) -> None:
-    """Run this very command without `--daemon`, detached, and wait until it is ready."""
+    """Run the same command without `--daemon`, detached, and wait until the broker is ready."""
     import subprocess
 
     directory = Path(config.data_dirs[0])
@@ -364,7 +370,7 @@ def _start_daemon(config: BrokerConfig) -> None:
 
 
 def _from_start(arguments: list[str]) -> list[str]:
-    """The arguments from `start` on: the umbrella command has `broker` before it."""
+    """Return the arguments from `start` on: the `ottla` command has `broker` before it."""
     return arguments[arguments.index("start") :]
 
 

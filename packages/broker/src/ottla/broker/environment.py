@@ -1,4 +1,4 @@
-"""What the broker takes from the world: time and chance, as one object that a simulator can replace."""
+"""Time and randomness of the broker, as one object that a simulator can replace."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Clock(Protocol):
     """Two readings of time, both in milliseconds."""
 
     def now_ms(self) -> int:
-        """Wall-clock time since the epoch: what records are stamped with."""
+        """Wall-clock time since the epoch, for timestamps of records."""
         ...
 
     def monotonic_ms(self) -> float:
-        """Time that never steps back: what waits and timeouts are measured with."""
+        """Monotonic time, for waits and timeouts."""
         ...
 
 

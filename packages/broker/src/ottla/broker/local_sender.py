@@ -1,4 +1,4 @@
-"""The controller's way to the broker it runs on: the same requests, without the network."""
+"""Control requests to the controller's own broker: direct calls instead of the network."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ class LocalSender:
                 return await stop_replica.apply(self._services, request)
 
     async def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there is no connection."""

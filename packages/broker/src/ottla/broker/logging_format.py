@@ -1,4 +1,4 @@
-"""How the broker's log lines look: time, level, logger, event, and the facts that go with it."""
+"""Format of the broker's log lines: time, level, logger, event, and its facts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asc
 
 
 class FactsFormatter(logging.Formatter):
-    """Writes what was passed as `extra` after the message, as `name=value`."""
+    """Appends the fields passed as `extra` to the message, as `name=value`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")

@@ -3,9 +3,8 @@
     def test_orders_are_counted(ottla_broker):
         producer = KafkaProducer(bootstrap_servers=ottla_broker.bootstrap_servers)
 
-`ottla_broker` runs in the test's process on a thread of its own; `ottla_broker_process` runs
-beside it and can be killed. Settings of the broker go into a marker, with Kafka's keys in snake
-case:
+`ottla_broker` runs in the test's process on its own thread; `ottla_broker_process` is a separate process
+that the test can kill. A marker sets the broker's settings, with Kafka's keys in snake case:
 
     @pytest.mark.ottla_broker(num_partitions=4, log_segment_bytes=1_000_000)
 """
@@ -24,8 +23,8 @@ MARKER = "ottla_broker"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
-    config.addinivalue_line("markers", f"{MARKER}(**settings): settings of the broker that the test gets")
+    """Register the marker."""
+    config.addinivalue_line("markers", f"{MARKER}(**settings): settings of the test's broker")
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def ottla_broker_settings(request: pytest.FixtureRequest) -> dict[str, str]:
 def ottla_broker(
     tmp_path_factory: pytest.TempPathFactory, ottla_broker_settings: dict[str, str]
 ) -> Iterator[BrokerThread]:
-    """A broker in this process: fresh for this test, gone after it."""
+    """A broker in this process, started for this test and stopped after it."""
     from ottla.broker.testing import BrokerThread
 
     with BrokerThread(tmp_path_factory.mktemp("ottla-broker"), ottla_broker_settings) as broker:
@@ -52,7 +51,7 @@ def ottla_broker(
 def ottla_broker_process(
     tmp_path_factory: pytest.TempPathFactory, ottla_broker_settings: dict[str, str]
 ) -> Iterator[BrokerProcess]:
-    """A broker in a process beside the test, which may kill, pause and restart it."""
+    """A broker in a separate process, which the test may kill, pause and restart."""
     from ottla.broker.testing import BrokerProcess
 
     with BrokerProcess(tmp_path_factory.mktemp("ottla-broker"), ottla_broker_settings) as broker:

@@ -21,7 +21,7 @@ Work = Callable[[], Awaitable[object] | object]
 
 
 class BackgroundTasks:
-    """Owns tasks while it is entered; leaving cancels them and waits for their end."""
+    """Owns tasks while it is entered; leaving cancels them and waits until they have ended."""
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
@@ -45,17 +45,17 @@ class BackgroundTasks:
             task.cancel()
 
     def lasting(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run `work` that should go on until it is cancelled; metrics show whether it does."""
+        """Run `work` that lasts until it is cancelled; metrics show whether it runs."""
         task = self.spawn(work, name)
         show_running(self._metrics, task, name)
         return task
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run `work`; if it fails, that is logged and the rest of the broker goes on."""
+        """Run `work`; a failure is logged and does not affect the rest of the broker."""
         task = self._group.create_task(self._guarded(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # A task cancelled before its first step never got to `work`, which would complain about that.
+        # A task that is cancelled before its first step never awaits `work`, and Python warns about that.
         task.add_done_callback(lambda _: work.close())
         return task
 
@@ -66,7 +66,7 @@ class BackgroundTasks:
             _log.exception("task failed", extra={"task": name})
 
     def every(self, name: str, interval_ms: float, work: Work) -> asyncio.Task[None]:
-        """Do `work` again and again, `interval_ms` after its last end; a failure is logged."""
+        """Call `work` repeatedly, `interval_ms` after it last ended; a failure is logged."""
         return self.lasting(self._repeat(name, interval_ms, work), name)
 
     async def _repeat(self, name: str, interval_ms: float, work: Work) -> None:

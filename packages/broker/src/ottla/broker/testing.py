@@ -1,4 +1,4 @@
-"""Real brokers for tests: on a thread of the test's process, or in a process beside it."""
+"""Real brokers for tests: on a thread of the test's process, or in a separate process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ STOP_TIMEOUT_S = 20.0
 
 
 class BrokerFailed(RuntimeError):
-    """The broker did not start, or ended by itself; the message holds its last words."""
+    """The broker did not start or ended unexpectedly; the message holds the end of its log."""
 
 
 class BrokerThread:
-    """A broker in this process, on an event loop and a thread of its own.
+    """A broker in this process, with its own event loop and thread.
 
-    Test code may block or await as it likes: the broker does not share its loop. Use it as a
-    context manager; `bootstrap_servers` is what clients want.
+    Test code may block or await: the broker does not share its loop. Use it as a context manager; clients
+    connect to `bootstrap_servers`.
     """
 
     def __init__(self, data_dir: Path | str, settings: Mapping[str, str] | None = None) -> None:
@@ -53,7 +53,7 @@ class BrokerThread:
         return f"{self.host}:{self.port}"
 
     def start(self) -> Self:
-        """Start the broker and return once it serves; a later start takes the same port again."""
+        """Start the broker and return once it serves; a later start uses the same port again."""
         self._forget_last_run()
         self._thread = threading.Thread(target=self._run, name="ottla-broker", daemon=True)
         self._thread.start()
@@ -69,7 +69,7 @@ class BrokerThread:
         self._failure = None
 
     def stop(self) -> None:
-        """Stop the broker in good order and wait for it; raises what it died of, if it did."""
+        """Stop the broker cleanly and wait for it; raises `BrokerFailed` if it had failed."""
         thread, loop, stop = self._thread, self._loop, self._stop
         if thread is None or loop is None or stop is None:
             return
@@ -80,10 +80,10 @@ class BrokerThread:
         if thread.is_alive():
             raise BrokerFailed(f"the broker did not stop within {STOP_TIMEOUT_S:g} s")
         if self._failure is not None:
-            raise BrokerFailed(f"the broker died: {self._failure}") from self._failure
+            raise BrokerFailed(f"the broker failed: {self._failure}") from self._failure
 
     def restart(self) -> None:
-        """Stop in good order and start again on the same directory and port."""
+        """Stop cleanly and start again with the same directory and port."""
         self.stop()
         self.start()
 
@@ -123,7 +123,7 @@ class BrokerThread:
 
 
 class BrokerProcess:
-    """A broker in a process of its own: it can be killed, paused and started again."""
+    """A broker in a separate process, which can be killed, paused and restarted."""
 
     def __init__(self, data_dir: Path | str, settings: Mapping[str, str] | None = None) -> None:
         self.data_dir = Path(data_dir)
@@ -145,7 +145,7 @@ class BrokerProcess:
 
     @property
     def log_file(self) -> Path:
-        """Where the process writes what it has to say."""
+        """The file with the output of the process."""
         return self.data_dir / "broker.log"
 
     def start(self) -> Self:
@@ -176,34 +176,34 @@ class BrokerProcess:
         raise BrokerFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s: {self.last_words()}")
 
     def last_words(self, lines: int = 5) -> str:
-        """Return the end of what the process wrote."""
+        """Return the end of the output of the process."""
         text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
         return "\n".join(text.strip().splitlines()[-lines:])
 
     def kill(self) -> None:
-        """End the process at once with SIGKILL; nothing is flushed or closed."""
+        """Kill the process with SIGKILL; nothing is flushed or closed."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
     def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Wait until the process ends by itself and return its exit status."""
+        """Wait until the process exits and return its exit status."""
         assert self._process is not None, "start the broker first"
         status = self._process.wait(timeout_s)
         self._process = None
         return status
 
     def pause(self) -> None:
-        """Hold the process with SIGSTOP."""
+        """Pause the process with SIGSTOP."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a held process go on."""
+        """Resume a paused process."""
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """End the process in good order with SIGTERM, and by force when it takes too long."""
+        """Stop the process cleanly with SIGTERM, and kill it when that takes too long."""
         if self._process is None:
             return
         self._process.terminate()
@@ -215,7 +215,7 @@ class BrokerProcess:
         self._process = None
 
     def restart(self) -> None:
-        """Stop in good order and start again on the same directory and port."""
+        """Stop cleanly and start again with the same directory and port."""
         self.stop()
         self.start()
 
@@ -229,7 +229,7 @@ class BrokerProcess:
 
 
 def settings_for_tests(data_dir: Path, host: str, port: int, settings: Mapping[str, str]) -> dict[str, str]:
-    """Give the configuration of a small broker for tests, `settings` put over it."""
+    """Return the configuration of a small broker for tests, with `settings` applied on top."""
     return {
         "listeners": f"PLAINTEXT://{host}:{port}",
         "log.dirs": str(data_dir),

@@ -1,7 +1,7 @@
-"""Frozen value classes that cost next to nothing to define.
+"""Frozen value classes that cost little to define.
 
-A broker defines a hundred classes for its events, effects and answers before it serves anybody. The
-standard library's dataclass compiles six methods for each of them; here the constructor is compiled when
+A broker defines a hundred classes for its events, effects and responses before it serves its first request.
+The standard library's dataclass compiles six methods for each of them; here the constructor is compiled when
 the class is first used, and the other methods are shared.
 """
 
@@ -29,7 +29,7 @@ def frozen(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
 def frozen(cls: Any = None, /, *, kw_only: bool = False) -> Any:
     """Make a frozen, slotted class of annotated fields, as `dataclass(frozen=True, slots=True)` would.
 
-    Equal and hashed by its fields, shown with them, matched by position. Defaults and
+    Values compare, hash and print by their fields, and match by position. Defaults and
     `field(default_factory=...)` work as in a dataclass; inheritance, `ClassVar` and `__post_init__` do not.
     """
     if cls is None:
@@ -38,13 +38,13 @@ def frozen(cls: Any = None, /, *, kw_only: bool = False) -> Any:
 
 
 def replace(original: T, /, **changes: Any) -> T:
-    """Return a copy of a value with some of its fields changed."""
+    """Return a copy of a value with changed fields."""
     names = type(original).__slots__  # type: ignore[attr-defined]
     return type(original)(**{name: getattr(original, name) for name in names} | changes)
 
 
 def declared(cls: type) -> Mapping[str, Any]:
-    """Return what was written behind the `=` of each field: a default, or a `field(...)` and its metadata."""
+    """Return what each field is declared with: a default, or a `field(...)` with its metadata."""
     defaults: Mapping[str, Any] = cls._declared  # type: ignore[attr-defined]
     return defaults
 

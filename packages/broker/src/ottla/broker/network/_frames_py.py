@@ -1,4 +1,4 @@
-"""Frames in plain Python: what the compiled module is tested against, and what runs without it."""
+"""Frames in plain Python: the compiled module is tested against it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHORTEST_FRAME: Final = 8
 
 
 class BadFrame(Exception):
-    """The size in front of a frame cannot be: `size` is negative, too small or above the limit."""
+    """The size of a frame is impossible: negative, too small or above the limit."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"a frame of {size} bytes is outside {SHORTEST_FRAME}..{limit}")
@@ -30,9 +30,9 @@ class ReceiveBuffer:
 class FrameReader:
     """Splits what one connection receives into frames.
 
-    Between two receives it keeps only the bytes that are not a whole frame yet, or were not taken. A frame
-    is a view that holds until the next `get_buffer` or `park`. A size is judged before memory is taken for
-    it, and memory grows with what has come, not with what was announced.
+    Between two receives it keeps only incomplete frames and frames that were not taken. A frame is a view
+    that is valid until the next `get_buffer` or `park`. A size is checked before memory is allocated for it,
+    and memory grows with the bytes received, not with the size announced.
     """
 
     def __init__(self, shared: ReceiveBuffer, max_frame_bytes: int) -> None:
@@ -52,9 +52,9 @@ class FrameReader:
         return self._shared.view
 
     def received(self, count: int) -> bool:
-        """Take in `count` bytes that were put into the memory of the last `get_buffer`.
+        """Take `count` bytes that were received into the memory of the last `get_buffer`.
 
-        False when there is surely no whole frame yet, and nothing to do.
+        False when there is certainly no whole frame yet.
         """
         if self._kept:
             self._view, self._kept = memoryview(self._kept + self._shared.view[:count]), bytearray()
@@ -77,7 +77,7 @@ class FrameReader:
         return self._view[start + _SIZE.size : self._position]
 
     def park(self) -> None:
-        """Keep what was not taken, so that the shared buffer is free for another connection."""
+        """Copy the bytes that were not taken, so that the shared buffer is free for another connection."""
         rest = self._view[self._position :]
         self._kept = bytearray(rest)
         self._view, self._position = memoryview(self._kept), 0

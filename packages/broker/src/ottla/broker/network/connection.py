@@ -1,4 +1,4 @@
-"""One client's connection: frames in, answers out in the order of their requests."""
+"""One client's connection: frames in, responses out in the order of their requests."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("request")
 
 MAX_IN_FLIGHT: Final = 128
-"""Unanswered requests a connection may have before it is no longer read."""
+"""Unanswered requests of a connection at which reading from it pauses."""
 MAX_IN_FLIGHT_BYTES: Final = 8 << 20
-"""Bytes of unanswered requests a connection may have; one request is always let in."""
+"""Bytes of unanswered requests at which reading pauses; one request is always admitted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,16 +68,16 @@ class PendingResponse:
         self.parts = parts
         self.done = done
         self.only_waits = only_waits
-        """Whether nobody misses it when the client is gone or the broker stops."""
+        """Whether it may be dropped when the client disconnects or the broker stops."""
         self.task: asyncio.Task[None] | None = None
 
 
 class Connection(Wire, asyncio.BufferedProtocol):
-    """Reads requests, starts them in order, answers them in order.
+    """Reads requests, starts them in order, and sends their responses in order.
 
-    Reading stops while the peer does not take its answers, while too many requests are unanswered, and while
-    the broker has too many that it has not begun. What a request waits for never holds back the next one's
-    start, only the next one's answer.
+    Reading pauses while the client does not read its responses, while too many of its requests are
+    unanswered, and while the broker has too many requests that were not started. A request that waits delays
+    the response of the next one, never its start.
     """
 
     def __init__(self, shared: Shared, listener_name: str, state: SessionState) -> None:
@@ -103,7 +103,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
     # ---- the transport's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.session = Session(
             listener_name=self._listener_name,
@@ -112,7 +112,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
             state=self._initial_state,
         )
         self._ordering = self.session.ordering
-        # With a high mark of 0, "paused" means that the peer has not taken everything.
+        # With a high mark of 0, "paused" means that the socket has not taken everything.
         self._transport.set_write_buffer_limits(high=0)
         bytes_out = self._shared.times.metrics.bytes_out
         self._outbox = Outbox(self._transport, self._on_unblocked, bytes_out)
@@ -137,7 +137,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._outbox.close()
         for pending in self._pending:
             if pending.task is not None and pending.only_waits:
-                # Soon, not now: cancelled before its first step, a task would leave its request queued.
+                # Soon, not now: a task cancelled before its first step would leave its request queued.
                 asyncio.get_running_loop().call_soon(pending.task.cancel)
         self._queue.forget(self)
         self._shared.connections.forget(self)
@@ -157,17 +157,17 @@ class Connection(Wire, asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being answered."""
+        """Whether no request is being answered."""
         return not self._pending and self._outbox.empty
 
     @property
     def busy(self) -> bool:
-        """Whether something begun is worth waiting for when the broker stops; a long poll is not."""
+        """Whether a stopping broker has to wait for this connection; it does not wait for a long poll."""
         waits = any(not one.done and not one.only_waits for one in self._pending)
         return waits or not self._outbox.empty
 
     def pump(self) -> None:
-        """Begin the requests that have come, as far as limits allow, and write what is answered."""
+        """Start the requests that were received, as far as limits allow, and write responses."""
         if self._pumping:
             return
         self._pumping = True
@@ -184,7 +184,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._write_round.add(self)
 
     def _begin_requests(self) -> bool:
-        """Return whether all whole frames were taken."""
+        """Start requests; return whether all whole frames were taken."""
         received_ms = self._now_s() * 1000
         reader, session = self._reader, self.session
         while self._taking:
@@ -212,11 +212,11 @@ class Connection(Wire, asyncio.BufferedProtocol):
         if self._outbox.blocked:
             return False
         if self._pending and not self.session.is_authenticated:
-            return False  # a login that is under way decides about what comes behind it
+            return False  # the outcome of a login decides about the requests behind it
         return self._queue.unstarted < self._queue_limit or self._queue.has_room(self)
 
     def _append(self, run: ProduceRun, received_ms: float) -> bool:
-        """Append a run of produce requests; False, and it is frames again, when it is not plain after all."""
+        """Append a run of produce requests; False, and its frames are given back, if it is not plain."""
         try:
             answers = self._shared.produce_runs.append(run)
         except NotPlain:
@@ -254,7 +254,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         try:
             pending.parts = [await answers]
         except Exception:
-            log.exception("closing %s: a request was not answered", self.connection_id)
+            log.exception("closing %s: the response of a request could not be made", self.connection_id)
             self.abort()
         finally:
             pending.done = True
@@ -262,7 +262,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._release()
 
     def _begin(self, frame: memoryview, received_ms: float) -> None:
-        in_line = self._unstarted > 0  # a task begins a turn later: what comes after it must not overtake it
+        in_line = self._unstarted > 0  # a task starts later: the next request must not overtake it
         read = self._shared.dispatcher.read(
             memoryview(bytes(frame)) if in_line else frame, self.session, received_ms
         )
@@ -314,7 +314,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         except CloseConnection:
             self.close()
         except Exception:
-            log.exception("closing %s: a request was not answered", self.connection_id)
+            log.exception("closing %s: the response of a request could not be made", self.connection_id)
             self.abort()
         finally:
             pending.done = True
@@ -323,7 +323,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._release()
 
     def _release(self) -> None:
-        """Send the answers whose turn has come."""
+        """Send every response that has none before it to wait for."""
         while self._pending and self._pending[0].done:
             parts = self._pending.popleft().parts
             if parts is not None and not self._closing:
@@ -331,7 +331,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._queue.flush_soon(self)
 
     def flush(self) -> None:
-        """Write what is answered and go on reading."""
+        """Write responses and go on reading."""
         if not self._closing:
             self.pump()
         self._shared.connections.settled()
@@ -353,19 +353,19 @@ class Connection(Wire, asyncio.BufferedProtocol):
     # ---- the end
 
     def stop_taking(self) -> None:
-        """Take no more requests; those begun are still answered."""
+        """Take no more requests; requests that were started are still answered."""
         self._taking = False
         self._set_reading(False)
 
     def close(self) -> None:
-        """Close once what is answered has gone out."""
+        """Close once the pending responses are written."""
         if not self._closing:
             self._outbox.flush()
         self._taking, self._closing = False, True
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close now and drop unsent responses."""
         self._taking, self._closing = False, True
         self._transport.abort()
 

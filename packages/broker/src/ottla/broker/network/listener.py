@@ -139,7 +139,7 @@ class Server:
         plug = socket.socket(family, kind, protocol)
         try:
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self._config.socket_receive_buffer_bytes > 0:  # must be set before listening to count
+            if self._config.socket_receive_buffer_bytes > 0:  # has an effect only before listen()
                 plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.socket_receive_buffer_bytes)
             plug.bind(address)
             plug.setblocking(False)
@@ -164,7 +164,7 @@ class Server:
         await self.connections.until(lambda: not any(one.busy for one in self.connections.all()), drain_s)
         for connection in self.connections.all():
             connection.close()
-        await asyncio.sleep(0)  # every task takes its first step, and with it what it is to await
+        await asyncio.sleep(0)  # every task makes its first step, so that cancelling it reaches its handler
         tasks = list(self._running)
         for task in tasks:
             task.cancel()

@@ -41,7 +41,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class OpenConnections(Generic[C]):
-    """Counts connections and closes idle ones. The loop's clock comes with each call, as `now_s`."""
+    """Counts connections and closes idle ones. `now_s` is the reading of the loop's clock."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.idle_s = config.connections_max_idle_ms / 1000

@@ -1,4 +1,4 @@
-"""What goes out on a connection, in order: bytes through the transport, file regions past it."""
+"""The outgoing data of a connection, in order: bytes through the transport, file regions by sendfile."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Part: TypeAlias = "bytes | Slice"
 
 
 class Outbox:
-    """Writes answers in order and says when the peer does not keep up.
+    """Writes responses in order and reports whether the client keeps up.
 
-    Bytes go through the transport. A file region goes from the file to the socket without passing through
-    Python; it waits until the transport has nothing left to write, and the transport gets nothing until the
-    region is out. Both event loops refuse `add_writer` on a transport's descriptor, so waiting is done on a
-    duplicate, made when the connection first needs it.
+    Bytes pass through the transport. A file region is sent from the file to the socket without passing
+    through Python: it waits until the transport has nothing left to write, and the transport gets nothing
+    until the region is sent. Both event loops refuse `add_writer` on a transport's descriptor, so the outbox
+    waits on a duplicate, made when the connection first needs it.
     """
 
     def __init__(self, transport: asyncio.Transport, unblocked: Callable[[], None], bytes_out: Meter) -> None:
@@ -34,7 +34,7 @@ class Outbox:
         self._parts: deque[Part] = deque()
         self._has_regions = False
         self._sent = 0
-        """Bytes of the first part that are out."""
+        """Bytes of the first part that are sent."""
         self._socket: socket.socket | None = None
         self._waiting = False
         self._transport_paused = False
@@ -43,16 +43,16 @@ class Outbox:
 
     @property
     def blocked(self) -> bool:
-        """Whether the peer has not taken what was written; nothing new should be begun for it."""
+        """Whether the socket has not taken everything; no new request of this client should be started."""
         return self._waiting or self._transport_paused
 
     @property
     def empty(self) -> bool:
-        """Whether everything was handed to the system."""
+        """Whether everything was written to the socket."""
         return not self._parts and not self.blocked
 
     def put(self, parts: list[Part]) -> None:
-        """Queue one answer; `flush` writes it."""
+        """Queue one response; `flush` writes it."""
         for part in parts:
             if isinstance(part, bytes):
                 self._parts.append(part)
@@ -63,7 +63,7 @@ class Outbox:
                 self._has_regions = self._plain
 
     def put_all(self, parts: list[Part], size: int) -> None:
-        """Queue answers with `size` bytes and at least one region, none of it empty."""
+        """Queue responses of `size` bytes with at least one region and no empty part."""
         if not self._plain:
             self.put(parts)
             return
@@ -72,14 +72,14 @@ class Outbox:
         self._has_regions = True
 
     def flush(self) -> None:
-        """Write as much as the peer takes."""
+        """Write as much as the socket takes."""
         parts = self._parts
         if not parts or self._waiting or self._transport_paused:
             return
         if not self._has_regions:
             self._write_bytes()
         elif self._transport.get_write_buffer_size():
-            self._transport_paused = True  # resume_writing comes when it is empty: its high mark is 0
+            self._transport_paused = True  # until resume_writing: the transport is empty then
         else:
             self._send()
 
@@ -89,7 +89,7 @@ class Outbox:
         self._transport.write(data)
 
     def _send(self) -> None:
-        """Send bytes and regions past the transport, which has nothing left to write."""
+        """Send bytes and regions to the socket directly; the transport has nothing left to write."""
         try:
             sent = send_parts(self._parts, (self._socket or self._duplicate()).fileno(), self._sent)
         except OSError:
@@ -136,10 +136,10 @@ class Outbox:
             self._unblocked()
 
     def close(self) -> None:
-        """Drop what is left, with the files it holds open."""
+        """Drop unsent parts and close the files they hold."""
         self._stop_waiting()
-        # The connection and its outbox refer to each other; without this, thousands of lost connections
-        # would lie about until the garbage collector looks at its oldest generation.
+        # The connection and its outbox refer to each other; without this, thousands of closed connections
+        # would stay in memory until the garbage collector looks at its oldest generation.
         self._unblocked = _nobody_waits
         self._parts.clear()
         if self._socket is not None:
@@ -148,4 +148,4 @@ class Outbox:
 
 
 def _nobody_waits() -> None:
-    """Stand for a connection that is gone."""
+    """Do nothing: the connection is closed."""

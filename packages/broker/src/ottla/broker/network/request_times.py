@@ -19,7 +19,7 @@ FLUSH_AFTER_S: Final = 0.25
 
 
 class RequestTimes:
-    """Measures requests; what the fast paths count reaches the metrics with the next flush."""
+    """Measures requests; counts of the fast paths reach the metrics with the next flush."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""From the bytes of a request to its handler, and from the handler's response to bytes."""
+"""Dispatch: decode a request, call its handler, encode the response."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Route(Generic[S]):
     max_version: int
     handler: Handler[S]
     stops_with_connection: bool = False
-    """Whether the handler is cancelled when its client is gone: for handlers that only wait."""
+    """Whether the handler is cancelled when its client disconnects: for handlers that only wait."""
     borrows_buffer: bool = False
     """Whether the request keeps views of the receive buffer instead of owning its bytes.
 
@@ -55,7 +55,7 @@ class Route(Generic[S]):
 
 
 class Routes(Generic[S]):
-    """The APIs of one broker by key. Two routes for one key are refused."""
+    """The APIs of one broker by key. A second route for a key raises ValueError."""
 
     def __init__(self, routes: Iterable[Route[S]]) -> None:
         self._by_key: dict[int, Route[S]] = {}
@@ -83,7 +83,7 @@ class Call:
 
 
 class BadRequest(Exception):
-    """The bytes are no request this broker can answer; Kafka closes the connection, and so do we."""
+    """The bytes are not a request that this broker can answer: the connection is closed, as Kafka does."""
 
 
 class Dispatcher(Generic[S]):
@@ -111,7 +111,7 @@ class Dispatcher(Generic[S]):
         body = frame if route.borrows_buffer else memoryview(bytes(frame))
         try:
             header, offset = decode_request_header(body)
-            # librdkafka leaves bytes behind a Metadata request for all topics, and Kafka does not mind.
+            # librdkafka appends bytes to a Metadata request for all topics, and Kafka ignores them.
             request = request_class(ApiKey(api_key)).decode(body[offset:], version, exact=False)
         except MalformedMessage as error:
             raise BadRequest(f"{ApiKey(api_key).name} v{version} cannot be read: {error}") from error
@@ -124,7 +124,7 @@ class Dispatcher(Generic[S]):
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> list[Part]:
         if api_key != ApiKey.API_VERSIONS:
             raise BadRequest(f"version {version} of {ApiKey(api_key).name} is not served")
-        # A client that opens with a newer version than ours reads this as version 0 and asks again (KIP-511).
+        # A client that asks in a newer version parses this response as version 0 and retries (KIP-511).
         ranges = [
             ApiVersion(api_key=int(one.api_key), min_version=one.min_version, max_version=one.max_version)
             for one in self._routes
@@ -133,11 +133,11 @@ class Dispatcher(Generic[S]):
         return frame_of(response_header(correlation_id, ApiKey.API_VERSIONS, 0), [body])
 
     def begin(self, call: Call) -> Any:
-        """Call the handler; gives the response, None, or an awaitable for either."""
+        """Call the handler; returns the response, None, or an awaitable of either."""
         return call.route.handler(self._services, call.request, call.context)
 
     async def answer(self, call: Call, begun: Awaitable[Any] | None = None) -> list[Part] | None:
-        """Run the handler, or what it began, to its end, and write the response."""
+        """Run the handler, or await what it returned, and encode the response."""
         try:
             response = self.begin(call) if begun is None else begun
             if inspect.isawaitable(response):
@@ -147,7 +147,7 @@ class Dispatcher(Generic[S]):
             return self.answer_error(call, error)
 
     def encode(self, call: Call, response: Any) -> list[Part] | None:
-        """Write a response as a frame, or None for none."""
+        """Encode a response as a frame; None stands for no response."""
         if response is None:
             return None
         header = call.context.header
@@ -157,7 +157,7 @@ class Dispatcher(Generic[S]):
         return frame_of(head, [response.encode(header.api_version)])
 
     def answer_error(self, call: Call, error: Exception) -> list[Part] | None:
-        """Answer for a handler that failed; raises `CloseConnection` where the API has no place for it."""
+        """Encode the error of a handler; raises `CloseConnection` if the response has no error code."""
         if isinstance(error, CloseConnection):
             raise error
         if not isinstance(error, KafkaError):
@@ -177,7 +177,7 @@ class Dispatcher(Generic[S]):
 
 
 def frame_of(head: bytes, body: list[Part]) -> list[Part]:
-    """Put size and header in front of a body."""
+    """Prepend size and header to a body."""
     size = len(head) + sum(len(part) if isinstance(part, bytes) else part.length for part in body)
     if len(body) and isinstance(body[0], bytes):
         return [b"".join((_SIZE.pack(size), head, body[0])), *body[1:]]

@@ -1,7 +1,7 @@
-"""The part of a connection that every produced batch goes through, and the writing at the end of a turn.
+"""The native part of a connection (`_wire.pyx`): Produce's fast path, and one write per turn of the loop.
 
-It is native (`_wire.pyx`). Requests that it does not answer at once stay where they are for
-`Connection.pump`, which does everything, also what is done here.
+Requests that it cannot answer at once stay in the receive buffer for `Connection.pump`, which handles every
+request, those of the fast path included.
 """
 
 from ottla.broker.network._wire import Tally, Wire, WriteRound
