@@ -112,7 +112,7 @@ def test_an_assignor_of_another_client_is_refused(assignor: Any) -> None:
         Consumer("t", group_id="g", partition_assignment_strategy=[assignor])
 
 
-def test_what_is_printed_of_records_is_short() -> None:
+def test_the_repr_of_records_is_short() -> None:
     record = ConsumerRecord("t", 0, 7, 1, b"k", b"v" * 1_000_000, [("h", b"x" * 10_000)])
     assert len(repr(record)) < 800
     assert "offset=7" in repr(record)

@@ -92,7 +92,7 @@ def test_sticky_leaves_partitions_where_they_were_when_a_member_goes() -> None:
     assert [len(after[each]) for each in staying] == [4, 4]
 
 
-def test_cooperative_sticky_gives_nobody_what_another_one_owns_yet() -> None:
+def test_cooperative_sticky_assigns_no_partition_that_another_member_still_owns() -> None:
     assignor, there = CooperativeStickyAssignor(), topics(t=4)
     owned = tuple(TopicPartition("t", index) for index in range(4))
     first = reading("t", owned=owned, generation=1)
@@ -172,7 +172,7 @@ def _groups(draw: st.DrawFn) -> tuple[TopicRacks, dict[str, MemberSubscription]]
 @pytest.mark.parametrize("name", NAMES)
 @given(group=_groups())
 @settings(max_examples=60)
-def test_each_partition_that_somebody_reads_goes_to_one_who_reads_it(
+def test_each_subscribed_partition_is_assigned_to_one_subscriber(
     name: str, group: tuple[TopicRacks, dict[str, MemberSubscription]]
 ) -> None:
     there, members = group
@@ -224,9 +224,7 @@ def test_an_assignor_that_gives_a_partition_to_two_members_is_stopped() -> None:
 
 
 @pytest.mark.parametrize(("rack", "matters"), [(None, False), ("here", True)])
-def test_racks_of_replicas_are_a_reason_to_divide_anew_only_where_members_have_racks(
-    rack: str | None, matters: bool
-) -> None:
+def test_changed_racks_start_a_rebalance_only_if_members_have_racks(rack: str | None, matters: bool) -> None:
     leadership = Leadership({"a": reading("t"), "b": reading("t", rack=rack)}, assigns=True)
     leadership.watched = {"t": [frozenset({"here", "there"})]}
 

@@ -73,7 +73,7 @@ async def test_records_come_in_order_across_fetches() -> None:
             assert await consumer.position(T0) == 5
 
 
-async def test_a_seek_voids_what_is_buffered_and_on_its_way() -> None:
+async def test_a_seek_invalidates_buffered_data_and_outstanding_fetches() -> None:
     async with ScriptedBroker() as broker:
         Log(broker, b"a", b"b", b"c", b"d")
         async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:

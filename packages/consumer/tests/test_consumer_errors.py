@@ -112,7 +112,7 @@ async def test_an_error_of_one_partition_does_not_cost_the_records_of_another() 
                 await take(consumer, 1)
 
 
-async def test_whoever_catches_an_error_reads_on() -> None:
+async def test_reading_continues_after_a_caught_error() -> None:
     async with ScriptedBroker() as broker:
         topics = Topics(broker)
         topics.values = {"t": [], "u": [b"now"]}
@@ -140,7 +140,7 @@ async def test_a_damaged_batch_is_an_error_until_one_seeks_past_it() -> None:
             assert await take(consumer, 1) == [b"whole"]
 
 
-async def test_a_damaged_log_is_told_and_not_asked_again_and_again() -> None:
+async def test_a_damaged_log_raises_and_is_not_fetched_repeatedly() -> None:
     async with ScriptedBroker() as broker:
         Topics(broker).errors["t"] = [ErrorCode.CORRUPT_MESSAGE]
         async with Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer:

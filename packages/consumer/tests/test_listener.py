@@ -39,7 +39,7 @@ class WithoutLost:
         self.revoked.append(revoked)
 
 
-async def test_lost_partitions_are_revoked_for_who_does_not_listen_to_more() -> None:
+async def test_lost_partitions_are_revoked_for_a_listener_without_on_partitions_lost() -> None:
     plain, other = Plain(), WithoutLost()
 
     await tell(plain, "lost", SOME, 1)
@@ -79,7 +79,7 @@ async def test_a_method_that_ends_by_a_cancellation_of_its_own_has_failed() -> N
         await tell(Cancelled(), "assigned", SOME, 1)
 
 
-async def test_who_tells_may_be_cancelled() -> None:
+async def test_a_call_of_a_listener_may_be_cancelled() -> None:
     telling = asyncio.create_task(tell(Asynchronous(asyncio.Event()), "assigned", SOME, 60))
     await asyncio.sleep(0)
     telling.cancel()

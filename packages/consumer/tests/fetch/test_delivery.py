@@ -42,7 +42,7 @@ async def test_a_seek_while_somebody_waits_counts(broker: ScriptedBroker) -> Non
         assert await waiting == [b"a"]
 
 
-async def test_records_at_hand_do_not_keep_the_loop_from_its_other_work(broker: ScriptedBroker) -> None:
+async def test_buffered_records_do_not_starve_the_event_loop(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(*(b"x" for _ in range(1000)))
     beats = 0
@@ -84,7 +84,7 @@ async def test_interceptors_see_records_and_may_leave_some_out(broker: ScriptedB
     assert watcher.seen == [b"a", b"hidden", b"b", b"c", b"hidden"]
 
 
-async def test_several_tasks_may_iterate_and_every_record_comes_to_one(broker: ScriptedBroker) -> None:
+async def test_several_tasks_may_iterate_and_each_record_is_delivered_to_one(broker: ScriptedBroker) -> None:
     log = Log(broker, partitions=4)
     async with reader(broker) as consumer:
         tasks = [asyncio.create_task(take(consumer, 100)) for _ in range(4)]
@@ -111,7 +111,7 @@ async def test_a_deserializer_may_seek(broker: ScriptedBroker) -> None:
         assert await take(consumer, 1) == [b"C"]
 
 
-async def test_a_consumer_that_was_closed_gives_nothing_of_what_was_at_hand(broker: ScriptedBroker) -> None:
+async def test_a_closed_consumer_delivers_no_buffered_records(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(b"a", b"b", b"c")
     async with reader(broker) as consumer:
@@ -120,7 +120,7 @@ async def test_a_consumer_that_was_closed_gives_nothing_of_what_was_at_hand(brok
         await take(consumer, 1)
 
 
-async def test_a_consumer_that_unsubscribed_gives_nothing_of_what_was_at_hand(broker: ScriptedBroker) -> None:
+async def test_a_consumer_that_unsubscribed_delivers_no_buffered_records(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(b"a", b"b", b"c")
     async with reader(broker) as consumer:
@@ -130,7 +130,7 @@ async def test_a_consumer_that_unsubscribed_gives_nothing_of_what_was_at_hand(br
             await take(consumer, 1)
 
 
-async def test_what_is_in_hand_of_a_partition_counts_no_more_when_that_comes_back(
+async def test_unfinished_records_are_forgotten_when_their_partition_is_assigned_again(
     broker: ScriptedBroker,
 ) -> None:
     log = Log(broker)
@@ -144,7 +144,7 @@ async def test_what_is_in_hand_of_a_partition_counts_no_more_when_that_comes_bac
         assert consumer._runtime.fetch.assigned.finished_offsets()[A].offset == 10
 
 
-async def test_who_waits_for_records_hears_that_there_is_nothing_to_read_any_more(
+async def test_a_task_that_waits_for_records_raises_when_another_unsubscribes(
     broker: ScriptedBroker,
 ) -> None:
     log = Log(broker)

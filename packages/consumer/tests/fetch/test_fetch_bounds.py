@@ -15,7 +15,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from peers.scripted_topic import BOUND_S, FAST, A, Log, reader, take, waits_for
 
 
-async def test_no_more_than_two_answers_of_a_partition_are_at_hand(broker: ScriptedBroker) -> None:
+async def test_no_more_than_two_responses_of_a_partition_are_buffered(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(*(b"%d" % n for n in range(10_000)))
     async with reader(broker) as consumer:
@@ -39,7 +39,7 @@ async def fill(log: Log, consumer: Consumer) -> None:
     log.add(b"other", partition=1)
 
 
-async def test_what_is_at_hand_of_a_paused_partition_keeps_no_other_from_being_read(
+async def test_buffered_data_of_a_paused_partition_blocks_no_other_partition(
     broker: ScriptedBroker,
 ) -> None:
     log = Log(broker, partitions=2)
@@ -49,7 +49,7 @@ async def test_what_is_at_hand_of_a_paused_partition_keeps_no_other_from_being_r
         assert await take(consumer, 1) == [b"other"]
 
 
-async def test_what_is_at_hand_of_others_keeps_nobody_from_asking_for_one_partition(
+async def test_buffered_data_of_others_does_not_block_a_partition_that_is_asked_for(
     broker: ScriptedBroker,
 ) -> None:
     log = Log(broker, partitions=2)
@@ -62,7 +62,7 @@ async def test_what_is_at_hand_of_others_keeps_nobody_from_asking_for_one_partit
         assert await take(consumer, 1) == [b"1"]
 
 
-async def test_no_more_than_the_bound_is_at_hand_where_all_is_asked_for(broker: ScriptedBroker) -> None:
+async def test_the_bound_holds_if_all_partitions_are_asked_for(broker: ScriptedBroker) -> None:
     log = Log(broker, partitions=20)
     async with reader(broker, replace(FAST, fetch_max_bytes=1)) as consumer:
         waiting = await waits_for(consumer)
@@ -75,7 +75,7 @@ async def test_no_more_than_the_bound_is_at_hand_where_all_is_asked_for(broker: 
         assert [state.partition for state in consumer._positions if state.buffered] == [A]
 
 
-async def test_what_is_left_of_a_large_answer_does_not_keep_it_alive(broker: ScriptedBroker) -> None:
+async def test_the_rest_of_a_large_response_does_not_keep_it_alive(broker: ScriptedBroker) -> None:
     log = Log(broker, partitions=2)
     log.add(b"small")
     log.add(*(b"%0100d" % n for n in range(1000)), partition=1)

@@ -91,7 +91,7 @@ async def test_a_follower_that_is_behind_does_not_reset_the_position(broker: Scr
             assert not log.follower_errors
 
 
-async def test_all_partitions_out_of_range_are_told_at_once(broker: ScriptedBroker) -> None:
+async def test_one_error_names_all_partitions_that_are_out_of_range(broker: ScriptedBroker) -> None:
     Log(broker, partitions=2)
     other = TopicPartition("t", 1)
     async with reader(broker, replace(FAST, auto_offset_reset="none")) as consumer:
@@ -148,7 +148,7 @@ class MovingClock(asyncio.SelectorEventLoop):
         return super().time() + self.passed_s
 
 
-def test_what_comes_due_while_the_fetcher_looks_is_not_forgotten() -> None:
+def test_a_backoff_that_ends_between_two_clock_readings_is_not_forgotten() -> None:
     async def run() -> None:
         async with ScriptedBroker() as broker:
             log = Log(broker)
@@ -162,7 +162,7 @@ def test_what_comes_due_while_the_fetcher_looks_is_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("of_topic", [False, True])
-async def test_an_error_that_nobody_knows_is_told_by_its_number(
+async def test_an_unknown_error_code_is_raised_with_its_number(
     broker: ScriptedBroker, of_topic: bool
 ) -> None:
     log = Log(broker)

@@ -32,7 +32,7 @@ def test_a_piece_counts_as_the_answer_that_it_keeps_alive() -> None:
     assert held_bytes(buffered) == held_bytes(buffered[:1]) == len(answer)
 
 
-def test_what_is_left_of_an_answer_is_copied_when_it_is_less_than_half() -> None:
+def test_the_rest_of_a_response_is_copied_when_it_is_less_than_half() -> None:
     answer, buffered = pieces_of_one_answer(8)
 
     copy_leftovers(buffered[:4])
@@ -45,7 +45,7 @@ def test_what_is_left_of_an_answer_is_copied_when_it_is_less_than_half() -> None
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("given", [0, 4, 10])
-def test_reading_goes_on_in_the_copy(codec: Codec, given: int) -> None:
+def test_reading_continues_in_the_copy(codec: Codec, given: int) -> None:
     _, buffered = pieces_of_one_answer(8, codec)
     fetched = buffered[5]
     before = fetched.cursor.take(given)

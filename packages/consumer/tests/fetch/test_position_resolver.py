@@ -78,7 +78,7 @@ async def test_a_coordinator_that_does_not_answer_holds_up_no_partition_that_nee
     assert not positions[OTHER].must_validate
 
 
-async def test_who_seeks_meanwhile_does_not_hear_why_there_is_no_committed_offset() -> None:
+async def test_a_seek_during_the_lookup_hides_the_error_of_the_committed_offset() -> None:
     positions, found = Positions(), asyncio.Event()
     positions.assign([PARTITION, OTHER])
 

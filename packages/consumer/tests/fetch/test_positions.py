@@ -27,7 +27,7 @@ def at(positions: Positions, partition: TopicPartition, offset: int = 0) -> Part
     return state
 
 
-def test_the_position_is_behind_the_last_record_given_and_fetching_goes_on_behind_what_is_at_hand() -> None:
+def test_the_position_follows_the_last_record_and_the_fetch_offset_the_buffered_data() -> None:
     positions = Positions()
     positions.assign([A])
     state = at(positions, A, 5)
@@ -45,7 +45,7 @@ def test_the_position_is_behind_the_last_record_given_and_fetching_goes_on_behin
     assert state.is_fetchable(0.0)
 
 
-def test_what_is_on_its_way_is_void_after_a_seek() -> None:
+def test_a_seek_invalidates_outstanding_fetches() -> None:
     positions = Positions()
     positions.assign([A])
     state = at(positions, A)
@@ -58,7 +58,7 @@ def test_what_is_on_its_way_is_void_after_a_seek() -> None:
     assert (state.position, state.fetch_offset, len(state.buffered)) == (100, 100, 0)
 
 
-def test_giving_up_what_is_at_hand_keeps_the_place_between_records() -> None:
+def test_dropping_buffered_data_keeps_the_position_between_records() -> None:
     positions = Positions()
     positions.assign([A])
     state = at(positions, A)
@@ -109,7 +109,7 @@ def test_partitions_take_turns_and_those_that_may_not_give_are_passed_over() -> 
     assert positions.next_ready([B]) is states[1]
 
 
-def test_errors_come_after_what_is_at_hand() -> None:
+def test_errors_are_raised_after_the_buffered_records() -> None:
     positions = Positions()
     positions.assign([A])
     state = at(positions, A)

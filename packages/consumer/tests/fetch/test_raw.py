@@ -13,7 +13,9 @@ from ottla.consumer.fetch.lookups import EpochEnd
 from peers.scripted_topic import FAST, A, Log, reader, take
 
 
-async def test_raw_pieces_move_the_position_and_the_rest_can_be_given_back(broker: ScriptedBroker) -> None:
+async def test_taking_raw_data_moves_the_position_and_the_rest_can_be_given_back(
+    broker: ScriptedBroker,
+) -> None:
     log = Log(broker)
     log.add(*(b"%d" % n for n in range(10)))
     async with reader(broker) as consumer:
@@ -28,7 +30,7 @@ async def test_raw_pieces_move_the_position_and_the_rest_can_be_given_back(broke
         assert consumer._runtime.fetch.assigned.finished_offsets()[A].offset == 9
 
 
-async def test_the_rest_of_a_raw_piece_is_read_again_where_what_was_at_hand_became_worthless(
+async def test_the_rest_of_raw_data_is_fetched_again_if_buffered_data_was_invalidated(
     broker: ScriptedBroker,
 ) -> None:
     log = Log(broker)
@@ -41,7 +43,7 @@ async def test_the_rest_of_a_raw_piece_is_read_again_where_what_was_at_hand_beca
         assert await take(consumer, 3) == [b"3", b"4", b"5"]
 
 
-async def test_a_truncation_in_front_of_what_is_given_back_counts(broker: ScriptedBroker) -> None:
+async def test_a_truncation_before_the_data_given_back_is_detected(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(b"a", b"lost 1", b"lost 2")
     async with reader(broker) as consumer:
@@ -53,7 +55,7 @@ async def test_a_truncation_in_front_of_what_is_given_back_counts(broker: Script
         assert await take(consumer, 1) == [b"x"]
 
 
-async def test_a_truncation_of_what_was_taken_and_is_given_back_is_nothing_to_tell(
+async def test_a_truncation_of_data_that_was_taken_and_is_given_back_raises_nothing(
     broker: ScriptedBroker,
 ) -> None:
     log = Log(broker)
@@ -72,7 +74,7 @@ async def test_a_truncation_of_what_was_taken_and_is_given_back_is_nothing_to_te
         assert await take(consumer, 2) == [b"a", b"x"]
 
 
-async def test_what_was_sought_meanwhile_is_not_undone_by_giving_back(broker: ScriptedBroker) -> None:
+async def test_giving_back_undoes_no_seek(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(*(b"%d" % n for n in range(6)))
     async with reader(broker) as consumer:

@@ -86,9 +86,7 @@ def test_a_cursor_reads_what_the_reference_reads_however_it_is_asked(
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 120), st.integers(0, 255))
-def test_whatever_the_bytes_say_nothing_worse_than_an_error_comes_of_it(
-    tail: bytes, where: int, byte: int
-) -> None:
+def test_arbitrary_bytes_raise_errors_and_nothing_worse(tail: bytes, where: int, byte: int) -> None:
     damaged = bytearray(batch(0, b"a", b"b" * 30) + tail)
     damaged[where % len(damaged)] ^= byte
     for check_crcs in (True, False):
@@ -132,7 +130,7 @@ def test_a_damaged_batch_stays_an_error_and_the_position_in_front_of_it() -> Non
     assert cursor.position == 1
 
 
-def test_the_position_passes_what_is_left_out() -> None:
+def test_the_position_moves_past_skipped_records() -> None:
     marker = end_transaction_marker(
         ControlType.ABORT,
         producer_id=7,
@@ -176,7 +174,7 @@ class Bytes(bytearray):
     """Bytes whose end can be seen."""
 
 
-def test_a_record_that_was_read_lets_go_of_what_was_fetched_with_it() -> None:
+def test_a_record_whose_fields_were_read_does_not_keep_the_response_alive() -> None:
     data = Bytes(batch(0, b"a", b"b"))
     gone = weakref.ref(data)
     records = Cursor(T, data, 0).take(10)
@@ -207,7 +205,7 @@ def test_deserializers_get_what_is_there_and_their_failures_can_be_passed() -> N
     assert cursor.position == 2
 
 
-def test_what_was_decompressed_ahead_is_what_would_have_been_read() -> None:
+def test_batches_decompressed_ahead_have_the_same_records() -> None:
     builder = BatchBuilder(1 << 20, codec=Codec.GZIP)
     for n in range(50):
         builder.append(None, b"%d" % n, 0)

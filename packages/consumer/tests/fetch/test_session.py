@@ -21,7 +21,7 @@ class Broker:
 
 
 @given(st.lists(st.tuples(wanted, st.sampled_from(["answer", "lose", "evict", "full"])), max_size=12))
-def test_the_broker_always_knows_exactly_what_is_wanted(
+def test_the_session_of_the_broker_always_equals_the_wanted_partitions(
     steps: list[tuple[dict[TopicPartition, Wanted], str]],
 ) -> None:
     session, broker = FetchSession(), Broker()

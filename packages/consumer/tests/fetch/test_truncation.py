@@ -34,7 +34,7 @@ async def test_a_truncated_log_is_read_on_from_where_it_differs(broker: Scripted
         assert await take(consumer, 3) == [b"x", b"y", b"z"]
 
 
-async def test_a_truncated_log_is_told_where_nothing_is_reset(broker: ScriptedBroker) -> None:
+async def test_a_truncated_log_raises_if_the_policy_is_none(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(b"a", b"lost")
     async with reader(broker, replace(FAST, auto_offset_reset="none")) as consumer:
@@ -51,7 +51,7 @@ async def test_a_truncated_log_is_told_where_nothing_is_reset(broker: ScriptedBr
         assert await take(consumer, 2) == [b"x", b"y"]
 
 
-async def test_what_was_fetched_ahead_of_a_truncation_is_not_given_out(broker: ScriptedBroker) -> None:
+async def test_data_fetched_before_a_truncation_is_not_delivered(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(b"a", b"lost")
     async with reader(broker) as consumer:
@@ -80,7 +80,7 @@ async def test_a_topic_that_was_made_again_is_read_from_its_beginning(broker: Sc
         assert await take(consumer, 3) == [b"new 1", b"new 2", b"new 3"]
 
 
-async def test_what_comes_in_while_a_position_is_validated_is_not_taken_for_truncated(
+async def test_data_that_arrives_during_a_validation_is_not_taken_for_truncated(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log(broker)

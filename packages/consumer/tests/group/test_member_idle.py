@@ -40,7 +40,7 @@ def test_a_group_that_takes_longer_than_the_poll_interval_is_joined_all_the_same
     assert member.phase is Phase.STABLE
 
 
-def test_who_does_not_ask_after_joining_leaves() -> None:
+def test_a_member_that_is_not_polled_after_joining_leaves() -> None:
     member = MemberStateMachine(RULES, 0)
     joined(member, asked_ms=2_000)
     effects = member.step(TimePassed(), 4_100)

@@ -148,7 +148,7 @@ async def test_a_sync_that_fails_is_a_reason_to_join_again(code: ErrorCode) -> N
         assert [each.member_id for each in broker.seen(JoinGroupRequest)] == ["", ME]
 
 
-async def test_who_may_not_use_the_group_is_told_so_and_tries_again_when_asked() -> None:
+async def test_an_authorization_error_is_raised_and_the_next_poll_joins_again() -> None:
     async with Coordinator() as broker:
         broker.join = then(ErrorCode.GROUP_AUTHORIZATION_FAILED, 0)
         async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
@@ -171,7 +171,7 @@ class SlowToGo(RebalanceListener):
         await self.may_end.wait()
 
 
-async def test_who_asked_while_the_member_was_still_on_its_way_out_is_back_in_the_group() -> None:
+async def test_a_poll_while_the_member_leaves_makes_it_join_again() -> None:
     listener, is_back = SlowToGo(), asyncio.Event()
 
     def joined_again() -> int:
@@ -201,7 +201,7 @@ async def test_who_asked_while_the_member_was_still_on_its_way_out_is_back_in_th
             asking.cancel()
 
 
-async def test_what_is_assigned_by_hand_while_the_group_takes_it_is_read_on() -> None:
+async def test_a_partition_assigned_by_hand_while_the_group_revokes_it_is_read() -> None:
     listener = SlowToGo()
     async with Coordinator() as broker, asyncio.timeout(20):
         broker.on(OffsetFetchRequest, committed_nothing)
@@ -218,7 +218,7 @@ async def test_what_is_assigned_by_hand_while_the_group_takes_it_is_read_on() ->
             assert (await consumer.getone()).value == b"b"
 
 
-async def test_who_leaves_and_comes_back_before_the_group_was_told_has_its_partitions() -> None:
+async def test_a_subscription_right_after_unsubscribing_gets_its_partitions_back() -> None:
     async with Coordinator() as broker, asyncio.timeout(20):
         broker.on(OffsetFetchRequest, committed_nothing)
         broker.on(FetchRequest, letters)
@@ -247,7 +247,7 @@ class SlowToCome(RebalanceListener):
         await self.may_end.wait()
 
 
-async def test_who_leaves_and_comes_back_while_a_listener_is_told_has_its_partitions() -> None:
+async def test_a_subscription_while_a_listener_runs_gets_its_partitions_back() -> None:
     listener = SlowToCome()
     async with Coordinator() as broker, asyncio.timeout(20):
         broker.on(OffsetFetchRequest, committed_nothing)
@@ -282,7 +282,7 @@ def committed_nothing(request: OffsetFetchRequest) -> OffsetFetchResponse:
     return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[part])])
 
 
-async def test_what_is_owned_is_lost_when_the_group_went_on_without_us() -> None:
+async def test_owned_partitions_are_lost_when_the_group_continues_without_the_member() -> None:
     async with Coordinator() as broker:
         broker.beat = then(ErrorCode.UNKNOWN_MEMBER_ID, 0)
         async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
@@ -323,7 +323,7 @@ class Elsewhere(ScriptedBroker):
 @pytest.mark.parametrize(
     "code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.REBALANCE_IN_PROGRESS]
 )
-async def test_a_commit_of_who_is_no_member_any_more_is_explained(code: ErrorCode) -> None:
+async def test_a_commit_after_the_membership_ended_explains_why_it_failed(code: ErrorCode) -> None:
     async with Coordinator() as broker:
         broker.commit = then(code)
         async with group_application(broker.bootstrap_servers, WANTED, group_id="g") as one:
@@ -335,7 +335,7 @@ async def test_a_commit_of_who_is_no_member_any_more_is_explained(code: ErrorCod
 
 
 @pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS])
-async def test_a_commit_waits_for_the_next_generation_for_what_is_kept(code: ErrorCode) -> None:
+async def test_a_commit_of_kept_partitions_waits_for_the_next_generation(code: ErrorCode) -> None:
     async with Coordinator() as broker:
         broker.commit = then(code, 0)
         cooperative = {"group_id": "g", "partition_assignment_strategy": "cooperative-sticky"}
@@ -399,7 +399,7 @@ async def test_a_partition_that_is_not_there_holds_up_no_commit() -> None:
         assert len(broker.seen(OffsetCommitRequest)) == 2
 
 
-async def test_a_commit_is_tried_again_for_what_is_not_stored_yet() -> None:
+async def test_a_commit_is_retried_only_for_partitions_that_are_not_stored_yet() -> None:
     busy, other = then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0), TopicPartition("t", 1)
 
     def answer(request: OffsetCommitRequest) -> OffsetCommitResponse:

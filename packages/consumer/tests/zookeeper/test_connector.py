@@ -136,7 +136,7 @@ async def test_a_record_is_finished_when_the_next_one_is_asked_for(world: Memory
         assert await take(stream, 2) == [b"b", b"c"]
 
 
-async def test_without_auto_commit_only_what_was_told_is_committed(world: MemoryGroup) -> None:
+async def test_without_auto_commit_only_explicit_commits_are_stored(world: MemoryGroup) -> None:
     await world.prepare(t=1)
     world.logs.append("t", 0, b"a", b"b", b"c")
 
@@ -422,7 +422,7 @@ class Ear:
         self.heard.append(("lost", sorted(each.partition for each in lost)))
 
 
-async def test_a_listener_hears_of_partitions_and_may_commit_before_they_go(world: MemoryGroup) -> None:
+async def test_a_listener_is_called_and_may_commit_before_a_revocation(world: MemoryGroup) -> None:
     await world.prepare(t=2)
     world.logs.append("t", 1, b"a", b"b")
     ear = Ear()
@@ -463,7 +463,7 @@ async def test_brokers_that_all_moved_are_found_where_they_are_now(world: Memory
     assert world.logs.opened == ["127.0.0.1:9092", "127.0.0.1:9093"]
 
 
-async def test_a_member_that_was_there_before_the_first_broker_of_all_hears_of_it(world: MemoryGroup) -> None:
+async def test_a_member_started_before_the_first_broker_notices_it(world: MemoryGroup) -> None:
     await world.admin.wait_connected()
     world.logs.append("t", 0, b"a")
 

@@ -43,7 +43,7 @@ def test_a_rebalance_is_whole_when_every_partition_has_a_live_owner() -> None:
     ]
 
 
-async def test_what_is_read_back_is_what_was_written_and_verifying_names_what_lacks() -> None:
+async def test_exported_offsets_are_imported_unchanged_and_verifying_names_missing_owners() -> None:
     async with MemoryEnsemble().session() as session:
         topic = TopicAssignment("a", {0: (1,), 1: (1,)})
         await session.create(topic.path, topic.encode(), make_parents=True)

@@ -72,7 +72,7 @@ from ottla.protocol.primitives import MalformedMessage
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
-NOBODY: Partitions = frozenset()
+NO_PARTITIONS: Partitions = frozenset()
 
 _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
 _RETRY = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS, *_COORDINATOR_MOVED)
@@ -90,12 +90,12 @@ class MemberStateMachine:
         self.phase = Phase.OUT
         self.member_id = UNKNOWN_MEMBER
         self.generation = NO_GENERATION
-        self.owned: Partitions = NOBODY
+        self.owned: Partitions = NO_PARTITIONS
         self.wanted: frozenset[str] | None = None
         self.leadership: Leadership | None = None
         self._joined_topics: frozenset[str] = frozenset()
         self._protocol_name = ""
-        self._assigned: Partitions = NOBODY
+        self._assigned: Partitions = NO_PARTITIONS
         self._last: Assigned | None = None
         self._rejoin: str | None = None
         self._reason = "the consumer starts"
@@ -103,7 +103,7 @@ class MemberStateMachine:
         self._must_leave = False
         self._fenced = False
         self._idle = False
-        self._revoking: Partitions = NOBODY
+        self._revoking: Partitions = NO_PARTITIONS
         self._polled_ms = now_ms
         self._joining_since_ms: float | None = None
         self._beat_at_ms = 0.0
@@ -298,7 +298,7 @@ class MemberStateMachine:
 
     def _revoked(self) -> None:
         self.owned -= self._revoking
-        self._revoking = NOBODY
+        self._revoking = NO_PARTITIONS
         match self.phase:
             case Phase.PREPARING:
                 # Meanwhile the other partitions may have been lost, or the subscription may have changed.
