@@ -1,4 +1,4 @@
-"""Many deadlines, of which mostly the next one is asked for and mostly the last one is moved."""
+"""Deadlines by key: cheap to move to a later time, which each heartbeat does."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ K = TypeVar("K", bound=Hashable)
 class Deadlines(Generic[K]):
     """One deadline per key, in milliseconds of a clock that never steps back.
 
-    Moving a deadline later costs a dictionary write, whatever their number: a heartbeat does that.
-    The queue keeps the older, earlier time and looks the key up again when that one comes.
+    Moving a deadline to a later time costs one dictionary write, however many there are. The heap keeps the
+    older, earlier time, and the key is looked up again when that time passes.
     """
 
     __slots__ = ("_at", "_heap", "_queued", "_serial")
@@ -25,14 +25,14 @@ class Deadlines(Generic[K]):
         self._serial = 0
 
     def set(self, key: K, at_ms: float) -> None:
-        """Give `key` this deadline instead of the one it had."""
+        """Set the deadline of `key`, in place of the one it had."""
         self._at[key] = at_ms
         queued = self._queued.get(key)
         if queued is None or at_ms < queued:
             self._push(key, at_ms)
 
     def cancel(self, key: K) -> None:
-        """Take the deadline of `key` away, if it has one."""
+        """Remove the deadline of `key`, if it has one."""
         self._at.pop(key, None)
 
     def get(self, key: K) -> float | None:
@@ -43,7 +43,7 @@ class Deadlines(Generic[K]):
         return len(self._at)
 
     def next_ms(self) -> float | None:
-        """Return a time before which nothing is due; None when there are no deadlines at all."""
+        """Return a time before which no key is due; None without deadlines."""
         while self._heap:
             queued_ms, _, key = self._heap[0]
             if self._at.get(key) is not None and self._is_current(key, queued_ms):
@@ -52,7 +52,7 @@ class Deadlines(Generic[K]):
         return None
 
     def due(self, now_ms: float) -> list[K]:
-        """Take out and return the keys whose deadline has come, the earliest first."""
+        """Remove and return the keys whose deadline has passed, the earliest first."""
         due: list[K] = []
         while self._heap and self._heap[0][0] <= now_ms:
             queued_ms, _, key = heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""Which partition of `__consumer_offsets` a group belongs to, and so who coordinates it."""
+"""The partition of a coordinator's topic that keeps a key; its leader is the coordinator of the key."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def java_string_hash(text: str) -> int:
 
 
 def partition_for(key: str, partitions: int) -> int:
-    """Return the partition that keeps `key`, a group id or a transactional id, among so many."""
+    """Return which of `partitions` partitions keeps `key`, a group id or a transactional id."""
     value = java_string_hash(key)
     return 0 if value == -(1 << 31) else abs(value) % partitions

@@ -1,1 +1,1 @@
-"""Consumer groups: membership, assignments and committed offsets, kept in `__consumer_offsets`."""
+"""Consumer groups: membership, assignments and committed offsets, stored in `__consumer_offsets`."""

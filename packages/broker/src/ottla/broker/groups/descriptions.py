@@ -1,4 +1,4 @@
-"""Groups as administrators see them."""
+"""Descriptions of groups, for ListGroups and DescribeGroups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.protocol.errors import ErrorCode
 
 @frozen
 class MemberDescription:
-    """One member; metadata and assignment are only told while the group is stable."""
+    """One member; metadata and assignment are empty unless the group is Stable."""
 
     member_id: str
     instance_id: str | None
@@ -22,7 +22,7 @@ class MemberDescription:
 
 @frozen(kw_only=True)
 class GroupDescription:
-    """One group, or why it cannot be described."""
+    """One group, or the error of describing it."""
 
     group_id: str
     error: ErrorCode = ErrorCode.NONE
@@ -34,7 +34,7 @@ class GroupDescription:
 
 @frozen
 class ListedGroup:
-    """A group in a list."""
+    """One group of ListGroups."""
 
     group_id: str
     protocol_type: str

@@ -1,4 +1,4 @@
-"""What may happen to a classic group, what it answers, and what it wants written."""
+"""The events of a classic group, its replies, and the snapshots that it has written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NO_GENERATION = -1
 UNKNOWN_MEMBER_ID = ""
 
 Token: TypeAlias = Hashable
-"""Stands for a request that waits for its answer; the group only hands it back."""
+"""Identifies a request that waits for its answer; the group only returns it with the reply."""
 
 
 class GroupState(Enum):
-    """The states of a classic group, under the names that clients are shown."""
+    """The states of a classic group, by the names that clients see."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -27,12 +27,12 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-# ---- what is kept in the log
+# ---- snapshots in the log
 
 
 @frozen(kw_only=True)
 class MemberSnapshot:
-    """One member as the log keeps it; the subscription is that of the group's chosen protocol."""
+    """One member as the log stores it; the subscription is the one for the group's protocol."""
 
     member_id: str
     instance_id: str | None = None
@@ -46,7 +46,7 @@ class MemberSnapshot:
 
 @frozen(kw_only=True)
 class GroupSnapshot:
-    """A group as the log keeps it; `state_since_ms` is wall-clock time, -1 when the log does not know."""
+    """A group as the log stores it; `state_since_ms` is wall-clock time, -1 when the log has none."""
 
     group_id: str
     generation: int
@@ -58,7 +58,7 @@ class GroupSnapshot:
 
 
 class Reason(Enum):
-    """Why a group wants to be written."""
+    """Why a group is written."""
 
     EMPTIED = "emptied"
     ASSIGNED = "assigned"
@@ -67,7 +67,7 @@ class Reason(Enum):
 
 @frozen(kw_only=True)
 class Replacement:
-    """A static member that came back under a new member id, and how it was before."""
+    """A static member that joined under a new member id, and what it was before (KIP-345)."""
 
     instance_id: str
     new_member_id: str
@@ -80,21 +80,21 @@ class Replacement:
 
 @frozen(kw_only=True)
 class Persist:
-    """Write this snapshot; afterwards tell the group with `Persisted`."""
+    """A snapshot to be written; `Persisted` tells the group the result."""
 
     reason: Reason
     snapshot: GroupSnapshot
     replacement: Replacement | None = None
 
 
-# ---- what happens
+# ---- events
 
 
 @frozen(kw_only=True)
 class Join:
-    """A member wants to be in the next generation.
+    """JoinGroup: a member wants to be in the next generation.
 
-    `new_member_id` is the id it gets if it has none; its first part may be anything, but the whole is unique.
+    `new_member_id` is the id for a member that has none: any text that no other member has.
     """
 
     token: Token
@@ -112,7 +112,7 @@ class Join:
 
 @frozen(kw_only=True)
 class Sync:
-    """A member asks for its assignment; the leader's sync brings everybody's."""
+    """SyncGroup: a member asks for its assignment; the leader's request carries all assignments."""
 
     token: Token
     member_id: str
@@ -125,7 +125,7 @@ class Sync:
 
 @frozen(kw_only=True)
 class Heartbeat:
-    """A member is alive."""
+    """Heartbeat: a member is alive."""
 
     token: Token
     member_id: str
@@ -135,7 +135,7 @@ class Heartbeat:
 
 @frozen
 class MemberIdentity:
-    """Who leaves: by member id, by instance id alone when an administrator says so."""
+    """One member of LeaveGroup: by member id, or by instance id alone when an administrator removes it."""
 
     member_id: str
     instance_id: str | None = None
@@ -143,7 +143,7 @@ class MemberIdentity:
 
 @frozen(kw_only=True)
 class Leave:
-    """Members leave, or are made to."""
+    """LeaveGroup: members leave, or an administrator removes them."""
 
     token: Token
     members: tuple[MemberIdentity, ...]
@@ -151,12 +151,12 @@ class Leave:
 
 @frozen
 class TimePassed:
-    """The time the group wanted to be woken at has come."""
+    """A deadline of the group has passed."""
 
 
 @frozen
 class Persisted:
-    """A snapshot is in the log for good, or could not be brought there."""
+    """A snapshot is committed, or its write failed."""
 
     persist: Persist
     error: ErrorCode = ErrorCode.NONE
@@ -164,28 +164,28 @@ class Persisted:
 
 @frozen
 class Loaded:
-    """The group was just read from the log: give its members their time."""
+    """The group was loaded from the log: the sessions of its members begin now."""
 
 
 @frozen
 class Unloaded:
-    """Another broker coordinates the group from now on."""
+    """This broker does not coordinate the group any more."""
 
 
 @frozen
 class Removed:
-    """The empty group is forgotten."""
+    """The empty group is deleted."""
 
 
 Event: TypeAlias = Join | Sync | Heartbeat | Leave | TimePassed | Persisted | Loaded | Unloaded | Removed
 
 
-# ---- what is answered
+# ---- replies
 
 
 @frozen
 class JoinedMember:
-    """What the leader is told of each member."""
+    """One member, as the leader gets it."""
 
     member_id: str
     instance_id: str | None
@@ -235,7 +235,7 @@ Result: TypeAlias = JoinResult | SyncResult | HeartbeatResult | LeaveResult
 
 @frozen
 class Reply:
-    """The answer to the request that `token` stands for."""
+    """The answer to the request that `token` identifies."""
 
     token: Token
     result: Result
@@ -243,9 +243,9 @@ class Reply:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a step leaves to be done: write `persist`, send `replies`, come back at `wake_at_ms`.
+    """The effects of a step: write `persist`, send `replies`, send `TimePassed` at `wake_at_ms`.
 
-    `rebalanced` counts generations whose assignment was handed in during the step.
+    `rebalanced` counts the generations that got their assignment from the leader during the step.
     """
 
     persist: list[Persist] = field(default_factory=list)

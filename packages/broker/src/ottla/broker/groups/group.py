@@ -48,7 +48,7 @@ from ottla.protocol.errors import ErrorCode
 
 
 class Group:
-    """One group. `step` is the only way to change it; times are monotonic, `wall_ms` is for the log."""
+    """One group. Only `step` changes it. Times are monotonic, except `wall_ms`, which goes into the log."""
 
     def __init__(self, group_id: str, limits: GroupLimits, wall_ms: int = -1) -> None:
         """Make an empty group, which has been empty since `wall_ms`."""
@@ -66,7 +66,7 @@ class Group:
         self._rebalance = Rebalance(metadata)
         self._joins = Joins(metadata, self._rebalance)
 
-    # ---- what can be asked
+    # ---- reading
 
     @property
     def group_id(self) -> str:
@@ -90,7 +90,7 @@ class Group:
 
     @property
     def protocol_type(self) -> str | None:
-        """What the members are: `consumer`, mostly. None before the first member."""
+        """The protocol type, mostly `consumer`; None before the first member."""
         return self._metadata.protocol_type
 
     @property

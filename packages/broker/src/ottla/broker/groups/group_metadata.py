@@ -141,7 +141,7 @@ class GroupMetadata:
         self.deadlines.cancel((Wait.PENDING_MEMBER, member_id))
 
     def forget_deadlines(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel every deadline."""
         self.deadlines = Deadlines()
 
     # ---- state
@@ -152,7 +152,7 @@ class GroupMetadata:
         self.state, self.state_since_ms = state, self.wall_ms
 
     def update_subscriptions(self) -> None:
-        """Work out the topics of all members again."""
+        """Recompute the topics of all members."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             self.subscribed_topics = None
         elif not len(self.members):
@@ -181,7 +181,7 @@ class GroupMetadata:
         self.reply(join.token, JoinResult(error=error, member_id=member_id))
 
     def answer_join(self, member: GroupMember, leader_id: str | None = None) -> None:
-        """Answer the member's waiting join; a given `leader_id` is told instead of the present leader."""
+        """Answer the member's waiting join; a given `leader_id` is sent instead of the present leader."""
         token = self.members.set_join(member, None)
         assert token is not None
         leads = leader_id is None and member.member_id == self.leader_id

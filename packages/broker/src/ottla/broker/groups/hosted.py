@@ -1,4 +1,4 @@
-"""The groups that this broker coordinates: find one, let it take a step, write it, remove it."""
+"""The groups that this broker coordinates: find a group, step it, write it, remove it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class HostedGroups:
     ) -> GroupPartition | ErrorCode:
         """Return the partition that keeps the group, or the reason why this broker does not coordinate it.
 
-        The empty id is refused where members are concerned; old simple consumers could commit under it.
+        The empty id is invalid for members; old simple consumers may commit under it.
         """
         if group_id is None or (not group_id and not empty_id_allowed):
             return ErrorCode.INVALID_GROUP_ID
@@ -98,7 +98,7 @@ class HostedGroups:
         return hosted
 
     def drop_if_void(self, hosted: HostedGroup) -> None:
-        """Forget a group of which nothing has to be remembered."""
+        """Forget a group that has no member, no generation and no offset."""
         partition = self.runtime.partitions.get(hosted.partition)
         if partition is not None and hosted.is_void:
             partition.state.groups.pop(hosted.group.group_id, None)
@@ -107,7 +107,7 @@ class HostedGroups:
     # ---- steps
 
     def step(self, hosted: HostedGroup, event: Event) -> None:
-        """Let the group process one event, and do what it decides."""
+        """Have the group process one event, and perform its effects."""
         outcome = hosted.group.step(event, self.clock.monotonic_ms(), self.clock.now_ms())
         for reply in outcome.replies:
             waiting = cast("asyncio.Future[Any]", reply.token)

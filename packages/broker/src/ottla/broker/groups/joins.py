@@ -141,8 +141,8 @@ class Joins:
             keeps_protocol = group.members.elect_protocol() == group.protocol_name
             group.update_subscriptions()
             if keeps_protocol and group.subscribed_topics == old_topics:
-                # Nobody is disturbed. The new id must be in the log before the member hears of it: the next
-                # coordinator would fence a member that lives.
+                # No rebalance is needed. The new id must be in the log before the member gets it: otherwise
+                # the next coordinator would fence a live member.
                 group.persist(Reason.STATIC_MEMBER_REPLACED, group.snapshot(), replacement)
                 return
         self._rebalance.prepare()
@@ -166,7 +166,7 @@ class Joins:
         if group.state is not GroupState.STABLE or group.generation != generation:
             return  # a rebalance has begun since; its end answers the join
         if error is ErrorCode.NONE:
-            # It is told of the old leader: told of itself, it would assign, and nobody would listen.
+            # It gets the old leader's id: as leader it would compute an assignment that no member asks for.
             group.answer_join(member, leader_id=replacement.old_leader_id or "")
             group.expect_heartbeat(member)
             return

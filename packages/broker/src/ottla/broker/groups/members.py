@@ -1,4 +1,4 @@
-"""The members of a group: who they are, which protocols all of them speak, who is waited for."""
+"""The members of a group, the protocols that all of them support, and the joins that wait."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class GroupMember:
     join: Token | None = None
     sync: Token | None = None
     is_new: bool = False
-    """It does not know its id yet, so it cannot send heartbeats."""
+    """The member does not have its id yet, so it cannot send heartbeats."""
 
     @property
     def is_static(self) -> bool:
-        """Whether the member keeps its place across restarts (KIP-345)."""
+        """Whether the member keeps its assignment across restarts (KIP-345)."""
         return self.instance_id is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What the member said for that protocol; empty when it does not speak it."""
+        """The member's metadata for that protocol; empty when it does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: set[str]) -> str | None:
-        """The first of the member's protocols that everybody speaks."""
+        """The first of the member's protocols that is a candidate."""
         return next((name for name, _ in self.protocols if name in candidates), None)
 
     def snapshot(self, protocol: str | None, assignment: bytes) -> MemberSnapshot:
-        """The member as the log keeps it."""
+        """The member as the log stores it."""
         return MemberSnapshot(
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -54,15 +54,15 @@ class GroupMember:
 
 
 class Members:
-    """The members by id, in the order of their coming, with counts kept up to date.
+    """The members by id, in the order of their joins, with counts of protocols and waiting joins.
 
-    Every change of a member's protocols or waiting join goes through here.
+    Only its methods change a member's protocols or waiting join.
     """
 
     def __init__(self) -> None:
         self._members: dict[str, GroupMember] = {}
         self._static: dict[str, str] = {}
-        self._speakers: Counter[str] = Counter()
+        self._supporters: Counter[str] = Counter()
         self.awaiting_join = 0
 
     def __len__(self) -> int:
@@ -82,30 +82,30 @@ class Members:
         return self._members.get(member_id)
 
     def static_member_id(self, instance_id: str) -> str | None:
-        """The member id that an instance id stands for now."""
+        """The present member id of an instance id."""
         return self._static.get(instance_id)
 
     def first(self) -> str | None:
-        """The id of the member that is there longest."""
+        """The id of the oldest member."""
         return next(iter(self._members), None)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest time any member asked for; 0 without members."""
+        """The longest rebalance timeout of any member; 0 without members."""
         return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)
 
     # ---- changing
 
     def add(self, member: GroupMember) -> None:
-        """Take a member in."""
+        """Add a member."""
         self._members[member.member_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
-        self._speakers.update({name for name, _ in member.protocols})
+        self._supporters.update({name for name, _ in member.protocols})
         self.awaiting_join += member.join is not None
 
     def remove(self, member: GroupMember) -> None:
-        """Let a member go."""
+        """Remove a member."""
         del self._members[member.member_id]
         if member.instance_id is not None:
             self._static.pop(member.instance_id, None)
@@ -113,7 +113,7 @@ class Members:
         self.awaiting_join -= member.join is not None
 
     def replace(self, member: GroupMember, new_member_id: str) -> None:
-        """Let a static member go on under another id, at the same place in the order."""
+        """Give a static member another id; it keeps its place in the order."""
         old = member.member_id
         member.member_id = new_member_id
         self._members = {
@@ -123,39 +123,39 @@ class Members:
             self._static[member.instance_id] = new_member_id
 
     def set_join(self, member: GroupMember, token: Token | None) -> Token | None:
-        """Let the member wait with this join, or with none; returns the one it waited with."""
+        """Set or clear the join that the member waits with; returns the previous one."""
         previous, member.join = member.join, token
         self.awaiting_join += (token is not None) - (previous is not None)
         return previous
 
     def set_protocols(self, member: GroupMember, protocols: tuple[tuple[str, bytes], ...]) -> None:
-        """Take in what the member says it speaks now."""
+        """Replace the protocols of a member."""
         self._forget_protocols(member)
         member.protocols = protocols
-        self._speakers.update({name for name, _ in protocols})
+        self._supporters.update({name for name, _ in protocols})
 
     def _forget_protocols(self, member: GroupMember) -> None:
         for name in {name for name, _ in member.protocols}:
-            self._speakers[name] -= 1
-            if not self._speakers[name]:
-                del self._speakers[name]
+            self._supporters[name] -= 1
+            if not self._supporters[name]:
+                del self._supporters[name]
 
     # ---- deciding
 
-    def speaks_one_of(self, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """Whether at least one of these protocols is spoken by every member."""
-        return any(self._speakers[name] == len(self._members) for name, _ in protocols)
+    def supports_one_of(self, protocols: tuple[tuple[str, bytes], ...]) -> bool:
+        """Whether at least one of these protocols is supported by every member."""
+        return any(self._supporters[name] == len(self._members) for name, _ in protocols)
 
     def elect_protocol(self) -> str:
-        """The protocol most members prefer among those that all of them speak; ties go to the first vote."""
-        candidates = {name for name, count in self._speakers.items() if count == len(self._members)}
+        """Elect the protocol most members prefer among those that all support; ties go to the first vote."""
+        candidates = {name for name, count in self._supporters.items() if count == len(self._members)}
         votes = Counter(member.vote(candidates) for member in self._members.values())
         winner = votes.most_common(1)[0][0]
-        assert winner is not None, "a member was let in that speaks no protocol of the group"
+        assert winner is not None, "a member was admitted that supports no protocol of the group"
         return winner
 
     def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """What the leader is told of the members."""
+        """The members, as the leader gets them."""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
             for member in self._members.values()

@@ -52,7 +52,7 @@ class OffsetRequests:
         if generation >= 0 and group_id not in partition.state.groups:
             return dict.fromkeys(
                 offsets, ErrorCode.ILLEGAL_GENERATION
-            )  # the group of that generation is gone
+            )  # the group of that generation is deleted
         hosted = groups.find_or_create(partition, group_id)
         error = hosted.group.check_commit(member_id, generation, instance_id, groups.clock.monotonic_ms())
         groups.timers.set(hosted, hosted.group.wake_at_ms)

@@ -1,4 +1,4 @@
-"""The offsets a group has committed: what is in the log, what is on its way there, what may be forgotten."""
+"""The offsets of a group: committed ones, pending commits, transactional commits, and their expiration."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NO_TIMESTAMP: Final = -1
 
 @frozen(kw_only=True)
 class CommittedOffset:
-    """The next offset a group will read of one partition; timestamps are wall-clock milliseconds.
+    """The next offset that a group will read from a partition; timestamps are wall-clock milliseconds.
 
-    `expire_timestamp_ms` is only set by requests that brought a retention of their own (before KIP-211).
+    `expire_timestamp_ms` is set only by requests with a retention of their own (before KIP-211).
     """
 
     offset: int
@@ -32,19 +32,20 @@ class CommittedOffset:
 
 @frozen
 class ExpiryRule:
-    """When offsets of a group count as forgotten; see `expiry_rule`."""
+    """When the offsets of a group expire; see `expiry_rule`."""
 
     idle_since_ms: int | None
     """Age is counted from here; None counts from each commit."""
     subscribed_topics: frozenset[str] = frozenset()
-    """Offsets of these topics are kept whatever their age."""
+    """Offsets of these topics do not expire."""
 
 
 def expiry_rule(group: Group) -> ExpiryRule | None:
-    """Tell how the offsets of a group age now; None when they do not (KIP-211).
+    """Return how the offsets of a group expire now; None when they do not (KIP-211).
 
-    An empty group's offsets age together since it became empty. A stable consumer group's age by
-    themselves once nobody subscribes to their topic. Simple consumers' age since their commit.
+    The offsets of an empty group age together, from the time it became empty. In a Stable consumer group an
+    offset ages from its commit once no member subscribes to its topic. Offsets of simple consumers age from
+    their commit.
     """
     if group.protocol_type is None:
         return ExpiryRule(None)
@@ -60,45 +61,46 @@ def expiry_rule(group: Group) -> ExpiryRule | None:
 
 
 @frozen
-class _Kept:
+class _StoredOffset:
     committed: CommittedOffset
     position: int
-    """Where in the log it is: a commit that comes back late does not undo a later one."""
+    """Its offset in the log: a commit that is confirmed late does not undo a later one."""
 
 
 class GroupOffsets:
     """The committed offsets of one group.
 
-    A commit goes `pending` when it is appended and is visible once `committed` says that all replicas have
-    it. Transactional commits stay pending under their producer id until the transaction ends.
+    A commit is pending while it is written (`begin` to `settled`), and visible from `load` on, when all
+    in-sync replicas have it. Transactional commits stay pending under their producer id until the
+    transaction ends.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[TopicPartition, _Kept] = {}
+        self._stored: dict[TopicPartition, _StoredOffset] = {}
         self._pending: dict[TopicPartition, int] = {}
-        self._transactional: dict[int, dict[TopicPartition, _Kept | CommittedOffset]] = {}
+        self._transactional: dict[int, dict[TopicPartition, _StoredOffset | CommittedOffset]] = {}
 
     # ---- reading
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._stored)
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(list(self._kept))
+        return iter(list(self._stored))
 
     def get(self, partition: TopicPartition) -> CommittedOffset | None:
         """The committed offset of a partition, or None."""
-        kept = self._kept.get(partition)
-        return kept.committed if kept else None
+        stored = self._stored.get(partition)
+        return stored.committed if stored else None
 
     def all(self) -> dict[TopicPartition, CommittedOffset]:
         """Every committed offset."""
-        return {partition: kept.committed for partition, kept in self._kept.items()}
+        return {partition: stored.committed for partition, stored in self._stored.items()}
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing here, and nothing on its way."""
-        return not self._kept and not self._pending and not self._transactional
+        """Whether there is no offset and no pending commit."""
+        return not self._stored and not self._pending and not self._transactional
 
     def is_unstable(self, partition: TopicPartition) -> bool:
         """Whether an open transaction may still change this offset (KIP-447)."""
@@ -121,30 +123,30 @@ class GroupOffsets:
                 self._pending.pop(partition, None)
 
     def load(self, offsets: Mapping[TopicPartition, CommittedOffset], position: int) -> None:
-        """Take in offsets that are in the log, unless later ones are known."""
+        """Apply offsets that are committed at `position` in the log, unless later ones are known."""
         for partition, committed in offsets.items():
-            kept = self._kept.get(partition)
-            if kept is None or kept.position <= position:
-                self._kept[partition] = _Kept(committed, position)
+            stored = self._stored.get(partition)
+            if stored is None or stored.position <= position:
+                self._stored[partition] = _StoredOffset(committed, position)
 
     # ---- transactional commits
 
     def begin_transactional(
         self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """A transaction writes these; they hold fetches that want stable offsets."""
+        """Mark offsets as pending in a transaction: they are unstable for fetches until it ends."""
         self._transactional.setdefault(producer_id, {}).update(offsets)
 
     def written_transactional(
         self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset], position: int
     ) -> None:
-        """They are in the log, and wait for the end of the transaction."""
+        """Apply offsets of a transaction that are in the log; they become visible when it commits."""
         pending = self._transactional.setdefault(producer_id, {})
         for partition, committed in offsets.items():
-            pending[partition] = _Kept(committed, position)
+            pending[partition] = _StoredOffset(committed, position)
 
     def failed_transactional(self, producer_id: int, offsets: Iterable[TopicPartition]) -> None:
-        """They did not get there."""
+        """Remove the mark of offsets whose write failed."""
         pending = self._transactional.get(producer_id, {})
         for partition in offsets:
             pending.pop(partition, None)
@@ -152,29 +154,29 @@ class GroupOffsets:
             self._transactional.pop(producer_id, None)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """The transaction ended: its offsets become visible, or are forgotten."""
-        for partition, kept in self._transactional.pop(producer_id, {}).items():
-            if commit and isinstance(kept, _Kept):
-                self.load({partition: kept.committed}, kept.position)
+        """End a transaction: its offsets become visible, or are dropped."""
+        for partition, stored in self._transactional.pop(producer_id, {}).items():
+            if commit and isinstance(stored, _StoredOffset):
+                self.load({partition: stored.committed}, stored.position)
 
-    # ---- forgetting
+    # ---- removing
 
     def forget(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Drop these offsets; returns those that were there and need a tombstone."""
-        gone = [partition for partition in partitions if self._kept.pop(partition, None) is not None]
+        """Remove offsets; returns those that existed and need a tombstone."""
+        gone = [partition for partition in partitions if self._stored.pop(partition, None) is not None]
         for producer_id in list(self._transactional):
             self.failed_transactional(producer_id, gone)
         return gone
 
     def expired(self, rule: ExpiryRule, wall_ms: int, retention_ms: int) -> list[TopicPartition]:
-        """The partitions whose offsets are older than they may be; changes nothing."""
+        """Return the partitions whose offsets are past their retention; changes nothing."""
         return [
             partition
-            for partition, kept in self._kept.items()
+            for partition, stored in self._stored.items()
             if partition.topic not in rule.subscribed_topics
             and partition not in self._pending
             and not self.is_unstable(partition)
-            and _is_expired(kept.committed, rule, wall_ms, retention_ms)
+            and _is_expired(stored.committed, rule, wall_ms, retention_ms)
         ]
 
 

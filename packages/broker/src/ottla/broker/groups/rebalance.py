@@ -146,7 +146,7 @@ class Rebalance:
         """Distribute the assignment that was written, or rebalance again if the write failed."""
         group = self._group
         if self._assigning is not persist:
-            return  # another rebalance began meanwhile
+            return  # another rebalance has begun since
         self._assigning = None
         if error is not ErrorCode.NONE:
             self._reset_assignments(error)

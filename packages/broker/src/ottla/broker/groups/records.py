@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`, in the layouts that Kafka 2.8 writes and its tools read.
 
-A key says what kind of record it is: OffsetCommitKey (versions 0 and 1) or GroupMetadataKey (2). A
-record without value takes back what the key stands for.
+The version of a key says what kind of record it is: OffsetCommitKey (0 and 1) or GroupMetadataKey (2). A
+record without value is a tombstone: it deletes the offset or the group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GROUP_VALUE_VERSION: Final = 3
 
 @frozen
 class OffsetRecord:
-    """A committed offset, or with None that there is none any more."""
+    """A committed offset; None deletes it."""
 
     group_id: str
     partition: TopicPartition
@@ -40,7 +40,7 @@ class OffsetRecord:
 
 @frozen
 class GroupRecord:
-    """A group's members and assignments, or with None that there is no such group any more."""
+    """A group's members and assignments; None deletes the group."""
 
     group_id: str
     snapshot: GroupSnapshot | None
@@ -62,7 +62,7 @@ class GroupRecordCodec:
 
 
 def offset_record(group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> KeyValue:
-    """Write a committed offset; None makes a tombstone."""
+    """Encode a committed offset; None makes a tombstone."""
     key = OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition)
     encoded_key = key.to_bytes(_OFFSET_KEY_VERSION)
     return KeyValue(encoded_key, None if committed is None else _offset_value(committed))
@@ -82,7 +82,7 @@ def _offset_value(committed: CommittedOffset) -> bytes:
 
 
 def group_record(snapshot: GroupSnapshot) -> KeyValue:
-    """Write a group."""
+    """Encode a group."""
     value = GroupMetadataValue(
         protocol_type=snapshot.protocol_type or "",
         generation=snapshot.generation,
@@ -95,7 +95,7 @@ def group_record(snapshot: GroupSnapshot) -> KeyValue:
 
 
 def group_tombstone(group_id: str) -> KeyValue:
-    """Write that there is no such group any more."""
+    """Encode the deletion of a group."""
     return KeyValue(_group_key(group_id), None)
 
 
@@ -117,9 +117,9 @@ def _member_value(member: MemberSnapshot) -> MemberMetadata:
 
 
 def read_record(key: bytes, value: bytes | None) -> LogRecord | None:
-    """Read one record; None for kinds that came after the classic protocol.
+    """Decode one record; None for kinds that are newer than the classic protocol.
 
-    Raises MalformedMessage and UnknownVersion for bytes that are not what their version says.
+    Raises MalformedMessage and UnknownVersion for bytes that their version does not allow.
     """
     decoded = decode_offsets_key(key)
     if decoded is None:
@@ -155,7 +155,7 @@ def _read_group(group_id: str, encoded: bytes) -> GroupSnapshot:
 
 
 def _read_member(member: MemberMetadata) -> MemberSnapshot:
-    # Version 0 has no rebalance timeout: the session timeout was both.
+    # Version 0 has no rebalance timeout: the session timeout served as both.
     rebalance_ms = member.rebalance_timeout if member.rebalance_timeout != -1 else member.session_timeout
     return MemberSnapshot(
         member_id=member.member_id,

@@ -13,7 +13,7 @@ from ottla.broker.groups.states import GroupLimits
 
 @dataclass(slots=True, eq=False)
 class HostedGroup:
-    """A group, its offsets, and the number of the partition that keeps both."""
+    """A group, its offsets, and the number of the partition that stores both."""
 
     group: Group
     partition: int
@@ -24,7 +24,7 @@ class HostedGroup:
 
     @property
     def is_void(self) -> bool:
-        """Whether nothing is lost with it: no member, no generation, no offset."""
+        """Whether the group can be forgotten: no member, no generation, no offset."""
         group = self.group
         return (
             group.state is GroupState.EMPTY
@@ -59,7 +59,7 @@ class GroupsState:
     def _offsets_of(self, group_id: str) -> GroupOffsets | None:
         if self._loading is not None:
             return self._loading.offsets.setdefault(group_id, GroupOffsets())
-        # A group that was deleted while its commit waited for replicas stays deleted.
+        # A group that was deleted while its commit was pending stays deleted.
         hosted = self.groups.get(group_id)
         return hosted.offsets if hosted is not None else None
 
@@ -91,7 +91,7 @@ class GroupsState:
 
 @dataclass(slots=True)
 class _LoadingGroups:
-    """What a load has seen so far: the last snapshot of each group, and the offsets of each group."""
+    """The load so far: the last snapshot and the offsets of each group."""
 
     snapshots: dict[str, GroupSnapshot] = field(default_factory=dict)
     offsets: dict[str, GroupOffsets] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a classic group may do: its states and their order, its limits, what it waits for."""
+"""The transitions between states of a classic group, its limits, and its kinds of deadlines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.broker.groups.events import GroupState
 from ottla.broker.values import frozen
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""How long a member may wait for its first generation; without an id it cannot send heartbeats."""
+"""How long a new member may wait for its first generation: without an id it cannot send heartbeats."""
 
 SHORTEST_SECOND_WAIT_MS: Final = 1_000
 
@@ -23,12 +23,12 @@ PREVIOUS_STATES: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
     GroupState.DEAD: frozenset(GroupState),
 }
-"""From which states each state may be entered."""
+"""For each state, the states it may be entered from."""
 
 
 @frozen(kw_only=True)
 class GroupLimits:
-    """What the broker allows groups, from its configuration."""
+    """The limits of groups in the broker's configuration."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
@@ -37,7 +37,7 @@ class GroupLimits:
 
 
 class Wait(Enum):
-    """What a group's deadlines are for."""
+    """The kinds of deadlines of a group."""
 
     SESSION = "session"
     PENDING_MEMBER = "pending member"

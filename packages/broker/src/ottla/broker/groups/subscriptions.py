@@ -1,4 +1,4 @@
-"""What consumers say of themselves when they join: the topics they subscribe to."""
+"""Subscriptions in the metadata that consumers send with JoinGroup."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """Return the topics of all these subscriptions together; None when one of them is not readable.
+    """Return the topics of all these subscriptions; None when one of them cannot be decoded.
 
-    A group may use the consumer protocol type with metadata of its own kind: then nobody can tell.
+    A group may use the consumer protocol type with metadata of its own format: its topics are then not known.
     """
     topics: set[str] = set()
     for subscription in subscriptions:

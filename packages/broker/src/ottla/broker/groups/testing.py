@@ -43,12 +43,12 @@ NO_DELAY = GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=0)
 
 
 def range_protocol(metadata: bytes = b"range") -> tuple[tuple[str, bytes], ...]:
-    """One protocol, as most members bring it."""
+    """One protocol, as most members send it."""
     return (("range", metadata),)
 
 
 class GroupDriver:
-    """A group with a clock and with requests by number, so that tests read like a story.
+    """A group with a clock, and with requests by number.
 
     Writes succeed at once unless `hold_writes` is set; then `written()` finishes the oldest.
     """
@@ -65,7 +65,7 @@ class GroupDriver:
         self._ids = count(1)
 
     def step(self, event: Event) -> Outcome:
-        """Take one event in, keep the answers, and finish its writes unless they are held."""
+        """Step the group, store its answers, and finish its writes unless they are held."""
         outcome = self.group.step(event, self.now_ms, int(self.now_ms))
         for reply in outcome.replies:
             assert isinstance(reply.token, int)
@@ -85,7 +85,7 @@ class GroupDriver:
         self.step(Persisted(persist, error))
 
     def wait(self, ms: float) -> None:
-        """Let time pass, waking the group whenever it wants to be woken."""
+        """Let time pass, with `TimePassed` at each deadline of the group."""
         end_ms = self.now_ms + ms
         while (wake_ms := self.group.wake_at_ms) is not None and wake_ms <= end_ms:
             self.now_ms = max(self.now_ms, wake_ms)
@@ -98,7 +98,7 @@ class GroupDriver:
         self.asked.add(token)
         return token
 
-    # ---- requests: each returns the number to look its answer up with
+    # ---- requests: each returns the number of its answer
 
     def join(
         self,
@@ -167,7 +167,7 @@ class GroupDriver:
         return answer.error
 
     def leave(self, *members: MemberIdentity | str) -> list[ErrorCode]:
-        """Let members leave and return the error of each."""
+        """Send LeaveGroup and return the error of each member."""
         token = self.token()
         identities = tuple(MemberIdentity(one) if isinstance(one, str) else one for one in members)
         self.step(Leave(token=token, members=identities))
@@ -178,13 +178,13 @@ class GroupDriver:
     # ---- answers
 
     def joined(self, token: int) -> JoinResult:
-        """The answer to a join, which must be there."""
+        """The answer to a join, which must have been given."""
         answer = self.answers[token]
         assert isinstance(answer, JoinResult)
         return answer
 
     def synced(self, token: int) -> SyncResult:
-        """The answer to a sync, which must be there."""
+        """The answer to a sync, which must have been given."""
         answer = self.answers[token]
         assert isinstance(answer, SyncResult)
         return answer

@@ -1,4 +1,4 @@
-"""Why a request to a classic group is refused; nothing here changes anything."""
+"""Checks of requests to a classic group: pure functions that return the error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def why_not_current(
     group: GroupMetadata, member_id: str, instance_id: str | None, generation: int | None = None
 ) -> ErrorCode:
-    """Tell what is wrong with somebody who says to be this member of this generation."""
+    """Return the error for a request of this member in this generation."""
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if instance_id is not None:
@@ -33,7 +33,7 @@ def why_not_current(
 def why_not_commit(
     group: GroupMetadata, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
 ) -> ErrorCode:
-    """Tell why these cannot commit offsets; a group in rebalance is another matter."""
+    """Return the error for a commit; the caller handles a group in rebalance."""
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if generation < 0 and group.state is GroupState.EMPTY:
@@ -44,7 +44,7 @@ def why_not_commit(
 
 
 def why_not_sync(group: GroupMetadata, sync: Sync) -> ErrorCode:
-    """Tell why this sync cannot be answered with an assignment, now or later."""
+    """Return the error for a sync that cannot get an assignment, now or later."""
     error = why_not_current(group, sync.member_id, sync.instance_id, sync.generation)
     if error is not ErrorCode.NONE:
         return error
@@ -60,11 +60,11 @@ def why_not_sync(group: GroupMetadata, sync: Sync) -> ErrorCode:
 
 
 def has_room_for(group: GroupMetadata, member_id: str) -> bool:
-    """Tell whether this member, new or known, may join without making the group too large."""
+    """Return whether this member, new or known, may join without making the group too large."""
     most = group.limits.max_size
     member = group.members.get(member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
-        # More may be present than allowed, if the limit was lowered: count those who came back.
+        # A lowered limit may leave too many members: only those that have joined again count.
         return (member is not None and member.join is not None) or group.members.awaiting_join < most
     if group.state in (GroupState.EMPTY, GroupState.DEAD):
         return True
@@ -72,7 +72,7 @@ def has_room_for(group: GroupMetadata, member_id: str) -> bool:
 
 
 def supports(group: GroupMetadata, join: Join) -> bool:
-    """Tell whether the group would still have a protocol that every member speaks."""
+    """Return whether the group would still have a protocol that every member supports."""
     if group.state is GroupState.EMPTY:
         return bool(join.protocol_type) and bool(join.protocols)
-    return group.protocol_type == join.protocol_type and group.members.speaks_one_of(join.protocols)
+    return group.protocol_type == join.protocol_type and group.members.supports_one_of(join.protocols)

@@ -1,4 +1,4 @@
-"""Offsets as the first consumers kept them: a number in `/consumers/[group]/offsets/[topic]/[partition]`."""
+"""Offsets of Kafka's first consumers: a number in `/consumers/[group]/offsets/[topic]/[partition]`."""
 
 from __future__ import annotations
 
