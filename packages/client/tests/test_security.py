@@ -162,7 +162,7 @@ async def test_a_login_that_ends_is_renewed_before_anything_else_is_sent() -> No
         assert broker.connections == 1
     login = [SaslHandshakeRequest, SaslAuthenticateRequest]
     assert kinds[1:6] == [*login, *login, MetadataRequest]
-    # Between the two requests of a login there is never another.
+    # No other request is sent between the two requests of a login.
     assert all(
         kinds[index + 1] is SaslAuthenticateRequest
         for index, kind in enumerate(kinds)

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import re
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
+import ottla.broker.config.broker
 from ottla.broker.config import (
     TOPIC_SYNONYMS,
     BrokerConfig,
@@ -150,3 +155,19 @@ def test_every_default_passes_its_own_check() -> None:
         for key in keys_of(cls).values():
             if key.default is not None:
                 assert key.parse(key.show(key.default)) == key.default, key.name
+
+
+def test_a_key_that_no_module_reads_is_documented_as_without_effect() -> None:
+    sources = Path(ottla.broker.config.broker.__file__).parents[1].rglob("*.py*")
+    names = Counter(
+        name
+        for path in sources
+        if path.suffix in (".py", ".pyx")
+        for name in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+    )
+
+    for key in keys_of(BrokerConfig).values():
+        is_read = names[key.field] > 1
+        says_so = key.doc.startswith(("No effect yet: ", "Accepted for compatibility", "Not supported"))
+        assert is_read or says_so, f"{key.name} has no effect, and its documentation does not say so"
+        assert not (is_read and key.doc.startswith("No effect yet")), f"{key.name} has an effect by now"

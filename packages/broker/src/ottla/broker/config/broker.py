@@ -44,7 +44,7 @@ class BrokerConfig:
     )
     inter_broker_listener_name: str | None = setting(None, "The listener for requests between brokers.")
     control_plane_listener_name: str | None = setting(
-        None, "A separate listener for the controller's requests."
+        None, "No effect yet: a separate listener for the controller's requests."
     )
     security_inter_broker_protocol: str = setting(
         "PLAINTEXT",
@@ -90,10 +90,10 @@ class BrokerConfig:
         600_000, "Idle time after which a connection is closed; -1 means never.", long=True
     )
     connection_failed_authentication_delay_ms: int = setting(
-        100, "Delay of the response to a failed authentication.", at_least(0)
+        100, "No effect yet: delay of the response to a failed authentication.", at_least(0)
     )
     request_timeout_ms: int = setting(
-        30_000, "How long the broker waits for responses of other brokers.", at_least(1)
+        30_000, "No effect yet: how long the broker waits for responses of other brokers.", at_least(1)
     )
 
     # --- coordination
@@ -108,10 +108,10 @@ class BrokerConfig:
         None, "How long to try to reach ZooKeeper at start; by default the session timeout."
     )
     zookeeper_max_in_flight_requests: int = setting(
-        10, "Requests to ZooKeeper in flight at once.", at_least(1)
+        10, "No effect yet: requests to ZooKeeper in flight at once.", at_least(1)
     )
     zookeeper_set_acl: bool = setting(
-        False, "Whether only brokers may change the znodes that brokers create."
+        False, "No effect yet: whether only brokers may change the znodes that brokers create."
     )
     controlled_shutdown_enable: bool = setting(
         True, "Whether the broker hands over its leaderships before it stops."
@@ -230,20 +230,18 @@ class BrokerConfig:
         each_of("delete", "compact"),
         update=_CLUSTER,
     )
-    log_cleaner_enable: bool = setting(True, "Whether compacted topics are compacted.")
-    log_cleaner_threads: int = setting(1, "Threads for compaction.", at_least(0))
+    log_cleaner_enable: bool = setting(True, "No effect yet: whether compacted topics are compacted.")
+    log_cleaner_threads: int = setting(1, "No effect yet: threads for compaction.", at_least(0))
     log_cleaner_io_max_bytes_per_second: float = setting(
-        1.7976931348623157e308, "Bytes a second that compaction may read and write."
+        1.7976931348623157e308, "No effect yet: bytes a second that compaction may read and write."
     )
     log_cleaner_dedupe_buffer_size: int = setting(
-        134_217_728, "Memory for the offset maps of compaction.", long=True
+        134_217_728, "No effect yet: bytes of offset maps.", long=True
     )
-    log_cleaner_io_buffer_size: int = setting(
-        524_288, "Memory for compaction's reads and writes.", at_least(0)
-    )
-    log_cleaner_io_buffer_load_factor: float = setting(0.9, "The maximum load factor of an offset map.")
+    log_cleaner_io_buffer_size: int = setting(524_288, "No effect yet: buffers of compaction.", at_least(0))
+    log_cleaner_io_buffer_load_factor: float = setting(0.9, "No effect yet: load factor of offset maps.")
     log_cleaner_backoff_ms: int = setting(
-        15_000, "Pause when there is nothing to compact.", at_least(0), long=True
+        15_000, "No effect yet: pause when there is nothing to compact.", at_least(0), long=True
     )
     log_cleaner_min_cleanable_ratio: float = setting(
         0.5,
@@ -345,7 +343,7 @@ class BrokerConfig:
     )
     max_open_segment_files: int = setting(
         4_096,
-        "Segment files open at once; others are opened again when they are read.",
+        "No effect yet: segment files open at once; others are opened again when they are read.",
         at_least(16),
         ottla_only=True,
     )
@@ -355,26 +353,29 @@ class BrokerConfig:
         30_000, "How long a follower may lag before it is removed from the ISR.", at_least(1), long=True
     )
     replica_socket_timeout_ms: int = setting(
-        30_000, "How long a follower waits for a response of its leader.", at_least(1)
+        30_000, "No effect yet: how long a follower waits for a response of its leader.", at_least(1)
     )
-    replica_socket_receive_buffer_bytes: int = setting(65_536, "SO_RCVBUF of a follower's socket.")
-    replica_fetch_max_bytes: int = setting(1_048_576, "Bytes a follower fetches per partition.", at_least(0))
+    replica_socket_receive_buffer_bytes: int = setting(65_536, "No effect yet: SO_RCVBUF of a follower.")
+    replica_fetch_max_bytes: int = setting(
+        1_048_576, "No effect yet: bytes a follower fetches per partition.", at_least(0)
+    )
     replica_fetch_wait_max_ms: int = setting(
         500, "How long a leader may delay a follower's fetch.", at_least(0)
     )
     replica_fetch_min_bytes: int = setting(
-        1, "The minimum bytes of the response to a follower's fetch.", at_least(0)
+        1, "No effect yet: the minimum bytes of the response to a follower's fetch.", at_least(0)
     )
     replica_fetch_response_max_bytes: int = setting(
-        10_485_760, "The maximum bytes of the response to a follower's fetch.", at_least(0)
+        10_485_760, "No effect yet: the maximum bytes of the response to a follower's fetch.", at_least(0)
     )
-    replica_fetch_backoff_ms: int = setting(1_000, "Pause after a failed fetch from a leader.", at_least(0))
-    num_replica_fetchers: int = setting(1, "Fetchers per leader.", at_least(1))
+    replica_fetch_backoff_ms: int = setting(1_000, "No effect yet: pause after a failed fetch.", at_least(0))
+    num_replica_fetchers: int = setting(1, "No effect yet: fetchers per leader.", at_least(1))
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         5_000, "How often high watermarks are checkpointed.", at_least(1), long=True
     )
     replica_selector_class: str | None = setting(
-        None, "The selector of a consumer's preferred replica: RackAwareReplicaSelector or none."
+        None,
+        "No effect yet: selector of a consumer's preferred replica: RackAwareReplicaSelector or none.",
     )
     fetch_purgatory_purge_interval_requests: int = setting(1_000, "Accepted for compatibility.")
     producer_purgatory_purge_interval_requests: int = setting(1_000, "Accepted for compatibility.")
@@ -420,9 +421,11 @@ class BrokerConfig:
 
     # --- transactions and producers
     transactional_id_expiration_ms: int = setting(
-        604_800_000, "How long an idle transactional id is kept.", at_least(1)
+        604_800_000, "No effect yet: how long an idle transactional id is kept.", at_least(1)
     )
-    transaction_max_timeout_ms: int = setting(900_000, "The longest transaction timeout.", at_least(1))
+    transaction_max_timeout_ms: int = setting(
+        900_000, "No effect yet: longest transaction timeout.", at_least(1)
+    )
     transaction_state_log_num_partitions: int = setting(50, "Partitions of __transaction_state.", at_least(1))
     transaction_state_log_replication_factor: int = setting(
         3, "Replicas of __transaction_state.", at_least(1)
@@ -434,13 +437,13 @@ class BrokerConfig:
         2, "min.insync.replicas of __transaction_state.", at_least(1)
     )
     transaction_state_log_load_buffer_size: int = setting(
-        5_242_880, "Bytes per read when transaction state is loaded.", at_least(1)
+        5_242_880, "No effect yet: bytes per read when transaction state is loaded.", at_least(1)
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        10_000, "How often timed-out transactions are aborted.", at_least(1)
+        10_000, "No effect yet: how often timed-out transactions are aborted.", at_least(1)
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        3_600_000, "How often expired transactional ids are removed.", at_least(1)
+        3_600_000, "No effect yet: how often expired transactional ids are removed.", at_least(1)
     )
     producer_id_expiration_ms: int = setting(
         86_400_000, "How long the state of an idle idempotent producer is kept.", at_least(1), update=_CLUSTER

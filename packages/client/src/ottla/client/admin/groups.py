@@ -36,8 +36,6 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.protocol.topics import TopicPartition
 
 NOTHING_COMMITTED = -1
-# States without members; only then may others change the group's offsets.
-ABANDONED = ("Empty", "Dead", "")
 
 
 @dataclass(frozen=True, slots=True)
