@@ -1,4 +1,4 @@
-"""The ACLs of new znodes with `zookeeper.set.acl`."""
+"""The ACLs of new znodes with `zookeeper.set.acl`, which the broker does not apply yet."""
 
 from __future__ import annotations
 
