@@ -100,7 +100,7 @@ cdef class Cursor:
         cdef int32_t remaining = self._remaining
         cdef ConsumerRecord record
         while remaining > 0 and count < limit:
-            following = _parse(p, stop, &r)
+            following = parse_record(p, stop, &r)
             if following is NULL or (remaining == 1 and following is not stop):
                 break
             if base_offset + r.offset_delta >= position:
@@ -136,7 +136,7 @@ cdef class Cursor:
                 if record is None:
                     continue
                 return record
-            following = _parse(self._next, self._stop, &r)
+            following = parse_record(self._next, self._stop, &r)
             if following is NULL or (self._remaining == 1 and following is not self._stop):
                 self._fail("a record is malformed")
             offset = self._base_offset + r.offset_delta

@@ -32,9 +32,9 @@ from ottla.protocol.records._batch cimport (
     get32,
     get64,
     get_varint,
-    get_varlong,
 )
 from ottla.protocol.records._codec cimport is_sound
+from ottla.protocol.records._record cimport RawRecord, parse_record
 
 from asyncio import sleep as _sleep
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.protocol._source import FIXED_CODES, PACKED_KINDS, Source, minimum_size, minimum_size_of
+from ottla.protocol.fields import StructType
 from ottla.protocol.primitives import (
     ArrayUnpackers,
     Unreadable,
@@ -21,12 +22,12 @@ from ottla.protocol.primitives import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ottla.protocol.schema import Field, Message, Struct
+    from ottla.protocol.fields import Field
 
 _UNPACKERS: Final = {kind: ArrayUnpackers(FIXED_CODES[kind]) for kind in PACKED_KINDS}
 
 
-def make_decoder(cls: type[Message], version: int, filename: str) -> Callable[[Any, int, bool], Any]:
+def make_decoder(cls: StructType, version: int, filename: str) -> Callable[[Any, int, bool], Any]:
     """Return a function from (buffer, its length, whether it must end there) to a message."""
     flexible = version >= cls.FLEXIBLE_FROM
     return _DecoderSource(version, flexible=flexible, in_place=_has_records(cls)).build(cls, filename)
@@ -81,7 +82,7 @@ class _DecoderSource:
         self.in_place = in_place
         """Whether the buffer is read where it is; without record sets a copy is small, and bytes faster."""
 
-    def build(self, cls: type[Message], filename: str) -> Callable[[Any, int, bool], Any]:
+    def build(self, cls: StructType, filename: str) -> Callable[[Any, int, bool], Any]:
         add = self.source.add
         add(0, "def decode(b, end, exact):")
         if self.in_place:
@@ -113,7 +114,7 @@ class _DecoderSource:
         self.source.add(depth, *self.after)
         self.run, self.after = [], []
 
-    def struct(self, cls: type[Struct], variable: str, depth: int, path: str) -> None:
+    def struct(self, cls: StructType, variable: str, depth: int, path: str) -> None:
         """Read a struct into `variable`; the last run stays open for what follows."""
         made = self.source.constant("C", cls, cls)
         self.source.add(depth, f"{variable} = new({made})")
@@ -237,7 +238,7 @@ class _DecoderSource:
 
     def array(self, field: Field, target: str, depth: int) -> None:
         element, path = field.element, self.source.path
-        is_struct = isinstance(element, type)
+        is_struct = isinstance(element, StructType)
         least = self.least(element)
         if self.flexible:
             self.source.add(depth, "n -= 1")
@@ -259,12 +260,12 @@ class _DecoderSource:
         self.source.path = path
 
     def least(self, element: Any) -> int:
-        if isinstance(element, type):
-            fields: tuple[Field, ...] = element.FIELDS  # type: ignore[attr-defined]
+        if isinstance(element, StructType):
+            fields: tuple[Field, ...] = element.FIELDS
             return minimum_size(fields, self.version, flexible=self.flexible)
         return minimum_size_of(element, self.version, flexible=self.flexible)
 
 
-def _has_records(cls: type[Struct]) -> bool:
-    inner = (field.element for field in cls.FIELDS if isinstance(field.element, type))
+def _has_records(cls: StructType) -> bool:
+    inner = (field.element for field in cls.FIELDS if isinstance(field.element, StructType))
     return any(field.kind == "records" for field in cls.FIELDS) or any(_has_records(one) for one in inner)

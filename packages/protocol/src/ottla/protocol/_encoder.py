@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.protocol._source import FIXED_CODES, PACKED_KINDS, Source
+from ottla.protocol.fields import StructType
 from ottla.protocol.primitives import (
     ONE_BYTE,
     ZERO_UUID,
@@ -21,7 +22,7 @@ from ottla.protocol.primitives import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ottla.protocol.schema import Field, Message, Struct
+    from ottla.protocol.fields import Field
 
 _PACKERS: Final = {
     (kind, flexible): ArrayPackers(FIXED_CODES[kind], flexible=flexible)
@@ -30,7 +31,7 @@ _PACKERS: Final = {
 }
 
 
-def make_encoder(cls: type[Message], version: int, filename: str) -> Callable[[Any], list[Any]]:
+def make_encoder(cls: StructType, version: int, filename: str) -> Callable[[Any], list[Any]]:
     """Return a function from a message to the pieces of its body."""
     return _EncoderSource(version, flexible=version >= cls.FLEXIBLE_FROM).build(cls, filename)
 
@@ -47,7 +48,7 @@ class _EncoderSource:
         self.write = "w"
         """The name of the function that takes the next piece; another one inside a tagged field."""
 
-    def build(self, cls: type[Message], filename: str) -> Callable[[Any], list[Any]]:
+    def build(self, cls: StructType, filename: str) -> Callable[[Any], list[Any]]:
         self.source.add(0, "def encode(m):")
         self.source.add(1, "out = []", "w = out.append")
         self.struct(cls, "m", 1, "")
@@ -71,7 +72,7 @@ class _EncoderSource:
         self.source.path = path
         self.run = []
 
-    def struct(self, cls: type[Struct], variable: str, depth: int, path: str) -> None:
+    def struct(self, cls: StructType, variable: str, depth: int, path: str) -> None:
         """Write the fields of the struct in `variable`; the last run stays open for what follows."""
         tagged = []
         for field in cls.FIELDS:
@@ -204,7 +205,7 @@ class _EncoderSource:
         one = self.source.fresh("v")
         path = self.source.path
         self.source.add(depth, f"for {one} in {local}:")
-        if isinstance(element, type):
+        if isinstance(element, StructType):
             self.struct(element, one, depth + 1, f"{path}[].")
         else:
             self.value(element, one, depth + 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ottla.protocol.schema import Field
+    from ottla.protocol.fields import Field
 
 FIXED_CODES: Final = {
     "int8": "b",

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ottla.protocol.schema import Field, Message, Struct
+    from ottla.protocol.fields import Field, StructType
 
 _MISSING = object()
 
 
-def compile_constructor(cls: type[Struct]) -> Callable[..., None]:
+def compile_constructor(cls: StructType) -> Callable[..., None]:
     """Return `__init__` of a struct: keywords only, every one with its default."""
     source = Source({"MISSING": _MISSING})
     parameters = ", ".join(f"{field.name}={_default(source, field)}" for field in cls.FIELDS)
@@ -49,34 +49,34 @@ def _initial(source: Source, field: Field) -> str:
     return f"{fresh} if {field.name} is MISSING else {field.name}"
 
 
-def compile_encoder(cls: type[Message], version: int) -> Callable[[Any], list[Any]]:
+def compile_encoder(cls: StructType, version: int) -> Callable[[Any], list[Any]]:
     """Return the function that writes a version of a message. Raises UnknownVersion."""
     _check_version(cls, version)
     return make_encoder(cls, version, _filename("encoder", cls, version))
 
 
-def compile_decoder(cls: type[Message], version: int) -> Callable[[Any, int, bool], Any]:
+def compile_decoder(cls: StructType, version: int) -> Callable[[Any, int, bool], Any]:
     """Return the function that reads a version of a message. Raises UnknownVersion."""
     _check_version(cls, version)
     return make_decoder(cls, version, _filename("decoder", cls, version))
 
 
-def _check_version(cls: type[Message], version: int) -> None:
+def _check_version(cls: StructType, version: int) -> None:
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise UnknownVersion(cls.__name__, version, cls.MIN_VERSION, cls.MAX_VERSION)
 
 
-def _filename(what: str, cls: type[Message], version: int) -> str:
+def _filename(what: str, cls: StructType, version: int) -> str:
     return f"<{what} of {cls.__module__}.{cls.__qualname__} version {version}>"
 
 
-def explain_encoding(cls: type[Message], version: int, error: Exception) -> UnencodableValue:
+def explain_encoding(cls: StructType, version: int, error: Exception) -> UnencodableValue:
     """Turn the failure of an encoder into one that names the field."""
     field, _ = _place(error, _filename("encoder", cls, version))
     return UnencodableValue(cls.__name__, version, field, str(error))
 
 
-def explain_decoding(cls: type[Message], version: int, error: Exception) -> MalformedMessage:
+def explain_decoding(cls: StructType, version: int, error: Exception) -> MalformedMessage:
     """Turn the failure of a decoder into one that names the field and its place."""
     field, variables = _place(error, _filename("decoder", cls, version))
     reason = str(error)

@@ -1,7 +1,8 @@
 """Kafka's errors: code, class, and what a client may do about each.
 
 The classes below are the table: every one carries its code, whether the same request may succeed later,
-whether the client should learn the cluster's metadata anew first, and what is wrong, in words.
+whether the client should refresh its metadata first, and a description. The module has over 500
+lines because the table is one: an error has one row, and all rows are in one place.
 """
 
 from __future__ import annotations

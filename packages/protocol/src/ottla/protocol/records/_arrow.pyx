@@ -37,11 +37,11 @@ from ottla.protocol.records._batch cimport (
     get32,
     get64,
     get_varint,
-    get_varlong,
     put_varint,
     varint_size,
 )
 from ottla.protocol.records._codec cimport is_sound
+from ottla.protocol.records._record cimport RawRecord, read_fields
 
 from ottla.protocol.records import legacy as _legacy
 from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES as _DEFAULT_MAX
@@ -221,64 +221,47 @@ cdef int parse(
     int64_t base_time, int64_t append_time, int64_t since, int64_t* stopped_at,
 ) noexcept nogil:
     """Read `count` records into columns that have room for them."""
-    cdef int32_t i, length = 0, delta = 0, key_size = 0, value_size = 0, headers = 0, size = 0, h
-    cdef int64_t time_delta = 0, offset
-    cdef const unsigned char* stop
-    cdef const unsigned char* key
-    cdef const unsigned char* value
-    cdef const unsigned char* first_header
+    cdef int32_t i
+    cdef int outcome
+    cdef int64_t offset, time
+    cdef RawRecord r
     for i in range(count):
-        p = get_varint(p, end, &length)
-        if p == NULL or length < 0 or length > end - p:
+        p = read_fields(p, end, &r)
+        if p == NULL or r.header_count < 0:
             return MALFORMED
-        stop = p + length
-        if p >= stop:
-            return MALFORMED
-        p = get_varlong(p + 1, stop, &time_delta)
-        if p == NULL:
-            return MALFORMED
-        p = get_varint(p, stop, &delta)
-        if p == NULL:
-            return MALFORMED
-        p = get_varint(p, stop, &key_size)
-        if p == NULL or key_size > stop - p:
+        offset = base + r.offset_delta
+        if offset < since:
+            continue
+        if columns.count >= columns.limit:
+            stopped_at[0] = offset
+            return FULL
+        time = append_time if append_time >= 0 else base_time + r.timestamp_delta
+        columns.put(offset, time, r.key, r.key_size, r.value, r.value_size)
+        if columns.wants_headers:
+            outcome = put_headers(columns, &r, p)
+            if outcome != KEEPS_GOING:
+                return outcome
+    return KEEPS_GOING
+
+
+cdef inline int put_headers(Columns columns, const RawRecord* r, const unsigned char* end) noexcept nogil:
+    """Read the headers of one record into columns."""
+    cdef const unsigned char* p = r.headers
+    cdef const unsigned char* key
+    cdef int32_t i, key_size = 0, value_size = 0
+    for i in range(r.header_count):
+        p = get_varint(p, end, &key_size)
+        if p == NULL or key_size < 0 or key_size > end - p:
             return MALFORMED
         key = p
-        if key_size > 0:
-            p += key_size
-        p = get_varint(p, stop, &value_size)
-        if p == NULL or value_size > stop - p:
+        p = get_varint(p + key_size, end, &value_size)
+        if p == NULL or value_size > end - p:
             return MALFORMED
-        value = p
+        if not columns.put_header(key, key_size, p, value_size):
+            return NO_MEMORY
         if value_size > 0:
             p += value_size
-        p = get_varint(p, stop, &headers)
-        if p == NULL or headers < 0:
-            return MALFORMED
-        offset = base + delta
-        if offset >= since:
-            if columns.count >= columns.limit:
-                stopped_at[0] = offset
-                return FULL
-            columns.put(
-                offset, append_time if append_time >= 0 else base_time + time_delta, key, key_size, value,
-                value_size,
-            )
-        if columns.wants_headers and offset >= since:
-            for h in range(headers):
-                p = get_varint(p, stop, &key_size)
-                if p == NULL or key_size < 0 or key_size > stop - p:
-                    return MALFORMED
-                key = p
-                p = get_varint(p + key_size, stop, &value_size)
-                if p == NULL or value_size > stop - p:
-                    return MALFORMED
-                if not columns.put_header(key, key_size, p, value_size):
-                    return NO_MEMORY
-                if value_size > 0:
-                    p += value_size
-            columns.end_headers()
-        p = stop
+    columns.end_headers()
     return KEEPS_GOING
 
 

@@ -44,7 +44,6 @@ from ottla.protocol.records._batch cimport (
     get32,
     get64,
     get_varint,
-    get_varlong,
     put16,
     put32,
     put64,
@@ -52,6 +51,7 @@ from ottla.protocol.records._batch cimport (
     varint_size,
 )
 from ottla.protocol.records._murmur2 cimport murmur2_of
+from ottla.protocol.records._record cimport RawRecord, parse_record
 
 from ottla.protocol.errors import UnsupportedCompressionType
 from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES as _DEFAULT_MAX

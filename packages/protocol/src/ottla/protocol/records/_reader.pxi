@@ -86,7 +86,7 @@ cdef tuple _fields(Record record):
 
 
 cdef tuple _unpack_headers(const unsigned char* p, const unsigned char* end, int32_t count):
-    """The headers of a record that `_parse` accepted: every length is known to fit."""
+    """The headers of a record that `parse_record` accepted: every length is known to fit."""
     cdef int32_t size = 0, i
     cdef list out = PyList_New(count)
     cdef object key, value
@@ -174,7 +174,7 @@ cdef class RecordIterator:
     cdef inline Record _read(self):
         cdef RawRecord r
         cdef Record record
-        cdef const unsigned char* following = _parse(self._next, self._end, &r)
+        cdef const unsigned char* following = parse_record(self._next, self._end, &r)
         if following is NULL:
             count = self.header.record_count
             raise CorruptRecords(f"record {count - self._remaining} of {count} is malformed")

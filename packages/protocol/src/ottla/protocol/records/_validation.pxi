@@ -1,76 +1,5 @@
 # The walk over records, and the checks that need it.
 
-cdef struct RawRecord:
-    int64_t offset_delta
-    int64_t timestamp_delta
-    const unsigned char* key
-    const unsigned char* value
-    const unsigned char* headers
-    int32_t key_size
-    int32_t value_size
-    int32_t header_count
-
-
-cdef inline const unsigned char* _skip_headers(
-    const unsigned char* p, const unsigned char* end, int32_t count
-) noexcept nogil:
-    cdef int32_t size, i
-    # every header takes at least two bytes: a hostile count costs no walk
-    if count < 0 or count > (end - p) // 2:
-        return NULL
-    for i in range(count):
-        p = get_varint(p, end, &size)
-        if p is NULL or size < 0 or size > end - p:
-            return NULL
-        p = get_varint(p + size, end, &size)
-        if p is NULL or size > end - p:
-            return NULL
-        if size > 0:
-            p += size
-    return p
-
-
-cdef inline const unsigned char* _parse(
-    const unsigned char* p, const unsigned char* end, RawRecord* r
-) noexcept nogil:
-    """Read one record wholly inside [p, end); return where the next begins, or NULL when it is malformed."""
-    cdef int32_t size
-    cdef const unsigned char* record_end
-    p = get_varint(p, end, &size)
-    if p is NULL or size < 1 or size > end - p:
-        return NULL
-    record_end = p + size
-    p = get_varlong(p + 1, record_end, &r.timestamp_delta)
-    if p is NULL:
-        return NULL
-    p = get_varint(p, record_end, &size)
-    if p is NULL:
-        return NULL
-    r.offset_delta = size
-    p = get_varint(p, record_end, &r.key_size)
-    if p is NULL or r.key_size > record_end - p:
-        return NULL
-    r.key = p
-    if r.key_size > 0:
-        p += r.key_size
-    p = get_varint(p, record_end, &r.value_size)
-    if p is NULL or r.value_size > record_end - p:
-        return NULL
-    r.value = p
-    if r.value_size > 0:
-        p += r.value_size
-    p = get_varint(p, record_end, &r.header_count)
-    if p is NULL:
-        return NULL
-    r.headers = p
-    if r.header_count:
-        p = _skip_headers(p, record_end, r.header_count)
-    # a record that does not fill its length is as wrong as one that runs over
-    if p is not record_end:
-        return NULL
-    return record_end
-
-
 cdef struct Walk:
     int32_t parsed               # records before the first bad one
     int32_t keyless
@@ -94,7 +23,7 @@ cdef Walk _walk(const unsigned char* p, const unsigned char* end, int32_t count)
     walk.dense = True
     walk.rising = True
     while walk.parsed < count:
-        p = _parse(p, end, &r)
+        p = parse_record(p, end, &r)
         if p is NULL:
             return walk
         if r.key_size < 0:
