@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ottla.client.properties import parse
+from ottla.client.settings import SettingError, read_properties
 
 
 @pytest.mark.parametrize(
@@ -17,5 +19,16 @@ from ottla.client.properties import parse
         ("key\\ with\\=signs=1", {"key with=signs": "1"}),
     ],
 )
-def test_properties_are_read_as_java_reads_them(text: str, pairs: dict[str, str]) -> None:
-    assert parse(text) == pairs
+def test_properties_are_read_as_java_reads_them(text: str, pairs: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(text, encoding="utf-8")
+
+    assert read_properties(file) == pairs
+
+
+def test_a_malformed_file_is_a_setting_error(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("name=\\u12", encoding="utf-8")
+
+    with pytest.raises(SettingError, match="^malformed properties"):
+        read_properties(file)

@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from ottla.client.definition import Setting, SettingError, define, setting
-from ottla.client.properties import parse
 
 __all__ = [
     "Alias",
@@ -28,6 +27,7 @@ __all__ = [
     "config_from",
     "configure",
     "from_properties",
+    "read_properties",
     "setting",
     "settings_of",
     "suggest_names",
@@ -104,10 +104,22 @@ def from_properties(cls: type[C], source: str | Path | Mapping[str, Any], **sett
 
     Raises SettingError as `configure` does, OSError for a file that cannot be read.
     """
-    if not isinstance(source, Mapping):
-        source = parse(Path(source).read_text(encoding="utf-8"))
-    wanted = _translate(cls, source, dotted=True) | _translate(cls, settings, dotted=False)
+    given = source if isinstance(source, Mapping) else read_properties(source)
+    wanted = _translate(cls, given, dotted=True) | _translate(cls, settings, dotted=False)
     return _assemble(cls, wanted, None)
+
+
+def read_properties(path: str | Path) -> dict[str, str]:
+    """Read a properties file as the broker does, and strip the ends of values. Raises SettingError."""
+    # Imported here: the storage formats are many modules, and most programs give keywords.
+    from ottla.protocol.storage.errors import CorruptStorage
+    from ottla.protocol.storage.properties import decode_properties
+
+    try:
+        pairs = decode_properties(Path(path).read_bytes())
+    except CorruptStorage as error:
+        raise SettingError(str(error)) from None
+    return {name: value.rstrip() for name, value in pairs.items()}
 
 
 def settings_of(cls: type[Any]) -> Mapping[str, Setting]:
