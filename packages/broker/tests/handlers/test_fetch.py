@@ -101,7 +101,7 @@ async def test_zstd_is_not_for_old_clients(plane: DataPlane) -> None:
     assert (await one(plane, request_of(), 10)).error_code == 0
 
 
-async def test_the_first_batch_comes_whatever_its_size_and_the_others_within_the_limit(
+async def test_the_first_batch_is_returned_at_any_size_and_the_others_within_the_limit(
     plane: DataPlane,
 ) -> None:
     await plane.lead(partition=0)
@@ -207,7 +207,7 @@ async def test_a_fetch_waits_until_there_is_enough(plane: DataPlane) -> None:
     assert len(values_of((await asyncio.wait_for(waiting, BOUND_S)).topics[0][1][0])) == 2
 
 
-async def test_a_wait_ends_with_what_there_is(plane: DataPlane) -> None:
+async def test_a_wait_that_times_out_returns_the_available_records(plane: DataPlane) -> None:
     partition = await plane.lead()
     append(plane, b"a")
 
@@ -231,7 +231,7 @@ async def test_a_wait_ends_when_the_leader_goes(plane: DataPlane) -> None:
     assert not partition.watchers
 
 
-async def test_consumers_see_what_is_committed_and_followers_see_all(plane: DataPlane) -> None:
+async def test_consumers_see_committed_records_and_followers_see_all(plane: DataPlane) -> None:
     partition = await plane.lead(isr=(1, 2), replicas=(1, 2))
     append(plane, b"a", b"b")
 

@@ -309,7 +309,7 @@ async def test_requests_in_a_row_are_answered_together(plane: DataPlane) -> None
     assert joined(answers.parts) == b"".join([await general_path(plane, *one) for one in requests])
 
 
-async def test_aborted_transactions_are_told_the_long_way(plane: DataPlane) -> None:
+async def test_aborted_transactions_take_the_general_path(plane: DataPlane) -> None:
     partition = await plane.lead()
     partition.append(transactional(b"a"), now_ms=1)
     partition.append(marker(ControlType.ABORT), now_ms=1, origin=AppendOrigin.COORDINATOR)
@@ -319,7 +319,7 @@ async def test_aborted_transactions_are_told_the_long_way(plane: DataPlane) -> N
     assert fast_path(plane, request_of(), 12, 1) == await general_path(plane, request_of(), 12, 1)
 
 
-async def test_bytes_and_requests_are_counted_as_on_the_long_way(plane: DataPlane) -> None:
+async def test_bytes_and_requests_are_counted_as_on_the_general_path(plane: DataPlane) -> None:
     partition = await plane.lead()
     partition.append(batch_of(b"a" * 100), now_ms=1)
     meters = plane.services.topic_metrics

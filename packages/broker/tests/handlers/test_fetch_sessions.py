@@ -52,7 +52,7 @@ def test_a_fetch_without_a_session_opens_none() -> None:
     assert len(cache) == 0
 
 
-def test_a_session_remembers_what_is_not_said_again() -> None:
+def test_a_session_remembers_partitions_that_a_request_omits() -> None:
     cache = sessions()
     first = opened(cache, 0, 0, wanted(A), wanted(B))
 
@@ -138,7 +138,7 @@ def test_after_an_error_the_next_good_answer_is_news() -> None:
     assert second.must_respond(second.wanted[0], good)
 
 
-def test_who_got_records_goes_to_the_back() -> None:
+def test_partitions_with_records_move_to_the_end() -> None:
     cache = sessions()
     first = opened(cache, 0, 0, wanted(A), wanted(B))
     first.answered([(first.wanted[0], FetchedPartition(0, records=b"x"))])
@@ -148,7 +148,7 @@ def test_who_got_records_goes_to_the_back() -> None:
     assert [one.topic_partition for one in second.wanted] == [B, A]
 
 
-def test_a_full_cache_gives_up_only_what_is_stale() -> None:
+def test_a_full_cache_evicts_only_stale_sessions() -> None:
     cache = sessions(slots=1)
     first = opened(cache, 0, 0, wanted(A), now_ms=0)
 

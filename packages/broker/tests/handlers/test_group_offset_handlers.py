@@ -95,7 +95,7 @@ async def test_without_topics_all_offsets_are_fetched(services: GroupServices, v
 
 
 @versions(7, first=1)
-async def test_a_group_that_is_not_ours_is_said_where_the_version_has_room(
+async def test_the_error_of_a_group_of_another_coordinator_is_where_the_version_has_it(
     services: GroupServices, version: int
 ) -> None:
     services.groups.leadership_changed(
@@ -141,7 +141,7 @@ async def test_version_0_keeps_offsets_in_zookeeper(services: GroupServices) -> 
     assert services.groups.offsets.fetch("g")[1] == {}
 
 
-async def test_version_0_checks_what_it_is_given(services: GroupServices) -> None:
+async def test_version_0_checks_metadata_and_partitions(services: GroupServices) -> None:
     long = await ask(services, offset_commit.handle, a_commit({0: 5, 2: 6}, metadata="x" * 11), 0)
     assert commit_errors(long) == [
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
@@ -164,7 +164,7 @@ async def test_a_commit_may_bring_its_own_retention(services: GroupServices, ver
     assert list(services.groups.offsets.fetch("g")[1]) == [TopicPartition("topic", 1)]
 
 
-async def test_offsets_are_deleted_where_nobody_reads(services: GroupServices) -> None:
+async def test_offsets_of_topics_without_subscribers_are_deleted(services: GroupServices) -> None:
     await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), 5)
     indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in (0, 9)]
     topics = [OffsetDeleteRequestTopic(name="topic", partitions=indexes)]

@@ -105,7 +105,7 @@ async def test_appends_keep_their_order_when_an_earlier_one_is_rewritten(plane: 
     assert ordering.behind is None
 
 
-async def test_without_acks_there_is_no_answer(plane: DataPlane) -> None:
+async def test_acks_0_gets_no_response(plane: DataPlane) -> None:
     partition = await plane.lead()
     context = plane.context(ApiKey.PRODUCE, 9)
 
@@ -161,7 +161,7 @@ async def test_a_batch_is_too_large_as_it_was_sent_however_small_it_would_become
     assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_a_damaged_batch_is_not_made_whole_by_compressing_it_anew(plane: DataPlane) -> None:
+async def test_compressing_a_corrupt_batch_again_does_not_hide_the_corruption(plane: DataPlane) -> None:
     partition = await plane.lead()
     partition.log.config = replace(partition.log.config, compression_type="gzip")
 
@@ -307,7 +307,7 @@ async def test_too_few_replicas_in_sync_refuse_all_acks_only(plane: DataPlane) -
     assert (await one(plane, request_of(batch_of(b"a"), acks=1))).error_code == 0
 
 
-async def test_a_leader_that_goes_answers_those_who_wait(plane: DataPlane) -> None:
+async def test_waiting_produces_fail_when_the_leadership_ends(plane: DataPlane) -> None:
     await plane.lead(isr=(1, 2), replicas=(1, 2))
     begun = produce.handle(plane.services, request_of(batch_of(b"a")), plane.context(ApiKey.PRODUCE, 9))
     assert isinstance(begun, Awaitable)

@@ -1,4 +1,4 @@
-"""Real sockets and hand-made frames against the network's own promises."""
+"""Connections over real sockets, with frames made by hand: order, limits, failures, stopping."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_frame_of_an_impossible_size_closes_the_connection_with_one_line
     ],
 )
 @on_both_loops
-async def test_what_is_no_request_closes_the_connection(frame: bytes) -> None:
+async def test_bytes_that_are_no_request_close_the_connection(frame: bytes) -> None:
     async with network() as made:
         client = await made.client()
 
@@ -192,7 +192,7 @@ async def test_a_request_without_an_answer_gets_none() -> None:
 
 
 @on_both_loops
-async def test_a_client_that_is_gone_takes_its_waits_with_it() -> None:
+async def test_waiting_requests_are_cancelled_when_their_client_disconnects() -> None:
     async with network() as made:
         client = await made.client()
         client.send(heartbeat(1, "wait"))
@@ -205,7 +205,7 @@ async def test_a_client_that_is_gone_takes_its_waits_with_it() -> None:
 
 
 @on_both_loops
-async def test_a_client_that_is_gone_before_its_request_begins_leaves_nothing_queued() -> None:
+async def test_a_client_that_disconnects_before_its_request_starts_leaves_nothing_queued() -> None:
     async with network() as net:
         await net.client()
         await net.until(lambda: bool(net.server.connections))
@@ -263,7 +263,7 @@ async def test_waiting_requests_do_not_count_as_queued() -> None:
 
 
 @on_both_loops
-async def test_a_client_that_does_not_read_is_not_read_either() -> None:
+async def test_reading_pauses_while_the_client_does_not_read() -> None:
     async with network(socket_send_buffer_bytes=4096, socket_receive_buffer_bytes=4096) as made:
         client = await made.client()
         count = 40_000
@@ -304,7 +304,7 @@ async def test_a_silent_connection_is_closed_and_a_used_one_is_not() -> None:
 
 
 @on_both_loops
-async def test_one_address_gets_no_more_connections_than_it_may_have() -> None:
+async def test_connections_from_one_address_are_limited() -> None:
     async with network(max_connections_per_ip=2) as made:
         first, _second = await made.client(), await made.client()
         first.send(heartbeat(1))
@@ -321,7 +321,7 @@ async def test_one_address_gets_no_more_connections_than_it_may_have() -> None:
 
 
 @on_both_loops
-async def test_the_broker_has_no_more_connections_than_it_may_have() -> None:
+async def test_connections_of_the_broker_are_limited() -> None:
     async with network(max_connections=1) as made:
         first = await made.client()
         first.send(heartbeat(1))
@@ -344,7 +344,7 @@ async def test_limits_may_change_while_connections_are_open() -> None:
 
 
 @on_both_loops
-async def test_stopping_answers_what_was_begun_and_takes_nothing_new() -> None:
+async def test_stopping_answers_started_requests_and_takes_no_new_ones() -> None:
     async with network() as made:
         client = await made.client()
         client.send(leave(1, "wait"))

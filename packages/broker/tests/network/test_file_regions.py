@@ -1,4 +1,4 @@
-"""Regions of files over real sockets: whole, in order, and to readers that are slow."""
+"""File regions over real sockets: complete, in order, and to slow readers too."""
 
 from __future__ import annotations
 

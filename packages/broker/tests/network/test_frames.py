@@ -1,4 +1,4 @@
-"""Frames out of a byte stream: the compiled reader and the plain one keep the same promises."""
+"""Frames of a byte stream: the compiled reader and the one in Python behave alike."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_waiting_for_replicas_counts_as_remote_time() -> None:
     assert request_metrics.requests(ApiKey.PRODUCE, 9).count == 2
 
 
-def test_a_run_that_waits_for_nobody_has_no_remote_time() -> None:
+def test_a_run_that_waits_for_no_replica_has_no_remote_time() -> None:
     request_metrics = RequestMetrics(Metrics())
     run = run_in(framed(request_of(batch_of(b"a"))) * 2)
     assert run is not None

@@ -1,4 +1,4 @@
-"""Routes: what they refuse, and when a handler's module is imported."""
+"""Routes: the mistakes they reject, and the lazy import of handlers."""
 
 from __future__ import annotations
 

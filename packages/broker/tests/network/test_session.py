@@ -1,4 +1,4 @@
-"""Sessions: what may be called before login, and which partitions the fast paths serve for whom."""
+"""Sessions: the APIs allowed before login, and the index of known partitions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_session_forgets_all_partitions_or_those_of_one_topic() -> None:
     assert session.fetch_targets is None
 
 
-def test_a_login_drops_what_the_earlier_principal_was_known_for() -> None:
+def test_a_login_drops_the_partitions_of_the_earlier_principal() -> None:
     session = a_session()
     session.admit_produces(Known("a"), session.index_epoch)
 

@@ -1,4 +1,4 @@
-"""A whole broker: what survives its restarts, and what it refuses."""
+"""A whole broker: state that survives restarts, and configurations that it rejects."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_deleted_topic_can_be_created_again_and_is_empty(broker: BrokerThread)
     assert consume(broker, "orders", 1) == [b"new"]
 
 
-def test_a_topic_comes_into_being_when_somebody_produces_to_it(broker: BrokerThread) -> None:
+def test_a_topic_is_created_by_the_first_produce_to_it(broker: BrokerThread) -> None:
     produce(broker, "unheard-of", b"first")
 
     assert consume(broker, "unheard-of", 1) == [b"first"]
@@ -234,7 +234,7 @@ def test_the_command_starts_a_daemon_and_stops_it(tmp_path: Path) -> None:
         (["--listen", "nowhere"], "HOST:PORT"),
     ],
 )
-def test_what_cannot_be_used_is_said_without_a_traceback(
+def test_errors_of_the_configuration_are_printed_without_a_traceback(
     tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     command = [sys.executable, "-m", "ottla.broker", "start", "--data-dir", str(tmp_path), *arguments]

@@ -1,4 +1,4 @@
-"""Two brokers over one coordinator: what the controller does over the network."""
+"""Two brokers over one coordinator: the controller over the network."""
 
 from __future__ import annotations
 

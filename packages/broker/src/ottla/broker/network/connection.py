@@ -7,7 +7,6 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.handlers.context import CloseConnection
@@ -17,6 +16,7 @@ from ottla.broker.network.outbox import Outbox
 from ottla.broker.network.routes import BadRequest, Call
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.wire import Wire
+from ottla.broker.values import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
@@ -38,7 +38,7 @@ MAX_IN_FLIGHT_BYTES: Final = 8 << 20
 """Bytes of unanswered requests at which reading pauses; one request is always admitted."""
 
 
-@dataclass(slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Shared:
     """Parts that all connections of one broker share."""
 

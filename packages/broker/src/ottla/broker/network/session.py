@@ -1,14 +1,15 @@
 """The session of one connection: its client's identity, its login state and the partitions it knows.
 
-Four rules hold for whoever adds authentication, ACLs or quotas:
+Rules for authentication, ACLs and quotas:
 
 - Before login the dispatcher accepts only the APIs in `BEFORE_LOGIN`, one request at a time, and closes the
   connection on any other. It is the only place that checks the state.
 - The fast paths of Produce and Fetch serve only partitions in the session's own index. A partition gets into
   the index when the general path has served a request for it, with every check that the general path makes.
   So the fast paths make no checks of their own, and nothing is in the index before login.
-- A change of what this client may do drops its index (`forget_partitions`): the next request for each
-  partition takes the general path again. A new login does that by itself.
+- A change of this client's permissions drops its index (`forget_partitions`): the next request for each
+  partition takes the general path again. A new login drops it too. A request that was read before the change
+  and waits admits nothing when it ends (`index_epoch`).
 - A change that concerns a partition for all clients (its leadership, its topic's configuration) retires the
   target that all sessions share (`handlers.known_partitions`), and no session has to be visited.
 """

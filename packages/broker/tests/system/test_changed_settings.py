@@ -1,4 +1,4 @@
-"""Settings of a whole broker: those that change while it runs, and those that come from around it."""
+"""Settings of a whole broker: changes while it runs, and the environment."""
 
 from __future__ import annotations
 
