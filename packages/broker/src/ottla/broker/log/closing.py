@@ -42,8 +42,8 @@ class Closeable(Protocol):
 
 def close(log: Closeable) -> None:
     """Close a log so that the next start needs no recovery. Blocks. Raises `KafkaStorageError`."""
-    if log.is_truncating:
-        raise KafkaStorageError(f"{log.topic_partition} is being truncated")
+    if log.is_truncating or log.segments.replacing is not None:
+        raise KafkaStorageError(f"{log.topic_partition}: its segments are being changed")
     if log.offline is None:
         try:
             log.tail.seal()

@@ -55,19 +55,6 @@ def walk(file: File, position: int, end: int) -> Iterator[Located]:
         position += at
 
 
-def whole_entries_within(file: File, start: int, limit: int, stop: int) -> int:
-    """The end of the last whole entry that ends at or before `limit`, walking from the entry at `start`.
-
-    `stop` is where the file's entries end. Gives `start` when already the first does not fit.
-    """
-    end = start
-    for found in walk(file, start, stop):
-        if found.position + found.size > limit:
-            break
-        end = found.position + found.size
-    return end
-
-
 class Checked(NamedTuple):
     """A whole entry whose checksum is right. `header` is None before magic 2."""
 

@@ -1,6 +1,4 @@
-"""Opening a partition's directory: what is left over goes, what a crash tore is cut, what is missing is made
-again.
-"""
+"""Open or recover a log: delete leftovers, truncate torn tails, rebuild missing files."""
 
 from __future__ import annotations
 
@@ -14,21 +12,18 @@ from uuid import UUID
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log.checkpoints import read_leader_epochs, read_topic_id, write_topic_id
-from ottla.broker.log.entries import Checked, check_entries, headers_from, walk
+from ottla.broker.log.entries import Checked, check_entries, headers_from
 from ottla.broker.log.files import Files
-from ottla.broker.log.index import OffsetIndex, TimeIndex
+from ottla.broker.log.index_building import IndexBuilder, rebuild_indexes
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import Log
 from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.replacement import finish_replacement
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from ottla.broker.log.snapshots import Replay, drop_snapshots, rebuilt_producers
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import EpochStart
 from ottla.protocol.storage.segments import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
-    SWAP_SUFFIX,
-    FileName,
     SegmentFile,
     file_name,
     parse_file_name,
@@ -36,8 +31,6 @@ from ottla.protocol.storage.segments import (
 from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)
-
-_DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
 
 
 def _ignore(error: OSError) -> None:
@@ -73,68 +66,95 @@ def open_log(
     failed: Callable[[OSError], None] = _ignore,
     lowered: Callable[[], None] = _nothing,
 ) -> Log:
-    """Open a partition's log, making it where there is none. Blocks: for a thread, unless it is new.
+    """Open or recover a log, creating it where there is none. Blocks: for a thread, unless it is new.
 
-    Unless the broker was stopped cleanly (`clean`), everything from the segment of the recovery point on is
-    checked, its indexes are made again, and it is cut at the first thing that is no batch; segments behind
-    that go. Raises OSError.
+    Unless the broker was stopped cleanly (`clean`), all entries from the segment of the recovery point on are
+    checked, their indexes are built again, and the log is cut at the first entry that is not intact; segments
+    behind that are deleted. Raises OSError.
     """
     files.make_dirs(directory)
     if topic_id is not None and is_new:
         write_topic_id(files, directory, topic_id)
-    segments = _load_segments(files, directory)
-    segments = _without_dropped(segments, log_start_offset)
-    epochs = _load_epochs(files, directory, segments)
-    known_epochs = epochs.entries
-    found = _check_all(segments, log_start_offset, recovery_point, clean, config, epochs)
-    segments, end_offset = found.segments, found.end_offset
-    if segments and end_offset < log_start_offset:
-        log.warning(
-            "%s ends at %d, below its start %d: it begins anew", topic_partition, end_offset, log_start_offset
-        )
-        _unlink(segments)
-        segments = []
-        epochs.clear()
-    if not segments:
-        segments, end_offset = [_created(files, directory, log_start_offset, config)], log_start_offset
-        is_new = True
-    log_start_offset = max(log_start_offset, segments[0].base_offset)
-    if found.truncated_bytes:
-        log.warning(
-            "%s was cut at offset %d: %d bytes went", topic_partition, end_offset, found.truncated_bytes
-        )
-    drop_snapshots(files, directory, lambda offset: offset > end_offset)
-    epochs.truncate_from_end(end_offset)
-    if not clean:
-        epochs = _with_first_epochs(epochs, segments, log_start_offset)
-    epochs.truncate_from_start(log_start_offset)
-    producers = found.producers if segments is found.segments else None
-    if producers is None:
-        producers = rebuilt_producers(files, directory, segments, log_start_offset, end_offset)
+    loaded = _load(files, directory, config, log_start_offset, recovery_point, clean)
+    end_offset = loaded.log_end_offset
     opened = Log(
         files,
         directory,
         topic_partition,
         config,
-        segments,
-        log_start_offset=log_start_offset,
+        loaded.segments,
+        log_start_offset=loaded.log_start_offset,
         log_end_offset=end_offset,
         recovery_point=end_offset if clean else max(0, min(recovery_point, end_offset)),
-        leader_epochs=epochs.entries,
+        leader_epochs=loaded.epochs.entries,
         topic_id=topic_id or read_topic_id(files, directory),
-        is_new=is_new,
-        producers=producers,
+        is_new=is_new or loaded.is_new,
+        producers=loaded.producers,
         chance=chance or random.Random(0),
         failed=failed,
         lowered=lowered,
     )
-    if opened.leader_epochs.entries != known_epochs or not clean:
+    if loaded.epochs_changed or not clean:
         opened.flushing.epochs_changed()
     if opened.flushing.unflushed:
         for segment in opened.segments.since(opened.recovery_point)[:-1]:
             opened.flushing.segment_sealed(segment)
         opened.flushing.names_changed()
     return opened
+
+
+class _Loaded(NamedTuple):
+    """The content of a log's directory once it is recovered."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    epochs: LeaderEpochs
+    epochs_changed: bool
+    producers: ProducerStates
+    is_new: bool
+    """Whether there was no segment that could be used."""
+
+
+def _load(
+    files: Files,
+    directory: Path,
+    config: LogConfig,
+    log_start_offset: int,
+    recovery_point: int,
+    clean: bool,
+) -> _Loaded:
+    segments = _without_dropped(_load_segments(files, directory), log_start_offset)
+    epochs = _load_epochs(files, directory, segments)
+    known_epochs = epochs.entries
+    found = _check_all(segments, log_start_offset, recovery_point, clean, config, epochs)
+    segments, end_offset = found.segments, found.end_offset
+    if segments and end_offset < log_start_offset:
+        log.warning(
+            "%s ends at %d, below its log start %d: all records are dropped",
+            directory,
+            end_offset,
+            log_start_offset,
+        )
+        _unlink(segments)
+        segments = []
+        epochs.clear()
+    is_new = not segments
+    if is_new:
+        segments, end_offset = [_created(files, directory, log_start_offset, config)], log_start_offset
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    if found.truncated_bytes:
+        log.warning("%s: truncated to offset %d, %d bytes", directory, end_offset, found.truncated_bytes)
+    drop_snapshots(files, directory, lambda offset: offset > end_offset)
+    epochs.truncate_from_end(end_offset)
+    if not clean:
+        epochs = _with_first_epochs(epochs, segments, log_start_offset)
+    epochs.truncate_from_start(log_start_offset)
+    producers = None if is_new else found.producers
+    if producers is None:
+        producers = rebuilt_producers(files, directory, segments, log_start_offset, end_offset)
+    changed = epochs.entries != known_epochs
+    return _Loaded(segments, log_start_offset, end_offset, epochs, changed, producers, is_new)
 
 
 def _created(files: Files, directory: Path, base_offset: int, config: LogConfig) -> Segment:
@@ -149,9 +169,8 @@ def _created(files: Files, directory: Path, base_offset: int, config: LogConfig)
 
 
 def _load_segments(files: Files, directory: Path) -> list[Segment]:
-    """The segments there are, once what was left over is gone and what was swapped is in place."""
-    names = [one for one in map(parse_file_name, files.list(directory)) if one is not None]
-    _finish_swaps(files, directory, names)
+    """The segments in a directory, once leftovers are deleted and a replacement of segments is finished."""
+    finish_replacement(files, directory)
     names = [one for one in map(parse_file_name, files.list(directory)) if one is not None]
     bases = sorted(one.base_offset for one in names if one.kind is SegmentFile.LOG and not one.suffix)
     for one in names:
@@ -164,44 +183,6 @@ def _load_segments(files: Files, directory: Path) -> list[Segment]:
         Segment(files, directory, base, files.size(directory / file_name(base, SegmentFile.LOG)))
         for base in bases
     ]
-
-
-def _finish_swaps(files: Files, directory: Path, names: list[FileName]) -> None:
-    """Delete what a compaction had not finished, and put in place what it had.
-
-    A `.swap` of which the `.cleaned` remains is one of several that were to replace one segment, and was not
-    complete: it goes too.
-    """
-    unfinished = min((one.base_offset for one in names if one.suffix == CLEANED_SUFFIX), default=None)
-    for one in names:
-        if one.suffix in (CLEANED_SUFFIX, DELETED_SUFFIX):
-            files.unlink(directory / file_name(*one))
-    swaps = [one for one in names if one.suffix == SWAP_SUFFIX]
-    if unfinished is not None:
-        for one in swaps:
-            if one.base_offset >= unfinished:
-                files.unlink(directory / file_name(*one))
-        swaps = [one for one in swaps if one.base_offset < unfinished]
-    complete = [one.base_offset for one in swaps if one.kind is SegmentFile.LOG]
-    for base in complete:
-        _replace_by_swap(files, directory, base)
-    for one in swaps:
-        if one.kind is not SegmentFile.LOG:
-            files.unlink(directory / file_name(*one))  # indexes are made again
-
-
-def _replace_by_swap(files: Files, directory: Path, base: int) -> None:
-    swap = directory / file_name(base, SegmentFile.LOG, SWAP_SUFFIX)
-    file = files.open(swap)
-    end = base
-    with suppress(CorruptStorage):
-        for entry in walk(file, 0, file.size()):
-            end = entry.last_offset + 1
-    for one in map(parse_file_name, files.list(directory)):
-        replaced = one is not None and not one.suffix and base <= one.base_offset < max(end, base + 1)
-        if one is not None and replaced and one.kind is not SegmentFile.PRODUCER_SNAPSHOT:
-            files.unlink(directory / file_name(*one))
-    files.rename(swap, directory / file_name(base, SegmentFile.LOG))
 
 
 def _without_dropped(segments: list[Segment], log_start_offset: int) -> list[Segment]:
@@ -278,26 +259,18 @@ def _check_sealed(segment: Segment) -> None:
 
 
 def _end_of(segment: Segment) -> int | None:
-    """The offset behind a segment's last entry; None when it cannot be found and everything has to be looked
-    at.
-    """
+    """The offset behind a segment's last entry; None when all entries have to be checked to find it."""
     if not all(
         segment.files.exists(segment.path(k)) for k in (SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX)
     ):
         return None
-    end = segment.base_offset
     try:
-        index = segment.offsets
-        start = index.lookup(MAX_RELATIVE_OFFSET + segment.base_offset).position if index.count else 0
-        position = start
-        for entry in walk(segment.file, start, segment.size):
-            end, position = entry.last_offset + 1, entry.position + entry.size
+        return segment.read_end()
     except CorruptStorage:
         return None
     finally:
         segment.times.check()
         segment.close_indexes()
-    return end if position == segment.size else None
 
 
 def recover_segment(
@@ -310,7 +283,7 @@ def recover_segment(
     segment.close()
     replay.begin(segment)
     end, position, gaps = segment.base_offset, 0, config.compact
-    building = _Building(segment, config.index_interval_bytes, config.segment_index_bytes)
+    building = IndexBuilder(segment, config.index_interval_bytes, config.segment_index_bytes)
     try:
         for entry in check_entries(segment.file, 0, segment.size):
             if not segment.base_offset <= entry.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
@@ -348,53 +321,6 @@ def _assign(epochs: LeaderEpochs, entry: Checked) -> None:
     header = entry.header
     if header is not None and header.partition_leader_epoch > epochs.latest:
         epochs.assign(header.partition_leader_epoch, entry.base_offset)
-
-
-class _Building:
-    """Indexes of one segment in the making. The transaction index is kept: its entries need what
-    came before.
-    """
-
-    def __init__(self, segment: Segment, interval_bytes: int, max_bytes: int) -> None:
-        self._segment = segment
-        self._interval = interval_bytes
-        self._indexed = 0
-        self._largest = (-1, segment.base_offset)
-        self._offsets = OffsetIndex(
-            segment.files, segment.path(SegmentFile.OFFSET_INDEX), segment.base_offset
-        )
-        self._times = TimeIndex(segment.files, segment.path(SegmentFile.TIME_INDEX), segment.base_offset)
-        room = max(max_bytes, segment.size // max(1, interval_bytes) * 12 + 64)
-        self._offsets.open_for_writing(room, keep=False)
-        self._times.open_for_writing(room, keep=False)
-        self._first = -1
-
-    def add(self, entry: Checked) -> None:
-        if not entry.position:
-            self._first = entry.max_timestamp
-        if entry.max_timestamp > self._largest[0]:
-            self._largest = entry.max_timestamp, entry.last_offset
-        if entry.position - self._indexed > self._interval:
-            self._offsets.append(entry.last_offset, entry.position)
-            self._times.maybe_append(*self._largest)
-            self._indexed = entry.position
-
-    def finish(self) -> None:
-        self._times.maybe_append(*self._largest, last_one=True)
-        self._offsets.close()
-        self._times.close()
-        self._segment.set_max_timestamp(*self._largest)
-        if self._first >= 0:
-            self._segment.first_timestamp = self._first
-
-
-def rebuild_indexes(segment: Segment, interval_bytes: int = 4096) -> None:
-    """Make offset and time index of a sealed segment again, as far as its entries are good."""
-    building = _Building(segment, interval_bytes, _DEFAULT_INDEX_BYTES)
-    with suppress(CorruptStorage):
-        for entry in check_entries(segment.file, 0, segment.size):
-            building.add(entry)
-    building.finish()
 
 
 # ---- epochs

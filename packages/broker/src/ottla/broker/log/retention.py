@@ -130,7 +130,7 @@ def expire(log: Retained, now_ms: int) -> list[Segment]:
     if not log.takes_appends:
         return []
     bounds = Bounds(log.log_start_offset, log.high_watermark, log.log_end_offset)
-    count = deletable(log.segments.all, bounds, log.config, now_ms)
+    count = min(deletable(log.segments.all, bounds, log.config, now_ms), log.segments.droppable)
     if count and count == len(log.segments) and not _rolled(log, now_ms):
         count -= 1
     if not count:

@@ -6,9 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ottla.broker.log.entries import Located, check_entries
+from ottla.broker.log.entries import Located, check_entries, walk
 from ottla.broker.log.files import File, Files
 from ottla.broker.log.index import OffsetIndex, TimeIndex, TransactionIndex
+from ottla.broker.log.index_building import rebuild_indexes
 from ottla.broker.log.search import find_entry
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.segments import DELETED_SUFFIX, SegmentFile, file_name
@@ -31,6 +32,8 @@ class Segment:
         "_max_timestamp",
         "_max_timestamp_offset",
         "_offsets",
+        "_pinned_modified_ms",
+        "_suffix",
         "_times",
         "active",
         "base_offset",
@@ -40,9 +43,13 @@ class Segment:
         "transactions",
     )
 
-    def __init__(self, files: Files, directory: Path, base_offset: int, size: int = 0) -> None:
+    def __init__(
+        self, files: Files, directory: Path, base_offset: int, size: int = 0, *, suffix: str = ""
+    ) -> None:
         self.files = files
         self.directory = directory
+        self._suffix = suffix
+        self._pinned_modified_ms: int | None = None
         self.base_offset = base_offset
         self.size = size
         self.active = False
@@ -75,9 +82,9 @@ class Segment:
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}, {self.size} bytes)"
 
-    def path(self, kind: SegmentFile, suffix: str = "") -> Path:
-        """The path of one of its files."""
-        return self.directory / file_name(self.base_offset, kind, suffix)
+    def path(self, kind: SegmentFile, suffix: str | None = None) -> Path:
+        """The path of one of its files, with its own suffix or another one."""
+        return self.directory / file_name(self.base_offset, kind, self._suffix if suffix is None else suffix)
 
     # ---- files
 
@@ -124,8 +131,6 @@ class Segment:
         return self._times
 
     def _rebuild(self) -> None:
-        from ottla.broker.log.recovery import rebuild_indexes
-
         self.close()
         rebuild_indexes(self)
 
@@ -183,6 +188,23 @@ class Segment:
             found += [self.offsets.file, self.times.file]
         return [one for one in found if one is not None]
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether its files stay open, whatever their names are."""
+        return self._pinned_modified_ms is not None
+
+    def pin(self) -> None:
+        """Open its files and keep them open: from here on it is read without their names."""
+        self._pinned_modified_ms = self.last_modified_ms
+        assert self.file is not None
+        assert self.offsets is not None
+        assert self.times is not None
+        assert self.transactions.entries is not None
+
+    def unpin(self) -> None:
+        """Use the names of its files again."""
+        self._pinned_modified_ms = None
+
     # ---- times
 
     @property
@@ -228,6 +250,8 @@ class Segment:
     @property
     def last_modified_ms(self) -> int:
         """When its log file was last written."""
+        if self._pinned_modified_ms is not None:
+            return self._pinned_modified_ms
         return self.files.modified_ms(self.path(SegmentFile.LOG))
 
     @property
@@ -242,7 +266,17 @@ class Segment:
         index = self.offsets if self.size > _SEARCHED_WITHOUT_INDEX_BYTES else None
         return find_entry(self.file, index, self.size, offset, wait=wait)
 
-    # ---- going
+    def read_end(self) -> int:
+        """The offset behind the last entry, found from the newest index entry. Raises CorruptStorage."""
+        end, index = self.base_offset, self.offsets
+        position = index.lookup(MAX_RELATIVE_OFFSET + self.base_offset).position if index.count else 0
+        for entry in walk(self.file, position, self.size):
+            end, position = entry.last_offset + 1, entry.position + entry.size
+        if position != self.size:
+            raise CorruptStorage(f"{self} ends within an entry", position)
+        return end
+
+    # ---- deletion
 
     def mark_deleted(self) -> list[Path]:
         """Rename its files so that they will not be loaded again; gives the paths to unlink later."""

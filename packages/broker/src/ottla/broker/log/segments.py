@@ -1,4 +1,4 @@
-"""The segments of one log, oldest first: find, add, drop."""
+"""The segments of one log, oldest first: find, add, drop, replace."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.files import Files
+from ottla.broker.log.replacement import ReplacementPlan, check_replacement
 from ottla.broker.log.segment import Segment
 
 if TYPE_CHECKING:
@@ -22,12 +23,14 @@ class Segments:
     Lives on the event loop. Files are opened when they are needed, and only some sealed segments stay open.
     """
 
-    __slots__ = ("_opened", "all", "bases", "directory", "files", "resume")
+    __slots__ = ("_opened", "all", "bases", "directory", "files", "replacing", "resume")
 
     def __init__(self, files: Files, directory: Path, segments: Sequence[Segment]) -> None:
         self.files = files
         self.directory = directory
         self._opened: list[Segment] = []
+        self.replacing: ReplacementPlan | None = None
+        """The replacement that is under way: its old segments may not be dropped."""
         self.resume: dict[int, tuple[Segment, int]] = {}
         """Offsets that readers of sealed segments most likely ask for next, with their positions."""
         self._set(list(segments))
@@ -71,7 +74,7 @@ class Segments:
         self._opened.append(segment)
         if len(self._opened) > _OPEN_SEALED_SEGMENTS:
             old = self._opened.pop(0)
-            if not old.active:
+            if not (old.active or old.is_pinned):
                 old.close()
 
     # ---- changing
@@ -111,6 +114,50 @@ class Segments:
     def replace_active(self, segment: Segment) -> None:
         """Put a segment in the place of the active one."""
         self._set([*self.all[:-1], segment])
+
+    # ---- replacing
+
+    @property
+    def droppable(self) -> int:
+        """How many of the oldest segments no replacement is working on."""
+        return len(self.all) if self.replacing is None else self.all.index(self.replacing.old[0])
+
+    def begin_replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> ReplacementPlan:
+        """Plan to put cleaned segments in the place of old ones: to be run on a thread, then `end_replace`.
+
+        `old` are sealed segments in a row whose records are on the disk; `new` are complete, closed and named
+        `.cleaned`. The old ones are read until the end. Raises ValueError for segments that cannot stand for
+        the old ones (see `replacement`), and while another replacement is under way.
+        """
+        first = self.all.index(old[0]) if old and old[0] in self.all else 0
+        behind = first + len(old)
+        if self.replacing is not None or self.all[first:behind] != list(old):
+            raise ValueError(f"{list(old)} cannot be replaced now")
+        check_replacement(old, new, self.bases[behind] if behind < len(self.all) else None)
+        self.replacing = plan = ReplacementPlan(self.files, self.directory, list(old), list(new))
+        for segment in old:
+            segment.pin()
+        return plan
+
+    def end_replace(self, plan: ReplacementPlan) -> list[Path]:
+        """Take in that a plan was run: read the new segments; returns the paths to unlink later."""
+        self.replacing = None
+        first = self.all.index(plan.old[0])
+        new = [Segment(self.files, self.directory, one.base_offset, one.size) for one in plan.new]
+        self._set([*self.all[:first], *new, *self.all[first + len(plan.old) :]])
+        for segment in plan.old:
+            segment.unpin()
+            segment.close()
+        return plan.deleted
+
+    def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> list[Path]:
+        """Put cleaned segments in the place of old ones; a crash leaves all old or all new ones. Blocks.
+
+        Returns the paths to unlink later. Raises as `begin_replace`, and OSError: the log goes offline then.
+        """
+        plan = self.begin_replace(old, new)
+        plan.run()
+        return self.end_replace(plan)
 
     # ---- closing
 

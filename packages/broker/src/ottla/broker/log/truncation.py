@@ -210,8 +210,8 @@ class Truncation:
         log = self._log
         if log.offline is not None:
             raise KafkaStorageError(f"{log} is offline: {log.offline}")
-        if log.is_truncating:
-            raise KafkaStorageError(f"{log} is being truncated")
+        if log.is_truncating or log.segments.replacing is not None:
+            raise KafkaStorageError(f"the segments of {log} are being changed")
 
     def _plan(self, offset: int, *, restart_at: int, cut: bool) -> TruncationPlan:
         log, end = self._log, self._log.log_end_offset
