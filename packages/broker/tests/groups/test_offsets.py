@@ -17,9 +17,9 @@ def test_a_commit_that_comes_back_late_does_not_undo_a_later_one() -> None:
     offsets.begin([A])
     offsets.begin([A])
 
-    offsets.load({A: at(2)}, position=11)
+    offsets.load(A, at(2), position=11)
     offsets.settled([A])
-    offsets.load({A: at(1)}, position=10)
+    offsets.load(A, at(1), position=10)
     offsets.settled([A])
 
     assert offsets.get(A) == at(2)
@@ -28,7 +28,7 @@ def test_a_commit_that_comes_back_late_does_not_undo_a_later_one() -> None:
 
 def test_a_commit_on_its_way_keeps_an_old_offset_from_expiring() -> None:
     offsets = GroupOffsets()
-    offsets.load({A: at(1)}, 0)
+    offsets.load(A, at(1), 0)
     offsets.begin([A])
     assert offsets.expired(ExpiryRule(None), 1_000, 100) == []
 
@@ -50,14 +50,15 @@ def test_a_commit_on_its_way_keeps_an_old_offset_from_expiring() -> None:
 )
 def test_offsets_age(rule: ExpiryRule, now_ms: int, expired: list[TopicPartition]) -> None:
     offsets = GroupOffsets()
-    offsets.load({A: at(1, 50), B: at(1, 60)}, 0)
+    offsets.load(A, at(1, 50), 0)
+    offsets.load(B, at(1, 60), 0)
 
     assert offsets.expired(rule, now_ms, 100) == expired
 
 
 def test_an_explicit_expiry_time_beats_the_retention() -> None:
     offsets = GroupOffsets()
-    offsets.load({A: at(1, 0, expires_ms=10_000)}, 0)
+    offsets.load(A, at(1, 0, expires_ms=10_000), 0)
 
     assert offsets.expired(ExpiryRule(None), 9_999, 100) == []
     assert offsets.expired(ExpiryRule(None), 10_000, 100) == [A]
@@ -89,7 +90,7 @@ def test_a_group_with_unreadable_subscriptions_keeps_its_offsets() -> None:
 
 def test_offsets_of_an_open_transaction_are_not_seen_and_make_fetches_unstable() -> None:
     offsets = GroupOffsets()
-    offsets.load({A: at(1)}, 0)
+    offsets.load(A, at(1), 0)
     offsets.begin_transactional(7, {A: at(5)})
 
     assert offsets.is_unstable(A)
@@ -101,7 +102,7 @@ def test_offsets_of_an_open_transaction_are_not_seen_and_make_fetches_unstable()
 @pytest.mark.parametrize(("commit", "offset"), [(True, 5), (False, 1)])
 def test_the_end_of_a_transaction_decides_about_its_offsets(commit: bool, offset: int) -> None:
     offsets = GroupOffsets()
-    offsets.load({A: at(1)}, 0)
+    offsets.load(A, at(1), 0)
     offsets.begin_transactional(7, {A: at(5)})
     offsets.written_transactional(7, {A: at(5)}, position=3)
 
@@ -121,7 +122,7 @@ def test_a_transactional_commit_that_was_not_written_is_forgotten() -> None:
 
 def test_forgetting_tells_what_needs_a_tombstone() -> None:
     offsets = GroupOffsets()
-    offsets.load({A: at(1)}, 0)
+    offsets.load(A, at(1), 0)
     offsets.begin_transactional(7, {A: at(5)})
 
     assert offsets.forget([A, B]) == [A]

@@ -7,10 +7,8 @@ from ottla.broker.groups.offsets import CommittedOffset
 from ottla.broker.groups.records import (
     GroupRecord,
     OffsetRecord,
-    group_record,
-    group_tombstone,
-    offset_record,
-    read_record,
+    decode_record,
+    encode_record,
 )
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.topics import TopicPartition
@@ -54,23 +52,23 @@ groups = st.builds(
 @settings(deadline=None)
 @given(text, offsets)
 def test_offsets_come_back_as_they_were_written(group_id: str, committed: CommittedOffset) -> None:
-    key, value = offset_record(group_id, PARTITION, committed)
+    key, value = encode_record(OffsetRecord(group_id, PARTITION, committed))
 
-    assert read_record(key, value) == OffsetRecord(group_id, PARTITION, committed)
+    assert decode_record(key, value) == OffsetRecord(group_id, PARTITION, committed)
 
 
 @settings(deadline=None)
 @given(groups)
 def test_groups_come_back_as_they_were_written(snapshot: GroupSnapshot) -> None:
-    key, value = group_record(snapshot)
+    key, value = encode_record(GroupRecord(snapshot.group_id, snapshot))
 
-    assert read_record(key, value) == GroupRecord(snapshot.group_id, snapshot)
+    assert decode_record(key, value) == GroupRecord(snapshot.group_id, snapshot)
 
 
 def test_an_offset_has_kafkas_bytes() -> None:
     committed = CommittedOffset(offset=5, leader_epoch=2, metadata="m", commit_timestamp_ms=9)
 
-    key, value = offset_record("g", PARTITION, committed)
+    key, value = encode_record(OffsetRecord("g", PARTITION, committed))
 
     assert key == b"\0\1\0\1g\0\5topic\0\0\0\3"
     assert value == b"\0\3" + (5).to_bytes(8, "big") + b"\0\0\0\2\0\1m" + (9).to_bytes(8, "big")
@@ -79,34 +77,36 @@ def test_an_offset_has_kafkas_bytes() -> None:
 def test_an_offset_with_a_time_of_expiry_is_written_the_old_way() -> None:
     committed = CommittedOffset(offset=5, metadata="m", commit_timestamp_ms=9, expire_timestamp_ms=20)
 
-    key, value = offset_record("g", PARTITION, committed)
+    key, value = encode_record(OffsetRecord("g", PARTITION, committed))
 
     assert value == b"\0\1" + (5).to_bytes(8, "big") + b"\0\1m" + b"".join(
         number.to_bytes(8, "big") for number in (9, 20)
     )
-    assert read_record(key, value) == OffsetRecord("g", PARTITION, committed)
+    assert decode_record(key, value) == OffsetRecord("g", PARTITION, committed)
 
 
 def test_tombstones_take_back() -> None:
-    assert read_record(*offset_record("g", PARTITION, None)) == OffsetRecord("g", PARTITION, None)
-    assert read_record(*group_tombstone("g")) == GroupRecord("g", None)
+    assert decode_record(*encode_record(OffsetRecord("g", PARTITION, None))) == OffsetRecord(
+        "g", PARTITION, None
+    )
+    assert decode_record(*encode_record(GroupRecord("g", None))) == GroupRecord("g", None)
 
 
 def test_records_of_newer_group_protocols_are_passed_over() -> None:
-    assert read_record(b"\0\3\0\1g", b"") is None
+    assert decode_record(b"\0\3\0\1g", b"") is None
 
 
 @pytest.mark.parametrize("key", [b"", b"\0", b"\0\1", b"\0\2\0\5g"])
 def test_a_torn_key_is_not_taken_for_something_else(key: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        read_record(key, None)
+        decode_record(key, None)
 
 
 def test_a_member_written_before_rebalance_timeouts_has_one_timeout_for_both() -> None:
     value = b"\0\0\0\10consumer\0\0\0\1\0\5range\0\1m\0\0\0\1"
     value += b"\0\1m\0\1c\0\2/h\0\0\x27\x10\0\0\0\0\0\0\0\0"
 
-    record = read_record(group_tombstone("g").key, value)
+    record = decode_record(encode_record(GroupRecord("g", None)).key, value)
 
     assert isinstance(record, GroupRecord)
     assert record.snapshot is not None

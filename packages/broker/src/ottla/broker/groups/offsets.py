@@ -122,12 +122,26 @@ class GroupOffsets:
             else:
                 self._pending.pop(partition, None)
 
-    def load(self, offsets: Mapping[TopicPartition, CommittedOffset], position: int) -> None:
-        """Apply offsets that are committed at `position` in the log, unless later ones are known."""
-        for partition, committed in offsets.items():
-            stored = self._stored.get(partition)
-            if stored is None or stored.position <= position:
-                self._stored[partition] = _StoredOffset(committed, position)
+    def load(self, partition: TopicPartition, committed: CommittedOffset, position: int) -> None:
+        """Apply an offset that is committed at `position` in the log, unless a later one is known."""
+        stored = self._stored.get(partition)
+        if stored is None or stored.position <= position:
+            self._stored[partition] = _StoredOffset(committed, position)
+
+    def replay(
+        self,
+        partition: TopicPartition,
+        committed: CommittedOffset | None,
+        position: int,
+        producer_id: int | None,
+    ) -> None:
+        """Apply one offset record of the log: of a plain commit, of a transaction, or a tombstone."""
+        if committed is None:
+            self.forget([partition])
+        elif producer_id is None:
+            self.load(partition, committed, position)
+        else:
+            self.written_transactional(producer_id, {partition: committed}, position)
 
     # ---- transactional commits
 
@@ -157,7 +171,7 @@ class GroupOffsets:
         """End a transaction: its offsets become visible, or are dropped."""
         for partition, stored in self._transactional.pop(producer_id, {}).items():
             if commit and isinstance(stored, _StoredOffset):
-                self.load({partition: stored.committed}, stored.position)
+                self.load(partition, stored.committed, stored.position)
 
     # ---- removing
 

@@ -6,12 +6,11 @@ record without value is a tombstone: it deletes the offset or the group.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.broker.coordinators.state import KeyValue
 from ottla.broker.groups.events import GroupSnapshot, MemberSnapshot
 from ottla.broker.groups.offsets import CommittedOffset
-from ottla.broker.values import frozen
 from ottla.protocol.internal_topics import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -29,8 +28,7 @@ _EXPIRING_OFFSET_VALUE_VERSION: Final = 1
 _GROUP_VALUE_VERSION: Final = 3
 
 
-@frozen
-class OffsetRecord:
+class OffsetRecord(NamedTuple):
     """A committed offset; None deletes it."""
 
     group_id: str
@@ -38,8 +36,7 @@ class OffsetRecord:
     committed: CommittedOffset | None
 
 
-@frozen
-class GroupRecord:
+class GroupRecord(NamedTuple):
     """A group's members and assignments; None deletes the group."""
 
     group_id: str
@@ -49,23 +46,17 @@ class GroupRecord:
 LogRecord: TypeAlias = OffsetRecord | GroupRecord
 
 
-class GroupRecordCodec:
-    """The `RecordCodec` of `__consumer_offsets`."""
-
-    def encode(self, record: LogRecord) -> KeyValue:
-        if isinstance(record, OffsetRecord):
-            return offset_record(record.group_id, record.partition, record.committed)
-        return group_tombstone(record.group_id) if record.snapshot is None else group_record(record.snapshot)
-
-    def decode(self, key: bytes, value: bytes | None) -> LogRecord | None:
-        return read_record(key, value)
-
-
-def offset_record(group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> KeyValue:
-    """Encode a committed offset; None makes a tombstone."""
-    key = OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition)
-    encoded_key = key.to_bytes(_OFFSET_KEY_VERSION)
-    return KeyValue(encoded_key, None if committed is None else _offset_value(committed))
+def encode_record(record: LogRecord) -> KeyValue:
+    """Encode a record as the log stores it."""
+    if isinstance(record, OffsetRecord):
+        partition, committed = record.partition, record.committed
+        offset_key = OffsetCommitKey(
+            group=record.group_id, topic=partition.topic, partition=partition.partition
+        )
+        value = None if committed is None else _offset_value(committed)
+        return KeyValue(offset_key.to_bytes(_OFFSET_KEY_VERSION), value)
+    key = GroupMetadataKey(group=record.group_id).to_bytes(_GROUP_KEY_VERSION)
+    return KeyValue(key, None if record.snapshot is None else _group_value(record.snapshot))
 
 
 def _offset_value(committed: CommittedOffset) -> bytes:
@@ -81,8 +72,7 @@ def _offset_value(committed: CommittedOffset) -> bytes:
     return value.to_bytes(version)
 
 
-def group_record(snapshot: GroupSnapshot) -> KeyValue:
-    """Encode a group."""
+def _group_value(snapshot: GroupSnapshot) -> bytes:
     value = GroupMetadataValue(
         protocol_type=snapshot.protocol_type or "",
         generation=snapshot.generation,
@@ -91,16 +81,7 @@ def group_record(snapshot: GroupSnapshot) -> KeyValue:
         current_state_timestamp=snapshot.state_since_ms,
         members=[_member_value(member) for member in snapshot.members],
     )
-    return KeyValue(_group_key(snapshot.group_id), value.to_bytes(_GROUP_VALUE_VERSION))
-
-
-def group_tombstone(group_id: str) -> KeyValue:
-    """Encode the deletion of a group."""
-    return KeyValue(_group_key(group_id), None)
-
-
-def _group_key(group_id: str) -> bytes:
-    return GroupMetadataKey(group=group_id).to_bytes(_GROUP_KEY_VERSION)
+    return value.to_bytes(_GROUP_VALUE_VERSION)
 
 
 def _member_value(member: MemberSnapshot) -> MemberMetadata:
@@ -116,7 +97,7 @@ def _member_value(member: MemberSnapshot) -> MemberMetadata:
     )
 
 
-def read_record(key: bytes, value: bytes | None) -> LogRecord | None:
+def decode_record(key: bytes, value: bytes | None) -> LogRecord | None:
     """Decode one record; None for kinds that are newer than the classic protocol.
 
     Raises MalformedMessage and UnknownVersion for bytes that their version does not allow.
@@ -167,3 +148,10 @@ def _read_member(member: MemberMetadata) -> MemberSnapshot:
         subscription=bytes(member.subscription),
         assignment=bytes(member.assignment),
     )
+
+
+class GroupRecordCodec:
+    """The `RecordCodec` of `__consumer_offsets`."""
+
+    encode = staticmethod(encode_record)
+    decode = staticmethod(decode_record)

@@ -50,18 +50,13 @@ class GroupsState:
 
     def replay(self, record: LogRecord, position: int, producer_id: int | None) -> None:
         if isinstance(record, OffsetRecord):
-            offsets = self._offsets_of(record.group_id)
-            if offsets is not None:
-                _replay_offset(offsets, record, position, producer_id)
+            if self._loading is not None:
+                self._loading.replay_offset(record, position, producer_id)
+            elif (hosted := self.groups.get(record.group_id)) is not None:
+                # A group that was deleted while its commit was pending stays deleted.
+                hosted.offsets.replay(record.partition, record.committed, position, producer_id)
         elif self._loading is not None:
             self._loading.replay_group(record)
-
-    def _offsets_of(self, group_id: str) -> GroupOffsets | None:
-        if self._loading is not None:
-            return self._loading.offsets.setdefault(group_id, GroupOffsets())
-        # A group that was deleted while its commit was pending stays deleted.
-        hosted = self.groups.get(group_id)
-        return hosted.offsets if hosted is not None else None
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         for offsets in self._all_offsets():
@@ -96,19 +91,14 @@ class _LoadingGroups:
     snapshots: dict[str, GroupSnapshot] = field(default_factory=dict)
     offsets: dict[str, GroupOffsets] = field(default_factory=dict)
 
+    def replay_offset(self, record: OffsetRecord, position: int, producer_id: int | None) -> None:
+        offsets = self.offsets.get(record.group_id)
+        if offsets is None:
+            offsets = self.offsets[record.group_id] = GroupOffsets()
+        offsets.replay(record.partition, record.committed, position, producer_id)
+
     def replay_group(self, record: GroupRecord) -> None:
         if record.snapshot is None:
             self.snapshots.pop(record.group_id, None)
         else:
             self.snapshots[record.group_id] = record.snapshot
-
-
-def _replay_offset(
-    offsets: GroupOffsets, record: OffsetRecord, position: int, producer_id: int | None
-) -> None:
-    if record.committed is None:
-        offsets.forget([record.partition])
-    elif producer_id is not None:
-        offsets.written_transactional(producer_id, {record.partition: record.committed}, position)
-    else:
-        offsets.load({record.partition: record.committed}, position)
