@@ -16,7 +16,7 @@ from ottla.broker.metrics.catalogue import catalogue
 from ottla.broker.routes import ROUTES
 from ottla.client.cli import main as ottla
 from ottla.client.config import ClientConfig
-from ottla.client.definition import documentation, options
+from ottla.client.config_definition import documentation, options
 from ottla.client.metrics import Metrics
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import Alias, settings_of

@@ -21,7 +21,7 @@ PURE: Final = (
     "broker/log/retention.py",
     "broker/log/rolling.py",
     "broker/replication/partition.py",
-    "client/definition.py",
+    "client/config_definition.py",
     "client/frames.py",
     "client/versions.py",
     "consumer/assignors/*.py",

@@ -30,5 +30,5 @@ def test_a_malformed_file_is_a_setting_error(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("name=\\u12", encoding="utf-8")
 
-    with pytest.raises(SettingError, match="^malformed properties"):
+    with pytest.raises(SettingError, match=r"^malformed properties"):
         read_properties(file)

@@ -1,6 +1,6 @@
 """Settings of clients: read flat keywords and properties files into frozen dataclasses that check themselves.
 
-A config class is a frozen dataclass whose fields are settings (`ottla.client.definition`). A field may hold
+A config class is a frozen dataclass whose fields are settings (`ottla.client.config_definition`). A field may hold
 another config class; its settings are given flat all the same. `aliases` of a class are further names of
 settings, those of older Kafkas and of other clients, and say what replaces settings that have no effect.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
-from ottla.client.definition import Setting, SettingError, define, setting
+from ottla.client.config_definition import Setting, SettingError, define, setting
 
 __all__ = [
     "Alias",

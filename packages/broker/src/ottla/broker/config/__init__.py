@@ -18,7 +18,7 @@ from ottla.broker.config.topic import (
     synonyms_of,
     topic_keys,
 )
-from ottla.client.definition import ConfigError, Setting
+from ottla.client.config_definition import ConfigError, Setting
 
 __all__ = [
     "ALIASES",

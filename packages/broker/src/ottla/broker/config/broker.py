@@ -6,7 +6,7 @@ from typing import Final
 
 from ottla.broker.config.listeners import Listener, parse_listeners
 from ottla.broker.values import frozen
-from ottla.client.definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
+from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
 
 _HOUR_MS = 3_600_000
 _CLUSTER: Final = "cluster-wide"

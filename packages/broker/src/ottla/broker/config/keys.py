@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.broker.values import declared
-from ottla.client.definition import INT, Setting, define
+from ottla.client.config_definition import INT, Setting, define
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Any
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.keys import keys_of
 from ottla.broker.values import frozen
-from ottla.client.definition import ConfigError
+from ottla.client.config_definition import ConfigError
 
 ENVIRONMENT_PREFIX = "OTTLA_"
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from ottla.client.definition import (
+from ottla.client.config_definition import (
     INT,
     ConfigError,
     Setting,
