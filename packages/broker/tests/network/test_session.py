@@ -275,10 +275,17 @@ async def test_a_request_behind_a_login_waits_for_its_outcome() -> None:
     assert login.seen == []
 
 
-def server_on(plane: DataPlane) -> Server:
+def server_on(plane: DataPlane, general: list[str] | None = None) -> Server:
+    """Make a server for Produce and Fetch; `general` gets the topic of each produce on the general path."""
     services = plane.services
+
+    def counted(services: DataServices, request: ProduceRequest, context: RequestContext) -> Any:
+        if general is not None:
+            general.append(request.topic_data[0].name)
+        return produce.handle(services, request, context)
+
     routes: list[Route[DataServices]] = [
-        Route(ApiKey.PRODUCE, 0, 9, produce.handle, borrows_buffer=True),
+        Route(ApiKey.PRODUCE, 0, 9, counted, borrows_buffer=True),
         Route(ApiKey.FETCH, 0, 12, fetch.handle, borrows_buffer=True),
     ]
     return Server(
@@ -332,11 +339,13 @@ async def test_each_session_gets_to_know_its_own_partitions(plane: DataPlane) ->
 
 async def test_a_session_that_forgot_its_partitions_leaves_the_others_alone(plane: DataPlane) -> None:
     partition = await plane.lead()
-    server = server_on(plane)
+    general: list[str] = []
+    server = server_on(plane, general)
     async with clients(server, count=2) as (one, two):
         await produced(one, times=2)
         await produced(two, times=2)
         sessions = [connection.session for connection in server.connections.all()]
+        assert general == ["t", "t"]  # the first of each session
 
         sessions[0].forget_partitions()
 
@@ -344,6 +353,7 @@ async def test_a_session_that_forgot_its_partitions_leaves_the_others_alone(plan
         assert len(sessions[1].produce_targets or ()) == 1
         await produced(one, times=2)
         await produced(two, times=2)
+        assert general == ["t", "t", "t"]
         assert [len(session.produce_targets or ()) for session in sessions] == [1, 1]
     assert partition.log.log_end_offset == 8
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.handlers import leader_and_isr, stop_replica, update_metadata
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
@@ -12,13 +12,16 @@ from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
 if TYPE_CHECKING:
     from ottla.broker.controller.batch import ControlRequest
     from ottla.broker.controller.events import ControlResponse
-    from ottla.broker.handlers.services import Services
+
+
+class Needs(leader_and_isr.Needs, update_metadata.Needs, stop_replica.Needs, Protocol):
+    """The parts of the broker that control requests act on."""
 
 
 class LocalSender:
     """Calls this broker's own handlers."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Needs) -> None:
         self._services = services
 
     async def send(self, request: ControlRequest) -> ControlResponse:
