@@ -1,7 +1,7 @@
 """Settings of clients: read flat keywords and properties files into frozen dataclasses that check themselves.
 
-A config class is a frozen dataclass whose fields are settings (`ottla.client.config_definition`). A field may hold
-another config class; its settings are given flat all the same. `aliases` of a class are further names of
+A config class is a frozen dataclass whose fields are settings (`ottla.client.config_definition`). A field may
+hold another config class; its settings are given flat all the same. `aliases` of a class are further names of
 settings, those of older Kafkas and of other clients, and say what replaces settings that have no effect.
 """
 
