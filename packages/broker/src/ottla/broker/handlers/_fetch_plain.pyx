@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Answers to plain fetches, natively. `fetch_plain` says what is promised."""
+"""Answers to plain fetches, natively. `fetch_plain` documents it."""
 
 from libc.stdint cimport int64_t
 
@@ -16,7 +16,7 @@ cdef bytes NO_TAGS = b"\0\0\0"     # behind the records: of the partition, the t
 cdef enum:
     FIRST_WITH_ZSTD = 10
     FIRST_FLEXIBLE = 12
-    MOST_TOGETHER = 64
+    MAX_TOGETHER = 64
 
 
 cdef class Target:
@@ -97,7 +97,7 @@ def answer_all(reader, dict index, int64_t most_bytes):
     cdef Answers answers = None
     cdef PlainFetch ask
     cdef bint answered
-    while answers is None or answers.count < MOST_TOGETHER:
+    while answers is None or answers.count < MAX_TOGETHER:
         ask = reader.next_fetch(index)
         if ask is None:
             break

@@ -23,7 +23,7 @@ def whole_end(
 def in_memory(fd: int, position: int, length: int) -> bool: ...
 
 class Slice:
-    """Whole batches in a segment's file, which it keeps open even when the segment goes."""
+    """Whole batches in a segment's file; it keeps the file open even when the segment is deleted."""
 
     file: File
     position: int
@@ -41,9 +41,9 @@ class Slice:
         """The bytes."""
 
     def is_hot(self) -> bool:
-        """Whether reading it would not wait for the disk, as far as looking at a page here and there tells.
+        """Whether reading it does not wait for the disk; one page in each 64 KiB is probed.
 
-        True also where the system cannot say.
+        True also where the system does not support the probe.
         """
 
 def read_active(tail: Tail, offset: int, max_bytes: int, up_to: int) -> Slice | None: ...

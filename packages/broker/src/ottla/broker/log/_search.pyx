@@ -1,9 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Searches in log files and their indexes, natively. `_search_py` is the same in plain Python."""
+"""Searches in log files and their indexes, natively. `search` has the same in plain Python, and documents it."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EAGAIN, EINTR, EINVAL, EOPNOTSUPP, ENOSYS, errno
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
+
+from ottla.protocol.records._batch cimport (
+    LAST_OFFSET_DELTA_AT,
+    MAGIC_AT,
+    MIN_LEGACY_ENTRY,
+    entry_size,
+    get32,
+    get64,
+)
 
 from ottla.broker.log.files import DiskFile
 from ottla.protocol.storage import CorruptStorage
@@ -16,14 +25,8 @@ cdef extern from *:
     #include <sys/types.h>
     #include <sys/uio.h>
     #include <unistd.h>
-    static inline int32_t ottla_be32(const char *p) {
-        uint32_t v; __builtin_memcpy(&v, p, 4); return (int32_t)__builtin_bswap32(v);
-    }
-    static inline int64_t ottla_be64(const char *p) {
-        uint64_t v; __builtin_memcpy(&v, p, 8); return (int64_t)__builtin_bswap64(v);
-    }
-    /* Read what is in memory; -1 with EAGAIN where the disk would have to be waited for. */
-    static ssize_t ottla_read_now(int fd, char *into, size_t size, off_t at) {
+    /* Read from the page cache; -1 with EAGAIN where the disk would have to be waited for. */
+    static ssize_t ottla_read_now(int fd, void *into, size_t size, off_t at) {
     #if defined(__linux__) && defined(RWF_NOWAIT)
         struct iovec one = {into, size};
         return preadv2(fd, &one, 1, at, RWF_NOWAIT);
@@ -33,17 +36,14 @@ cdef extern from *:
     #endif
     }
     """
-    int32_t ottla_be32(const char *p) nogil
-    int64_t ottla_be64(const char *p) nogil
-    ssize_t ottla_read_now(int fd, char *into, size_t size, int64_t at) nogil
-    ssize_t pread(int fd, char *into, size_t size, int64_t at) nogil
+    ssize_t ottla_read_now(int fd, void *into, size_t size, int64_t at) nogil
+    ssize_t pread(int fd, void *into, size_t size, int64_t at) nogil
 
 cdef enum:
-    HEAD = 27           # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
-    OVERHEAD = 12
-    LOOK = 4096
-    MOST_HINTS = 1024
-    STEP = 64 << 10     # the kernel reads ahead in larger pieces than this
+    HEAD_BYTES = 27             # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
+    CHUNK_BYTES = 4096
+    MAX_HINTS = 1024
+    STEP_BYTES = 64 << 10       # the kernel reads ahead in larger pieces than this
 
 cdef struct Entry:
     int64_t position
@@ -56,20 +56,20 @@ cdef struct Walk:
     bint wait
     int64_t position    # of the next entry
     int64_t end
-    int64_t look        # bytes to read at once: one header where entries are large
+    int64_t read_bytes  # to read at once: one header where entries are large
     int64_t chunk_at
     int64_t have
-    char chunk[LOOK]
+    unsigned char chunk[CHUNK_BYTES]
 
 
-cdef ssize_t read_some(int fd, char *into, size_t size, int64_t at, bint wait) noexcept nogil:
+cdef ssize_t read_some(int fd, void *into, size_t size, int64_t at, bint wait) noexcept nogil:
     cdef ssize_t got
     while True:
         got = -1
         if not wait:
             got = ottla_read_now(fd, into, size, at)
             if got < 0 and errno in (EOPNOTSUPP, ENOSYS, EINVAL):
-                wait = True  # this file system cannot say
+                wait = True  # this file system does not support it
         if wait:
             got = pread(fd, into, size, at)
         if got >= 0 or errno != EINTR:
@@ -78,41 +78,39 @@ cdef ssize_t read_some(int fd, char *into, size_t size, int64_t at, bint wait) n
 
 cdef int following(Walk *walk, Entry *entry) except -1:
     """Read the next header; 0 at the end."""
-    cdef const char *p
-    cdef int32_t length
+    cdef const unsigned char *p
     cdef int64_t size
     cdef ssize_t got
-    if walk.end - walk.position < HEAD:
+    if walk.end - walk.position < HEAD_BYTES:
         return 0
-    if walk.position < walk.chunk_at or walk.position + HEAD > walk.chunk_at + walk.have:
-        size = min(walk.look, walk.end - walk.position)
+    if walk.position < walk.chunk_at or walk.position + HEAD_BYTES > walk.chunk_at + walk.have:
+        size = min(walk.read_bytes, walk.end - walk.position)
         got = read_some(walk.fd, walk.chunk, size, walk.position, walk.wait)
-        if 0 <= got < HEAD and not walk.wait:
+        if 0 <= got < HEAD_BYTES and not walk.wait:
             errno = EAGAIN
             got = -1
         if got < 0:
             raise OSError(errno, "a segment could not be read")
-        if got < HEAD:
+        if got < HEAD_BYTES:
             return 0
         walk.chunk_at, walk.have = walk.position, got
     p = walk.chunk + (walk.position - walk.chunk_at)
-    length = ottla_be32(p + 8)
-    if length < 14 or <unsigned char> p[16] > 2:
+    entry.size = entry_size(p)
+    if entry.size < MIN_LEGACY_ENTRY or p[MAGIC_AT] > 2:
         raise CorruptStorage(f"no entry at byte {walk.position}", walk.position)
     entry.position = walk.position
-    entry.size = <int64_t> length + OVERHEAD
-    entry.base_offset = entry.last_offset = ottla_be64(p)
-    if p[16] == 2:
-        entry.last_offset += ottla_be32(p + 23)
+    entry.base_offset = entry.last_offset = get64(p)
+    if p[MAGIC_AT] == 2:
+        entry.last_offset += get32(p + LAST_OFFSET_DELTA_AT)
     walk.position += entry.size
-    walk.look = HEAD if entry.size >= LOOK else LOOK
+    walk.read_bytes = HEAD_BYTES if entry.size >= CHUNK_BYTES else CHUNK_BYTES
     return 1
 
 
 cdef int64_t indexed(object index, Py_ssize_t count, int column, int64_t value) except -1:
-    """The position in the last entry whose offset (column 0) or position (1) is at or below `value`; else 0."""
+    """Return the position in the last index entry whose offset (column 0) or position (1) is at or below `value`."""
     cdef Py_buffer view
-    cdef const char *entries
+    cdef const unsigned char *entries
     cdef Py_ssize_t low = 0, high = count, middle
     cdef int64_t found = 0
     if not count:
@@ -121,15 +119,15 @@ cdef int64_t indexed(object index, Py_ssize_t count, int column, int64_t value) 
     if view.len < 8 * count:
         PyBuffer_Release(&view)
         raise ValueError("the index is shorter than its entries")
-    entries = <const char *> view.buf
+    entries = <const unsigned char *> view.buf
     while low < high:
         middle = (low + high) >> 1
-        if <int64_t> ottla_be32(entries + 8 * middle + 4 * column) <= value:
+        if <int64_t> get32(entries + 8 * middle + 4 * column) <= value:
             low = middle + 1
         else:
             high = middle
     if low:
-        found = ottla_be32(entries + 8 * (low - 1) + 4)
+        found = get32(entries + 8 * (low - 1) + 4)
     PyBuffer_Release(&view)
     return found
 
@@ -137,7 +135,7 @@ cdef int64_t indexed(object index, Py_ssize_t count, int column, int64_t value) 
 def find_entry(int fd, index, Py_ssize_t count, int64_t relative_offset, int64_t end, int64_t offset, bint wait):
     cdef Walk walk
     cdef Entry entry
-    walk.fd, walk.wait, walk.end, walk.look, walk.chunk_at, walk.have = fd, wait, end, LOOK, 0, 0
+    walk.fd, walk.wait, walk.end, walk.read_bytes, walk.chunk_at, walk.have = fd, wait, end, CHUNK_BYTES, 0, 0
     walk.position = indexed(index, count, 0, relative_offset)
     while following(&walk, &entry):
         if entry.last_offset >= offset:
@@ -153,7 +151,7 @@ cdef int64_t whole(
     cdef Entry entry
     cdef int64_t end = max(start, indexed(index, count, 1, limit))
     next_offset[0] = -1
-    walk.fd, walk.wait, walk.end, walk.look, walk.chunk_at, walk.have = fd, wait, stop, HEAD, 0, 0
+    walk.fd, walk.wait, walk.end, walk.read_bytes, walk.chunk_at, walk.have = fd, wait, stop, HEAD_BYTES, 0, 0
     walk.position = end
     while following(&walk, &entry):
         if entry.position + entry.size > limit and (end > start or not at_least_one):
@@ -188,7 +186,7 @@ cdef bint is_in_memory(int fd, int64_t position, int64_t length) except -1:
             continue
         if at == last:
             return True
-        at = min(at + STEP, last)
+        at = min(at + STEP_BYTES, last)
     return True
 
 
@@ -197,7 +195,7 @@ def in_memory(int fd, int64_t position, int64_t length):
 
 
 cdef class Slice:
-    """Whole batches in a segment's file, which it keeps open even when the segment goes."""
+    """Whole batches in a segment's file; it keeps the file open even when the segment is deleted."""
 
     cdef readonly object file
     cdef readonly int64_t position
@@ -246,7 +244,7 @@ def read_active(tail, int64_t offset, int64_t max_bytes, int64_t up_to):
     found = hints.get(offset)
     if found is None:
         base_offset = segment.base_offset
-        walk.fd, walk.wait, walk.end, walk.look, walk.chunk_at, walk.have = fd, False, tail.position, LOOK, 0, 0
+        walk.fd, walk.wait, walk.end, walk.read_bytes, walk.chunk_at, walk.have = fd, False, tail.position, CHUNK_BYTES, 0, 0
         walk.position = indexed(index.mapping, index.count, 0, offset - base_offset)
         while True:
             if not following(&walk, &entry):
@@ -266,7 +264,7 @@ def read_active(tail, int64_t offset, int64_t max_bytes, int64_t up_to):
 
 
 cdef int remember(dict hints, int64_t offset, int64_t position) except -1:
-    if len(hints) >= MOST_HINTS:
+    if len(hints) >= MAX_HINTS:
         hints.clear()
     hints[offset] = position
     return 0

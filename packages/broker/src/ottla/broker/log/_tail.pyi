@@ -7,14 +7,14 @@ from ottla.broker.log.log import Log
 from ottla.broker.log.segment import Segment
 
 class Tail:
-    """Where a log is appended to: the active segment, its end, and when to begin another one."""
+    """The active segment of a log, the position of its end, and the limits for rolling it."""
 
     leader_epoch: int
     max_plain_bytes: int
     """The largest batch that `append_plain` takes; 0 sends everything to the general path."""
 
     write: Callable[[Any, int], None]
-    """What writes bytes at a position; may be replaced."""
+    """Writes bytes at a position; may be replaced."""
 
     def __init__(self, segment: Segment, next_offset: int, now_ms: int) -> None: ...
     @property
@@ -38,7 +38,7 @@ class Tail:
     def index_full(self) -> bool: ...
     @property
     def hints(self) -> dict[int, int]:
-        """Offsets readers will most likely ask for, with their positions."""
+        """Positions of offsets that readers most likely ask for."""
     @property
     def max_bytes(self) -> int: ...
     @property
@@ -48,7 +48,7 @@ class Tail:
     @property
     def roll_after_ms(self) -> int: ...
     def limit(self, config: LogConfig, jitter_ms: int) -> None:
-        """Take the topic's limits."""
+        """Use the limits of the topic's configuration."""
     def append_plain(
         self,
         batches: bytes | bytearray | memoryview,
@@ -71,8 +71,8 @@ class Tail:
         largest_at: int,
         now_ms: int,
     ) -> None:
-        """Write behind the end and index it. After an OSError `undo` has to be called."""
+        """Write at the end, and index it. After an OSError `undo` has to be called."""
     def undo(self) -> None:
-        """Cut off what a failed append left in the files."""
+        """Truncate the files to what they held before a failed append."""
     def seal(self) -> None:
-        """Leave the segment, cut to what is in it."""
+        """Trim the segment and its indexes: the log rolls, or is closed."""

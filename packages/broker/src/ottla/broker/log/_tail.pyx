@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The end of a log, natively. `tail` says what is promised."""
+"""The end of a log, natively. `_tail.pyi` documents it, `tail.py` is the way in."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
@@ -33,8 +33,8 @@ cdef extern from "unistd.h" nogil:
     Py_ssize_t pwrite(int fd, const void *data, size_t size, int64_t position)
 
 cdef enum:
-    MOST_HINTS = 128
-    RELEASE_ABOVE = 64 << 10    # the interpreter is let go while more than this is written
+    MAX_HINTS = 128
+    RELEASE_ABOVE = 64 << 10    # bytes; a larger write releases the GIL
 
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 cdef int64_t LARGEST_SEQUENCE = 0x7FFFFFFF
@@ -115,7 +115,8 @@ cdef class Tail:
         self._set_age()
 
     cdef int _set_age(self) except -1:
-        # The age counts in the records' own time, from the first one on; without timestamps, in the broker's.
+        # The age of a segment is measured by its records' timestamps, from the first one on; by the broker's
+        # clock where they have none.
         cdef int64_t unknown = UNKNOWN
         cdef int64_t first = self.segment.first_timestamp if self.position else unknown
         self.roll_above_timestamp = self.roll_after_ms = NEVER
@@ -164,7 +165,7 @@ cdef class Tail:
         return base_offset
 
     cdef object _next_of(self, producers, Batches *found):
-        """The producer whose next batches these are, or None."""
+        """Return the producer if its last sequence is the one before these batches, or None."""
         producer = producers.get(found.producer_id)
         if producer is None or producer.epoch != found.producer_epoch or producer.transaction_start != -1:
             return None
@@ -201,7 +202,7 @@ cdef class Tail:
                     return -1
                 PyErr_CheckSignals()
                 continue
-            # A short write is how a full disk begins; the next one says so.
+            # On a disk that is getting full a write is short; the next one fails.
             data += written
             position += written
             size -= written
@@ -217,7 +218,7 @@ cdef class Tail:
             self._set_age()
 
     cdef int _placed(self, int64_t size, int64_t next_offset, int64_t largest, int64_t largest_at) except -1:
-        """Index what was written behind the end, and make it the end."""
+        """Index what was written at the end, and move the end behind it."""
         if largest <= self.max_timestamp:
             largest, largest_at = self.max_timestamp, self.max_timestamp_offset
         if self.bytes_since_index > self.index_interval_bytes:
@@ -229,7 +230,7 @@ cdef class Tail:
             self.max_timestamp, self.max_timestamp_offset = largest, largest_at
             self.segment.set_max_timestamp(largest, largest_at)
         self.bytes_since_index += size
-        if len(self.hints) > MOST_HINTS:
+        if len(self.hints) > MAX_HINTS:
             self.hints.clear()
         self.hints[self.next_offset] = self.position
         self.next_offset = next_offset
@@ -252,7 +253,7 @@ cdef int64_t after(int64_t time_ms, int64_t more_ms) noexcept:
 
 
 cdef int note(producer, const unsigned char *p, Py_ssize_t size) except -1:
-    """Take appended batches into what is known of their producer, as `ProducerStates.apply` does."""
+    """Add appended batches to the state of their producer, as `ProducerStates.apply` does."""
     cdef const unsigned char *end = p + size
     cdef int32_t first, delta
     kept = producer.batches

@@ -70,7 +70,7 @@ def whole_end(
 def read_now(tail: Tail, offset: int, max_bytes: int, up_to: int) -> Slice | None:
     """What `Log.read` gives where `offset` is in the active segment and below `up_to`.
 
-    None where it is for `Log.read` to say. Raises as `find_entry` without `wait`.
+    None leaves it to `Log.read`. Raises as `find_entry` without `wait`.
     """
     return _search.read_active(tail, offset, max_bytes, up_to)
 

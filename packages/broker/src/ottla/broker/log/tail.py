@@ -1,7 +1,7 @@
-"""The state that every append reads and writes, in one small object.
+"""The end of a log: the state that every append reads and writes, in one small object.
 
-It is native (`_tail.pyx`), with an append of its own for what producers usually send. That one does nothing
-that the general path, `Log.append`, would do otherwise: tests hold them to each other, byte for byte.
+It is native (`_tail.pyx`), and appends plain batches of producers itself. For these it does what the general
+path, `Log.append`, does: tests hold both to the same bytes.
 """
 
 from ottla.broker.log._tail import Tail

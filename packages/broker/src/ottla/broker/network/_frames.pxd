@@ -8,7 +8,7 @@ from ottla.protocol.native.produce cimport ProduceRun
 cdef class ReceiveBuffer:
     cdef readonly bytearray memory
     cdef readonly object view
-    cdef list spare             # memory of large frames, used again: fresh pages cost more than the bytes in them
+    cdef list spare             # memory of large frames, to be used again: fresh pages cost more than the bytes in them
     cdef readonly Py_ssize_t spare_bytes
 
     cdef bytearray take(self, Py_ssize_t size)
@@ -18,11 +18,11 @@ cdef class ReceiveBuffer:
 cdef class FrameReader:
     cdef ReceiveBuffer shared
     cdef Py_ssize_t limit
-    cdef bytearray kept         # memory of its own: what is not a whole frame yet
+    cdef bytearray kept         # memory of its own for what is not a whole frame yet
     cdef object kept_view
     cdef Py_ssize_t kept_bytes_
     cdef bint direct            # the last get_buffer gave room behind `kept`
-    cdef bytearray source       # where the bytes not taken yet are
+    cdef bytearray source       # holds the bytes that were not taken yet
     cdef object source_view
     cdef Py_ssize_t position
     cdef Py_ssize_t end

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Frames, natively. `_frames_py` is the same in plain Python and says what is promised."""
+"""Frames, natively. `_frames_py` is the same in plain Python, and documents it."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from cpython.ref cimport Py_REFCNT
@@ -31,19 +31,19 @@ cdef class ReceiveBuffer:
         self.spare = []
 
     cdef bytearray take(self, Py_ssize_t size):
-        """Memory of at least `size` bytes that nobody looks at; what is in it is not cleared."""
+        """Return memory of at least `size` bytes that has no other user; its content is not cleared."""
         cdef bytearray one
         cdef Py_ssize_t i
         for i in range(len(self.spare) - 1, -1, -1):
             one = self.spare[i]
-            if PyByteArray_GET_SIZE(one) >= size and Py_REFCNT(one) == 2:  # the list's and ours
+            if PyByteArray_GET_SIZE(one) >= size and Py_REFCNT(one) == 2:  # references: the list's and ours
                 del self.spare[i]
                 self.spare_bytes -= PyByteArray_GET_SIZE(one)
                 return one
         return PyByteArray_FromStringAndSize(NULL, size)
 
     cdef int give_back(self, bytearray one) except -1:
-        """Keep memory for another frame. Event loops still look at it now, so that is checked in `take`."""
+        """Keep memory for another frame. The event loop may still refer to it, so `take` checks that."""
         cdef Py_ssize_t size = PyByteArray_GET_SIZE(one)
         if size > DIRECT_ABOVE and self.spare_bytes + size <= SPARE_BYTES:
             self.spare.append(one)
@@ -90,13 +90,13 @@ cdef class FrameReader:
         return self.shared.view[self.kept_bytes_:]
 
     cdef object _whole_frames_wait(self):
-        """Room behind more than fits in front of the shared memory: frames that nobody has taken yet."""
+        """Return room behind whole frames that were not taken: too many bytes to copy into the shared memory."""
         self.direct = True
         self._grow(2 * self.kept_bytes_)
         return self.kept_view[self.kept_bytes_:]
 
     cdef int _grow(self, Py_ssize_t need) except -1:
-        """Make room for more, no more than twice what has come: a size alone takes no memory."""
+        """Make room, at most twice of what was received: an announced size alone takes no memory."""
         cdef Py_ssize_t room = max(<Py_ssize_t> GROW_FROM, 2 * self.kept_bytes_)
         cdef bytearray grown
         if room > need:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Sending bytes and file regions, natively. `outbox` says what is promised."""
+"""Sending bytes and file regions, natively. `outbox` documents it."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -33,8 +33,8 @@ cdef ssize_t send_region(int fd, int source, int64_t position, int64_t size) noe
     #   preadv + send, 256 KB each  13.9    27.0       94    397
     #   four answers in one send     7.9    21.4
     #
-    # Sending from a mapping saves one of preadv's and send's two copies, but a segment that is cut under a
-    # reader would end the process.
+    # Sending from a mapping saves one of preadv's and send's two copies, but a segment that is truncated while it
+    # is read would end the process.
     cdef off_t at = position
     return sendfile(fd, source, &at, size)
 

@@ -10,14 +10,19 @@ from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.session import Session
 
 class Tally:
+    """Counts values in a histogram's buckets, so that the histogram is updated once for many of them."""
+
     count: int
     def __init__(self, bounds: Sequence[float]) -> None: ...
     def note(self, value: float, times: int) -> None: ...
     def flush(self, *histograms: Histogram) -> None:
-        """Give everything to the histograms, each all of it, and begin anew."""
+        """Add all counts to each of the histograms, and set them to zero."""
 
 class Wire:
-    """What every produced batch goes through: bytes in, the fast path of Produce, bytes out."""
+    """The native half of a connection: receiving, the fast path of Produce, sending.
+
+    Requests that it does not answer at once stay in the reader for `Connection.pump`.
+    """
 
     last_active_s: float
     _shared: Any
@@ -45,20 +50,21 @@ class Wire:
     def get_buffer(self, sizehint: int) -> memoryview: ...
     def buffer_updated(self, nbytes: int) -> None: ...
     def write(self) -> None:
-        """Write what is answered; read on if the peer takes it and nothing is left to begin."""
+        """Write the answers; read on if the peer takes them and no request is left to begin."""
 
 class WriteRound:
-    """Who has something to write at the end of this turn of the event loop.
+    """The connections that write at the end of this iteration of the event loop.
 
-    Written at once, every answer would wake its client by itself; on a busy broker that costs more than the
-    answer.
+    An answer that is written at once wakes its client for itself alone; on a busy broker that costs more than
+    the answer.
     """
 
     def __init__(
         self, call_soon: Callable[..., Any], now_ms: Callable[[], int], bytes_in: Meter, bytes_out: Meter
     ) -> None: ...
     def add(self, wire: Wire) -> None:
-        """Write at the end of this turn, when all connections that had something to say have been heard."""
+        """Have a connection write at the end of this iteration, after every received request was begun."""
     def now_ms(self) -> int:
-        """The wall-clock time of this turn."""
-    def write_all(self) -> None: ...
+        """Return the wall-clock time of this iteration."""
+    def write_all(self) -> None:
+        """Write what the connections have, and begin the next round."""

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The part of a connection that every produced batch goes through, natively. `wire` says what is promised."""
+"""The native half of a connection. `_wire.pyi` documents it, `wire.py` is the way in."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t
@@ -15,7 +15,7 @@ cdef extern from "sys/socket.h" nogil:
     enum: MSG_DONTWAIT, MSG_NOSIGNAL
 
 cdef enum:
-    MOST_BUCKETS = 128
+    MAX_BUCKETS = 128
 
 
 cdef class Wire:
@@ -61,7 +61,7 @@ cdef class Wire:
             self.pump()
 
     cdef bint _is_free(self, outbox) except -1:
-        """Whether nothing is under way that what comes now would have to wait for."""
+        """Whether the next request may be answered at once: no earlier one waits to begin or to be answered."""
         return (
             self._taking and not self._closing and not self._pumping and not self._unstarted
             and not self._pending and not outbox._waiting and not outbox._transport_paused
@@ -70,7 +70,7 @@ cdef class Wire:
         )
 
     cdef bint _append_runs(self, double now_s) except -1:
-        """Append and answer the produce requests that have come; False when something is left to do."""
+        """Append and answer the produce requests that were received; false when frames are left for `pump`."""
         cdef bytes answers
         cdef int64_t count
         cdef double took_ms
@@ -86,7 +86,7 @@ cdef class Wire:
         run = reader.next_produces(index)
         if run is None:
             return False
-        self._write_round.add(self)  # also when something is left: what is answered here has to be written
+        self._write_round.add(self)  # also when frames are left: the answers so far have to be written
         parts, now_ms = outbox._parts, self._write_round.now_ms()
         while True:
             try:
@@ -133,7 +133,7 @@ cdef class Wire:
             self._set_reading(reading)
 
     cdef int _send(self, bytes data) except -1:
-        """Send what the socket takes; the transport, which has nothing to write now, gets the rest."""
+        """Send what the socket takes, and give the rest to the transport, which has nothing else to write."""
         cdef Py_ssize_t sent = 0
         if self._descriptor >= 0 and not self._transport.is_closing():
             sent = send(
@@ -141,7 +141,7 @@ cdef class Wire:
             )
             if sent == PyBytes_GET_SIZE(data):
                 return 0
-        self._transport.write(data[sent:] if sent > 0 else data)  # meets the error again, if it is one
+        self._transport.write(data[sent:] if sent > 0 else data)  # an error of the socket occurs again there
         return 0
 
 
@@ -193,10 +193,9 @@ cdef class WriteRound:
 
 
 cdef class Tally:
-    """Counts values in a histogram's buckets, for whoever has no time to update the histogram each time."""
 
-    cdef double bounds[MOST_BUCKETS]
-    cdef int64_t counts[MOST_BUCKETS]
+    cdef double bounds[MAX_BUCKETS]
+    cdef int64_t counts[MAX_BUCKETS]
     cdef int buckets
     cdef readonly int64_t count
     cdef double total
@@ -204,7 +203,7 @@ cdef class Tally:
 
     def __cinit__(self, bounds):
         self.buckets = len(bounds)
-        if self.buckets >= MOST_BUCKETS:
+        if self.buckets >= MAX_BUCKETS:
             raise ValueError("too many buckets")
         for i in range(self.buckets):
             self.bounds[i] = bounds[i]
@@ -227,7 +226,6 @@ cdef class Tally:
             self.largest = value
 
     def flush(self, *histograms):
-        """Give everything to the histograms, each all of it, and begin anew."""
         if not self.count:
             return
         counts = [self.counts[i] for i in range(self.buckets + 1)]
