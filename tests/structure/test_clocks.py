@@ -32,7 +32,7 @@ PURE: Final = (
     "consumer/group/rebalance*.py",
     "producer/accumulator.py",
     "producer/partitioner.py",
-    "producer/sender/sequences.py",
+    "producer/sender/sequence_numbers.py",
     "producer/transactions/state.py",
     "streams/*.py",
     "zookeeper/embedded/service.py",

@@ -183,7 +183,7 @@ async def test_a_batch_that_was_too_large_is_split_on_a_thread_and_keeps_its_pos
                 def __getattr__(self, name: str) -> Any:
                     return noting if name == "halves" else getattr(producer._accumulator, name)
 
-            monkeypatch.setattr(producer._sender._outcomes, "_accumulator", Noting())
+            monkeypatch.setattr(producer._sender._completion, "_accumulator", Noting())
             sent = await producer.send_many("t", [b"%d" % n for n in range(10)])
             producer._accumulator.close_open_batches()
             await sent

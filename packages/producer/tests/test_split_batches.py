@@ -98,7 +98,7 @@ async def test_without_the_memory_to_split_a_batch_others_are_sent(monkeypatch: 
                 def halves(self, *_: Any) -> Any:
                     raise MemoryError
 
-            monkeypatch.setattr(producer._sender._outcomes, "_accumulator", Small())
+            monkeypatch.setattr(producer._sender._completion, "_accumulator", Small())
             with pytest.raises(MemoryError):
                 await (await producer.send_many("t", [b"a", b"b"]))
             await producer.send_and_wait("t", b"last")

@@ -11,7 +11,7 @@ from ottla.producer.partitioner import Partitioner
 from ottla.producer.producer import Producer
 from ottla.producer.record import ProducerRecord, RecordMetadata
 from ottla.producer.sync import SyncProducer
-from ottla.producer.transactions.prepared import PreparedTransaction, end_prepared
+from ottla.producer.transactions.prepared_transaction import PreparedTransaction, end_prepared
 from ottla.producer.transactions.state import ProducerLost, TransactionError, TransactionFailed
 from ottla.protocol.topics import TopicPartition
 

@@ -264,14 +264,14 @@ def resolve_all(batch: Batch) -> None:
     """Wake the waiters of a pending batch: its records are in batches now, or failed with it."""
 
 @final
-class Rows:
+class ArrowRows:
     """One batch of Arrow columns."""
 
     @property
     def count(self) -> int: ...
 
-def arrow_rows(data: object, names: dict[str, str]) -> Iterator[Rows]:
-    """Import columns: yields Rows for each batch of a table, a record batch, or a reader of batches.
+def arrow_rows(data: object, names: dict[str, str]) -> Iterator[ArrowRows]:
+    """Import columns: yields ArrowRows for each batch of a table, a record batch, or a reader of batches.
 
     `names` gives the names that value, key, timestamp, partition and headers have; all but value may be
     missing. Raises TypeError for data that is not Arrow's, ValueError for a missing column.
@@ -282,7 +282,7 @@ class Appender:
     """Appends records to the accumulator's batches: one, many, or the rows of Arrow columns. Never waits."""
 
     fast_path: bool
-    """Whether `send` may append a record at once; the gate writes it."""
+    """Whether `send` may append a record at once; `RecordAdmission` writes it."""
     def __init__(self, accumulator: Accumulator) -> None: ...
     @property
     def accumulator(self) -> Accumulator: ...
@@ -319,7 +319,7 @@ class Appender:
     def append_rows(
         self,
         info: TopicInfo,
-        rows: Rows,
+        rows: ArrowRows,
         start: int,
         most: int,
         out: Acknowledgements,

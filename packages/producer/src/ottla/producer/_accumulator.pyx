@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The native part of the producer: records into batches. `accumulator.py` exports it, `_accumulator.pyi` types it.
 
-`_batch.pxi` holds one batch, `_acknowledgements.pxi` the acknowledgements of its records, `_accumulator.pxi` the
-batches of all partitions, `_rows.pxi` the rows of Arrow columns, `_appender.pxi` the calls that append records to
+`_batch.pxi` holds one batch, `_record_acknowledgements.pxi` the acknowledgements of its records, `_accumulator.pxi` the
+batches of all partitions, `_arrow_rows.pxi` the rows of Arrow columns, `_appender.pxi` the calls that append records to
 batches. Nothing in here waits, knows a socket, or keeps a task.
 """
 
@@ -75,7 +75,7 @@ log = logging.getLogger("ottla.producer")
 
 
 include "_batch.pxi"
-include "_acknowledgements.pxi"
+include "_record_acknowledgements.pxi"
 include "_accumulator.pxi"
-include "_rows.pxi"
+include "_arrow_rows.pxi"
 include "_appender.pxi"

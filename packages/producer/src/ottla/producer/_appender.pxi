@@ -31,7 +31,7 @@ cpdef int64_t whole_ms(given) except -1:
 cdef class Appender:
     """Appends records to the accumulator's batches: one, many, or the rows of Arrow columns. Never waits.
 
-    `fast_path` says whether `send` may append a record at once. The gate of the producer writes it.
+    `fast_path` says whether `send` may append a record at once. `RecordAdmission` writes it.
     """
 
     cdef readonly Accumulator accumulator
@@ -192,7 +192,7 @@ cdef class Appender:
         one._batch, one._timestamp = batch, batch.base_timestamp
         return one
 
-    def append_rows(self, TopicInfo info, Rows rows, int64_t start, int64_t most, Acknowledgements out, choose=None):
+    def append_rows(self, TopicInfo info, ArrowRows rows, int64_t start, int64_t most, Acknowledgements out, choose=None):
         """Append rows from `start` on until the buffer is full; return the number of the first one left.
 
         `choose(key)` returns the partition of a row that names none.

@@ -19,8 +19,8 @@ from ottla.client.settings import (
     suggest_names,
     validate,
 )
-from ottla.producer.aliases import PRODUCER_ALIASES
 from ottla.producer.partitioner import Partitioner, PartitionerFunction, partitioner
+from ottla.producer.setting_aliases import PRODUCER_ALIASES
 from ottla.protocol.records import Codec
 
 CODECS = {

@@ -24,13 +24,13 @@ from ottla.producer.accumulator import (
     SendMethods,
 )
 from ottla.producer.append.buffer_space import BufferSpace
-from ottla.producer.append.bulk import BulkSends, check_lengths
-from ottla.producer.append.gate import Gate
-from ottla.producer.append.general_path import GeneralPath
+from ottla.producer.append.bulk_sends import BulkSends, check_lengths
 from ottla.producer.append.metadata import ProducerMetadata
 from ottla.producer.append.pending_metadata import PendingMetadata
-from ottla.producer.append.preparation import RecordPreparation
+from ottla.producer.append.record_admission import RecordAdmission
 from ottla.producer.append.record_appender import RecordAppender
+from ottla.producer.append.record_serialization import RecordSerializer
+from ottla.producer.append.send_general_path import SendGeneralPath
 from ottla.producer.clock import loop_time_ms
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.errors import ProducerClosed
@@ -38,13 +38,13 @@ from ottla.producer.flushing import Flushing
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import partitioner
 from ottla.producer.record import Headers, RecordMetadata
-from ottla.producer.sender.numbering import Numbering
-from ottla.producer.sender.outcomes import Outcomes
+from ottla.producer.sender.batch_completion import BatchCompletion
+from ottla.producer.sender.idempotence import Idempotence
 from ottla.producer.sender.sender import Sender
-from ottla.producer.sender.sequences import Sequences
-from ottla.producer.transactions.calls import Transactions
+from ottla.producer.sender.sequence_numbers import SequenceNumbers
+from ottla.producer.transactions.begin_commit_abort import Transactions
 from ottla.producer.transactions.coordinator_client import TransactionCoordinatorClient
-from ottla.producer.transactions.prepared import PreparedTransaction
+from ottla.producer.transactions.prepared_transaction import PreparedTransaction
 from ottla.protocol.topics import TopicPartition
 
 # The limits of the last abort and of the last flush, when an exception leaves the block.
@@ -98,24 +98,26 @@ class Producer(SendMethods):
         custom_partitioner = partitioner(config.partitioner)
         self._has_partitioner = custom_partitioner is not None
         appender = Appender(self._accumulator)
-        self._gate = Gate(appender, has_fast_path=self._has_fast_path)
+        self._admission = RecordAdmission(appender, has_fast_path=self._has_fast_path)
         records = RecordAppender(appender, custom_partitioner, interceptors)
         self._metadata = self._producer_metadata(appender, records)
-        preparation = RecordPreparation(interceptors, config)
-        self._general_path = self._make_general_path(appender, preparation, records)
+        serializer = RecordSerializer(interceptors, config)
+        self._general_path = self._make_general_path(appender, serializer, records)
         super().__init__(appender, self._general_path)
-        self._bulk = BulkSends(appender, self._gate, preparation, records, self._metadata, self._buffer_space)
+        self._bulk = BulkSends(
+            appender, self._admission, serializer, records, self._metadata, self._buffer_space
+        )
         self._sender = self._make_sender(records)
         self._accumulator.wake = self._sender.wake
         self._flushing = Flushing(self._accumulator, self._pending, self.metrics, loop_time_ms)
         self._transactions = Transactions(
-            self._coordinator, self._gate, self._flushing, self._pending, self._sender
+            self._coordinator, self._admission, self._flushing, self._pending, self._sender
         )
         self.metrics.available = lambda: self._buffer_space.available_bytes
         self.metrics.in_flight = lambda: self._sender.requests_in_flight
 
     def __repr__(self) -> str:
-        state = "open" if self._gate.is_open else "not open"
+        state = "open" if self._admission.is_open else "not open"
         return f"<Producer of {self.config.client.bootstrap_servers}, {state}>"
 
     # --- opening and closing
@@ -148,7 +150,7 @@ class Producer(SendMethods):
         await self._tasks.__aenter__()
         self._sender_task = self._tasks.create_task(self._sender.run(self._tasks))
         self._metadata_task = self._tasks.create_task(self._metadata.keep_fresh())
-        self._gate.open(None if self._coordinator is None else self._coordinator.state)
+        self._admission.open(None if self._coordinator is None else self._coordinator.state)
         return self
 
     async def __aexit__(
@@ -156,7 +158,7 @@ class Producer(SendMethods):
     ) -> None:
         try:
             await self._abort_open_transaction()
-            self._gate.close()
+            self._admission.close()
             await self._last_flush(kind)
         except BaseException as failed:  # cancelled, as a rule: then requests in flight are not waited for
             await self._end(failed)
@@ -188,7 +190,7 @@ class Producer(SendMethods):
 
     def _fail_incomplete(self) -> None:
         closed = ProducerClosed("the producer was closed before the record was acknowledged")
-        self._gate.close()
+        self._admission.close()
         self._sender.stop()
         self._pending.fail_all(closed)
         self._buffer_space.fail_all(closed)
@@ -235,7 +237,7 @@ class Producer(SendMethods):
         stamps = None if timestamps_ms is None else list(timestamps_ms)
         given_keys = None if keys is None else list(keys)
         check_lengths(len(given), keys=given_keys, timestamps_ms=stamps)
-        self._gate.check()
+        self._admission.check()
         if self._shows_records or (self._has_partitioner and partition is None):
             return await self._general_path.send_each(topic, given, given_keys, partition, stamps, headers)
         return await self._bulk.send_many(topic, given, given_keys, partition, stamps, headers)
@@ -375,19 +377,19 @@ class Producer(SendMethods):
             self._cluster,
             appender,
             self.config,
-            gate=self._gate,
+            admission=self._admission,
             pending=self._pending,
             append=records.append,
             now_ms=loop_time_ms,
         )
 
     def _make_general_path(
-        self, appender: Appender, preparation: RecordPreparation, records: RecordAppender
-    ) -> GeneralPath:
-        return GeneralPath(
+        self, appender: Appender, serializer: RecordSerializer, records: RecordAppender
+    ) -> SendGeneralPath:
+        return SendGeneralPath(
             appender,
-            gate=self._gate,
-            preparation=preparation,
+            admission=self._admission,
+            serializer=serializer,
             records=records,
             metadata=self._metadata,
             pending=self._pending,
@@ -398,13 +400,13 @@ class Producer(SendMethods):
 
     def _make_sender(self, records: RecordAppender) -> Sender:
         config, coordinator = self.config, self._coordinator
-        numbering = Numbering(self._cluster, config, Sequences(), coordinator)
-        outcomes = Outcomes(
+        idempotence = Idempotence(self._cluster, config, SequenceNumbers(), coordinator)
+        completion = BatchCompletion(
             self._cluster,
             self._accumulator,
             config,
             self.metrics,
-            numbering=numbering,
+            idempotence=idempotence,
             coordinator=coordinator,
             on_buffer_space=self._buffer_space.wake_next,
             now_ms=loop_time_ms,
@@ -415,8 +417,8 @@ class Producer(SendMethods):
             self._accumulator,
             config,
             self.metrics,
-            numbering=numbering,
-            outcomes=outcomes,
+            idempotence=idempotence,
+            completion=completion,
             now_ms=loop_time_ms,
             on_metadata=self._metadata.update,
             on_batch=records.batch_listener,

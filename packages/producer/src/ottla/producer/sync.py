@@ -16,8 +16,8 @@ from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.producer import Producer
 from ottla.producer.record import Headers, RecordMetadata
 from ottla.producer.sync_acknowledgement import SyncAcknowledgement
-from ottla.producer.thread_queue import ThreadQueue
-from ottla.producer.transactions.prepared import PreparedTransaction, end_prepared
+from ottla.producer.sync_send_queue import SyncSendQueue
+from ottla.producer.transactions.prepared_transaction import PreparedTransaction, end_prepared
 from ottla.protocol.topics import TopicPartition
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class SyncProducer:
         self.config = config_from(ProducerConfig, config, settings)
         self._thread = LoopThread(lambda: Producer(config=self.config), name="the producer")
         self._producer: Producer | None = None
-        self._thread_queue = ThreadQueue(
+        self._send_queue = SyncSendQueue(
             self._thread,
             most_bytes=min(MOST_BYTES, self.config.buffer_memory),
             max_block_ms=self.config.max_block_ms,
@@ -89,14 +89,14 @@ class SyncProducer:
     def start(self) -> Self:
         """Connect. Raises DeadlineExceeded, and the other errors of opening a producer."""
         self._producer = self._thread.start()
-        self._thread_queue.open(self._producer)
+        self._send_queue.open(self._producer)
         return self
 
     def stop(self, timeout: float | None = None) -> None:
         """Send the records that still wait, and close; raise TimeoutError after `timeout` seconds."""
         try:
             if self._thread.is_running:
-                self._thread.call(self._thread_queue.emptied, timeout)
+                self._thread.call(self._send_queue.emptied, timeout)
         finally:
             self._thread.close(timeout)
 
@@ -125,7 +125,7 @@ class SyncProducer:
         its delivery. Raises BufferFull, NotRunning, Forked.
         """
         record = SyncAcknowledgement(self._thread, topic, value, key, partition, timestamp_ms, headers)
-        self._thread_queue.put(record)
+        self._send_queue.put(record)
         return record
 
     def send_and_wait(
@@ -249,7 +249,7 @@ class SyncProducer:
         producer = self._opened
 
         async def in_turn() -> T:
-            await self._thread_queue.emptied()
+            await self._send_queue.emptied()
             return await what(producer)
 
         return self._thread.call(in_turn, timeout)

@@ -104,7 +104,7 @@ class SyncAcknowledgement:
         """Fail with the error that the producer raised for the record."""
         self._error = error
         self._drop_record()
-        # Not called here, inside the drain of the thread queue: an exception of an application's function
+        # Not called here, inside the drain of the send queue: an exception of an application's function
         # would end the drain while it counts as running, and no record would start it again.
         loop = asyncio.get_running_loop()
         for function in self._callbacks or ():

@@ -1,4 +1,4 @@
-"""The offset to commit: the lowest offset that is not finished. Pure.
+"""The offsets that may be committed: those below the lowest offset that is not finished. Pure.
 
 Parallel work finishes out of order. Committing past an unfinished record would lose it in a crash, so the
 commit waits at the frontier, and finished offsets beyond it are remembered.

@@ -1,4 +1,4 @@
-"""Parallel work with the order of each key kept: one lane per key, one active item per lane. Pure."""
+"""A queue per key (a lane), with one active item each: parallel work in the order of each key. Pure."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from typing import NoReturn
 from ottla.client.cluster import Cluster, Topic
 from ottla.client.errors import ClientError
 from ottla.producer.accumulator import Acknowledgement, Appender, TopicInfo
-from ottla.producer.append.gate import Gate
 from ottla.producer.append.pending_metadata import PendingMetadata
+from ottla.producer.append.record_admission import RecordAdmission
 from ottla.producer.config import ProducerConfig
 from ottla.producer.record import ProducerRecord
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
@@ -33,7 +33,7 @@ class ProducerMetadata:
         appender: Appender,
         config: ProducerConfig,
         *,
-        gate: Gate,
+        admission: RecordAdmission,
         pending: PendingMetadata,
         append: Callable[[TopicInfo, ProducerRecord], Acknowledgement],
         now_ms: Callable[[], float],
@@ -42,7 +42,7 @@ class ProducerMetadata:
         self._appender = appender
         self._accumulator = appender.accumulator
         self._config = config
-        self._gate = gate
+        self._admission = admission
         self._pending = pending
         self._append = append
         self._now_ms = now_ms
@@ -59,7 +59,7 @@ class ProducerMetadata:
         found = self._accumulator.topics.get(topic)
         if found is not None:
             return found
-        self._gate.check_open()
+        self._admission.check_open()
         check_topic_name(topic)
         return await self._find(topic)
 

@@ -1,4 +1,4 @@
-"""Appends prepared records, with a custom partitioner and interceptors where the application has some."""
+"""Appends serialized records, with a custom partitioner and interceptors where the application has some."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla.producer.record import ProducerRecord
 
 
 class RecordAppender:
-    """Appends one prepared record at a time, and calls the partitioner and the interceptors for it."""
+    """Appends one serialized record at a time, and calls the partitioner and the interceptors for it."""
 
     def __init__(
         self, appender: Appender, partitioner: Partitioner | None, interceptors: Interceptors
@@ -26,7 +26,7 @@ class RecordAppender:
         self._on_acknowledgement = interceptors.methods("on_acknowledgement")
 
     def append(self, info: TopicInfo, record: ProducerRecord) -> Acknowledgement:
-        """Append a prepared record. Raises ValueError for a partition that the topic does not have."""
+        """Append a serialized record. Raises ValueError for a partition that the topic does not have."""
         partition = record.partition
         if partition is None and self._partitioner is not None:
             partition = self._partitioner.partition(info.topic, record.key, info.count, info.available)
@@ -41,7 +41,7 @@ class RecordAppender:
         return sent
 
     def append_and_watch(self, info: TopicInfo, record: ProducerRecord) -> Acknowledgement:
-        """Append a prepared record, and call `on_acknowledgement` once it is written or failed."""
+        """Append a serialized record, and call `on_acknowledgement` once it is written or failed."""
         sent = self.append(info, record)
         self.watch(sent)
         return sent

@@ -1,1 +1,1 @@
-"""From due batches to acknowledgements: numbers, requests, responses, retries."""
+"""From due batches to acknowledgements: compression, sequence numbers, requests, responses, retries."""

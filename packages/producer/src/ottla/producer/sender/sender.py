@@ -21,9 +21,9 @@ from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.errors import DeliveryTimeout, ProducerClosed
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.sender.numbering import Numbering
-from ottla.producer.sender.outcomes import Outcomes, Responses
-from ottla.producer.sender.packing import Packing
+from ottla.producer.sender.batch_completion import BatchCompletion, Responses
+from ottla.producer.sender.batch_compression import BatchCompression
+from ottla.producer.sender.idempotence import Idempotence
 from ottla.producer.sender.produce_requests import produce_request, responses_by_partition, unanswered
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import KafkaError
@@ -47,8 +47,8 @@ class Sender:
         config: ProducerConfig,
         metrics: ProducerMetrics,
         *,
-        numbering: Numbering,
-        outcomes: Outcomes,
+        idempotence: Idempotence,
+        completion: BatchCompletion,
         now_ms: Callable[[], float],
         on_metadata: Callable[[str], None],
         on_batch: Callable[[Batch], None] | None,
@@ -57,12 +57,12 @@ class Sender:
         self._accumulator = accumulator
         self._config = config
         self._metrics = metrics
-        self._numbering = numbering
-        self._outcomes = outcomes
+        self._idempotence = idempotence
+        self._completion = completion
         self._is_transactional = config.transactional_id is not None
         self._now_ms = now_ms
         self._on_metadata, self._on_batch = on_metadata, on_batch
-        self._packing = Packing(config)
+        self._compression = BatchCompression(config)
         self._awake = asyncio.Event()
         self._refreshing: set[str] = set()
         self._requests_in_flight: dict[int, int] = defaultdict(int)
@@ -80,7 +80,7 @@ class Sender:
     def stop(self) -> None:
         """Fail every batch with ProducerClosed."""
         for batch in self._accumulator.incomplete_batches():
-            self._outcomes.end(
+            self._completion.end(
                 batch, ProducerClosed("the producer was closed before the record was acknowledged")
             )
 
@@ -88,7 +88,7 @@ class Sender:
         """Fail every batch that is not in flight: its transaction is being aborted."""
         for batch in self._accumulator.incomplete_batches():
             if not batch.in_flight:
-                self._outcomes.drop(batch, error)
+                self._completion.drop(batch, error)
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Send until cancelled."""
@@ -114,16 +114,16 @@ class Sender:
 
     async def _next_due(self) -> tuple[list[Batch], float | None]:
         """Return batches that can be numbered and sent without an await, and when the next one is due."""
-        due, next_ms = self._accumulator.ready(self._now_ms(), self._numbering.most_in_flight)
-        slow = [batch for batch in due if self._packing.is_slow(batch)]
-        if not slow and self._numbering.is_ready(due):
+        due, next_ms = self._accumulator.ready(self._now_ms(), self._idempotence.most_in_flight)
+        slow = [batch for batch in due if self._compression.is_slow(batch)]
+        if not slow and self._idempotence.is_ready(due):
             return due, next_ms
-        await self._pack_slow(slow)
+        await self._compress_slow(slow)
         if not await self._prepare(due):
             return [], self._now_ms() + self._config.client.retry_backoff_ms
         # Meanwhile some batches may have failed, and others been put back that must be sent before them.
         prepared = set(due)
-        still, next_ms = self._accumulator.ready(self._now_ms(), self._numbering.most_in_flight)
+        still, next_ms = self._accumulator.ready(self._now_ms(), self._idempotence.most_in_flight)
         return [batch for batch in still if batch in prepared], next_ms
 
     async def _sleep_until(self, next_ms: float | None) -> None:
@@ -142,20 +142,20 @@ class Sender:
         # A transaction must not end while a batch of it may still be appended: batches in flight are waited
         # for.
         for batch in self._accumulator.expired(self._now_ms(), timeout_ms, not self._is_transactional):
-            self._outcomes.fail(batch, DeliveryTimeout(batch.partition, timeout_ms, batch.last_error))
+            self._completion.fail(batch, DeliveryTimeout(batch.partition, timeout_ms, batch.last_error))
 
-    async def _pack_slow(self, slow: Sequence[Batch]) -> None:
+    async def _compress_slow(self, slow: Sequence[Batch]) -> None:
         for batch in slow:
             self._accumulator.close(batch)
             try:
-                await self._packing.pack_on_thread(batch)
+                await self._compression.compress_on_thread(batch)
             except MemoryError as error:
-                self._outcomes.fail(batch, error)
+                self._completion.fail(batch, error)
 
     async def _prepare(self, due: Sequence[Batch]) -> bool:
-        """Prepare the numbering of batches; return False to try again later."""
+        """Obtain a producer id, or register partitions; return False to try again later."""
         try:
-            await self._numbering.prepare(due)
+            await self._idempotence.prepare(due)
         except (ClientError, KafkaError) as error:
             # A transactional request has a timeout of its own; the limit of a record is
             # `delivery_timeout_ms`.
@@ -164,7 +164,7 @@ class Sender:
                     batch.last_error = error
                 return False
             for batch in due:
-                self._outcomes.fail(batch, error)
+                self._completion.fail(batch, error)
             return False
         return True
 
@@ -190,7 +190,7 @@ class Sender:
 
     def _may_send(self, leader: int, batch: Batch) -> bool:
         most = self._config.client.max_in_flight_requests_per_connection
-        return self._requests_in_flight[leader] < most and self._numbering.may_follow(batch)
+        return self._requests_in_flight[leader] < most and self._idempotence.may_follow(batch)
 
     def _find_leader(self, topic: str) -> None:
         assert self._tasks is not None
@@ -222,8 +222,8 @@ class Sender:
         assert self._tasks is not None
         for batch in batches:
             self._accumulator.drain(batch)
-            self._packing.pack(batch)
-            self._numbering.number(batch)
+            self._compression.compress(batch)
+            self._idempotence.number(batch)
             if self._on_batch is not None:
                 self._on_batch(batch)
         self._requests_in_flight[leader] += 1
@@ -233,7 +233,7 @@ class Sender:
         try:
             connection = await self._cluster.connection_to_leader(leader)
         except (ClientError, KafkaError) as error:
-            self._outcomes.all_failed(batches, error)
+            self._completion.all_failed(batches, error)
         else:
             await self._exchange(connection, [batch for batch in batches if not batch.done])
         finally:
@@ -247,9 +247,9 @@ class Sender:
             responses = await self._send(connection, batches)
         except (ClientError, KafkaError) as error:
             # With acks=0 no broker recognizes repetitions: a batch that may be written is not sent again.
-            self._outcomes.all_failed(batches, error, may_repeat=self._config.required_acks != 0)
+            self._completion.all_failed(batches, error, may_repeat=self._config.required_acks != 0)
         else:
-            await self._outcomes.answered(batches, responses)
+            await self._completion.answered(batches, responses)
 
     async def _send(self, connection: Connection, batches: Sequence[Batch]) -> Responses:
         began_ms = self._now_ms()

@@ -17,7 +17,11 @@ from ottla.client.errors import ClientError
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.retry import Backoff, retrying
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.transactions.prepared import PreparedTransaction, end_prepared, raise_of_coordinator
+from ottla.producer.transactions.prepared_transaction import (
+    PreparedTransaction,
+    end_prepared,
+    raise_of_coordinator,
+)
 from ottla.producer.transactions.state import (
     Phase,
     TransactionError,

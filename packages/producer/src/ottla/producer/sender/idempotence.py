@@ -1,4 +1,4 @@
-"""Numbers batches with producer id and sequence, so that a broker recognizes a repetition (KIP-98).
+"""Idempotence: producer id and sequence of each batch, so that a broker recognizes a repetition (KIP-98).
 
 A batch that fails after it was numbered leaves a gap for good. Then the producer takes a new id, whose
 sequences begin at 0. A batch that was sent under the old id is repeated under the old id, since a broker may
@@ -15,7 +15,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import UnsupportedByBroker
 from ottla.producer.accumulator import Batch
 from ottla.producer.config import ProducerConfig
-from ottla.producer.sender.sequences import Sequences
+from ottla.producer.sender.sequence_numbers import SequenceNumbers
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.topics import TopicPartition
@@ -50,14 +50,14 @@ class TransactionCoordinator(Protocol):
         """Note that a record of the transaction failed; `numbered`: its batch leaves a gap."""
 
 
-class Numbering:
+class Idempotence:
     """Obtains the producer id and numbers batches in the order in which they are sent."""
 
     def __init__(
         self,
         cluster: Cluster,
         config: ProducerConfig,
-        sequences: Sequences,
+        sequences: SequenceNumbers,
         coordinator: TransactionCoordinator | None = None,
     ) -> None:
         self._cluster = cluster

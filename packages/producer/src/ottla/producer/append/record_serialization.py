@@ -1,4 +1,4 @@
-"""What the general path does to a record before its partition is known: interceptors, serializers, checks."""
+"""Serialization of records on the general path: `on_send`, serializers, checks of size and timestamp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ottla.producer.errors import RecordTooLarge
 from ottla.producer.record import RECORD_OVERHEAD_BYTES, Headers, ProducerRecord
 
 
-class RecordPreparation:
+class RecordSerializer:
     """Calls `on_send` and the serializers, and rejects records that cannot be sent."""
 
     def __init__(self, interceptors: Interceptors, config: ProducerConfig) -> None:
@@ -23,7 +23,7 @@ class RecordPreparation:
         self._serialize_value = serializer(config.value_serializer)
         self._max_record_size = config.max_request_size
 
-    def prepare(self, record: ProducerRecord) -> ProducerRecord:
+    def serialize(self, record: ProducerRecord) -> ProducerRecord:
         """Return the record as `on_send` changed it, with key and value as bytes.
 
         Raises SerializationFailed, RecordTooLarge, and TypeError or ValueError for a timestamp.

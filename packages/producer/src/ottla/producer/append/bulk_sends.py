@@ -1,4 +1,4 @@
-"""Many records in one call: lists of values, rows of Arrow columns, filled batches."""
+"""Sends of many records in one call: lists of values, rows of Arrow columns, filled batches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ottla.producer.accumulator import (
     packed_headers,
 )
 from ottla.producer.append.buffer_space import BufferSpace
-from ottla.producer.append.gate import Gate
 from ottla.producer.append.metadata import ProducerMetadata
-from ottla.producer.append.preparation import RecordPreparation
+from ottla.producer.append.record_admission import RecordAdmission
 from ottla.producer.append.record_appender import RecordAppender
+from ottla.producer.append.record_serialization import RecordSerializer
 from ottla.producer.errors import RecordTooLarge
 from ottla.producer.record import Headers
 
@@ -32,16 +32,16 @@ class BulkSends:
     def __init__(
         self,
         appender: Appender,
-        gate: Gate,
-        preparation: RecordPreparation,
+        admission: RecordAdmission,
+        serializer: RecordSerializer,
         records: RecordAppender,
         metadata: ProducerMetadata,
         buffer_space: BufferSpace,
     ) -> None:
         self._appender = appender
         self._max_record_size = appender.accumulator.max_record_size
-        self._gate = gate
-        self._preparation = preparation
+        self._admission = admission
+        self._serializer = serializer
         self._records = records
         self._metadata = metadata
         self._buffer_space = buffer_space
@@ -59,15 +59,15 @@ class BulkSends:
         out = Acknowledgements()
         info = await self._metadata.topic(topic)
         packed = packed_headers(headers)
-        prepare = self._preparation
-        bytes_keys = None if keys is None else [prepare.key(topic, key) for key in keys]
+        serializer = self._serializer
+        bytes_keys = None if keys is None else [serializer.key(topic, key) for key in keys]
         done = 0
         try:
             while done < len(values):
                 await self._wait_for_space()
                 done = self._appender.append_many(
                     info, values, bytes_keys, done, RECORDS_PER_TURN, partition, timestamps_ms, packed,
-                    lambda value: prepare.value(topic, value), out,
+                    lambda value: serializer.value(topic, value), out,
                 )  # fmt: skip
                 await asyncio.sleep(0)
         finally:
@@ -76,7 +76,7 @@ class BulkSends:
 
     async def send_arrow(self, topic: str, data: object, columns: dict[str, str]) -> Acknowledgements:
         """Append the rows of Arrow columns, in order."""
-        self._gate.check()
+        self._admission.check()
         info = await self._metadata.topic(topic)
         out = Acknowledgements()
         try:
@@ -93,7 +93,7 @@ class BulkSends:
 
     async def send_batch(self, batch: BatchBuilder, topic: str, partition: int) -> Acknowledgement:
         """Append a batch that the application filled."""
-        self._gate.check()
+        self._admission.check()
         if not batch.record_count():
             raise ValueError("the batch is empty")
         if batch.size() - BATCH_HEADER_BYTES > self._max_record_size:  # a builder takes any first record
@@ -104,7 +104,7 @@ class BulkSends:
 
     async def _wait_for_space(self) -> None:
         await self._buffer_space.wait()
-        self._gate.check()
+        self._admission.check()
 
 
 def check_lengths(count: int, **columns: Sequence[object] | None) -> None:

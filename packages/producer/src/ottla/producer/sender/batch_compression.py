@@ -1,4 +1,4 @@
-"""Packing batches: at once where that is quick, on a thread where compression takes milliseconds."""
+"""Compression of batches: at once where it is quick, on a thread where it takes milliseconds."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _QUICK_LEVEL: Final = 3
 _SLOW_BYTES_ABOVE_QUICK_LEVEL: Final = 8 * 1024
 
 
-class Packing:
-    """Packs batches with the codec of their topic."""
+class BatchCompression:
+    """Compresses batches with the codec of their topic."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
 
     def is_slow(self, batch: Batch) -> bool:
-        """Whether a batch is to be packed on a thread."""
+        """Whether a batch is to be compressed on a thread."""
         codec = self._config.codec_for(batch.partition.topic)
         return bool(codec) and batch.data is None and batch.size_in_bytes > self._slow_bytes(codec)
 
-    def pack(self, batch: Batch) -> None:
-        """Pack a batch, unless it is packed."""
+    def compress(self, batch: Batch) -> None:
+        """Compress a batch, unless it is compressed."""
         batch.pack(self._config.codec_for(batch.partition.topic), self._config.compression_level)
 
-    async def pack_on_thread(self, batch: Batch) -> None:
-        """Pack a closed batch on a thread. Raises MemoryError."""
+    async def compress_on_thread(self, batch: Batch) -> None:
+        """Compress a closed batch on a thread. Raises MemoryError."""
         codec = self._config.codec_for(batch.partition.topic)
         await asyncio.to_thread(batch.pack, codec, self._config.compression_level)
 

@@ -11,8 +11,8 @@ import pytest
 
 from ottla.producer import ProducerConfig
 from ottla.producer.accumulator import Accumulator, Appender, Batch
-from ottla.producer.sender.numbering import Numbering
-from ottla.producer.sender.sequences import Sequences
+from ottla.producer.sender.idempotence import Idempotence
+from ottla.producer.sender.sequence_numbers import SequenceNumbers
 from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.messages.init_producer_id import InitProducerIdResponse
 from ottla.protocol.topics import TopicPartition
@@ -53,8 +53,8 @@ class Coordinator:
 class Sending:
     """One partition whose batches hold a record each; `send` drains, packs and numbers one."""
 
-    def __init__(self, numbering: Numbering) -> None:
-        self.numbering = numbering
+    def __init__(self, idempotence: Idempotence) -> None:
+        self.idempotence = idempotence
         self.accumulator = Accumulator(
             batch_size=1, linger_ms=0, buffer_memory=10_000, max_record_size=1_000, monotonic_ms=lambda: 0.0
         )
@@ -67,10 +67,10 @@ class Sending:
         return self.accumulator.incomplete_batches()[-count:]
 
     def send(self, batch: Batch) -> tuple[int, int]:
-        asyncio.run(self.numbering.prepare([batch]))
+        asyncio.run(self.idempotence.prepare([batch]))
         self.accumulator.drain(batch)
         batch.pack(0, None)
-        self.numbering.number(batch)
+        self.idempotence.number(batch)
         return batch.producer_id, batch.base_sequence
 
     def acknowledge(self, batch: Batch) -> None:
@@ -81,7 +81,7 @@ class Sending:
 def sending(coordinator: Coordinator | None = None, **settings: Any) -> Sending:
     cluster: Any = Ids()
     config = ProducerConfig(**settings)
-    return Sending(Numbering(cluster, config, Sequences(), coordinator))
+    return Sending(Idempotence(cluster, config, SequenceNumbers(), coordinator))
 
 
 def test_nothing_follows_the_first_batch_of_an_id_before_it_is_written() -> None:
@@ -89,10 +89,10 @@ def test_nothing_follows_the_first_batch_of_an_id_before_it_is_written() -> None
     first, second, third = partition.batches(3)
 
     assert partition.send(first) == (1, 0)
-    assert not partition.numbering.may_follow(second)
+    assert not partition.idempotence.may_follow(second)
     partition.acknowledge(first)
     assert partition.send(second) == (1, 1)
-    assert partition.numbering.may_follow(third)
+    assert partition.idempotence.may_follow(third)
 
 
 def test_a_retry_keeps_its_sequence() -> None:
@@ -110,10 +110,10 @@ def test_after_a_failed_batch_the_next_one_gets_a_new_id() -> None:
     failed, following = partition.batches(2)
     partition.send(failed)
 
-    partition.numbering.failed(failed)
+    partition.idempotence.failed(failed)
     partition.accumulator.finish(failed)
 
-    assert not partition.numbering.is_ready([following])
+    assert not partition.idempotence.is_ready([following])
     assert partition.send(following) == (2, 0)
 
 
@@ -124,13 +124,13 @@ def test_a_batch_under_the_old_id_is_numbered_anew_only_when_a_broker_rejected_i
     partition.acknowledge(written)
     partition.send(failed)
     partition.send(sent)
-    partition.numbering.failed(failed)
+    partition.idempotence.failed(failed)
     partition.accumulator.finish(failed)
 
     partition.accumulator.reenqueue(sent, 0.0)
     assert partition.send(sent) == (1, 2)
-    assert partition.numbering.is_sequence_rejected(sent, REJECTED)
-    partition.numbering.rejected(sent)
+    assert partition.idempotence.is_sequence_rejected(sent, REJECTED)
+    partition.idempotence.rejected(sent)
     partition.accumulator.reenqueue(sent, 0.0)
 
     assert partition.send(sent) == (2, 0)
@@ -144,7 +144,7 @@ def test_a_rejected_sequence_behind_an_older_batch_is_kept() -> None:
     partition.send(older)
     partition.send(newer)
 
-    partition.numbering.rejected(newer)
+    partition.idempotence.rejected(newer)
     partition.accumulator.reenqueue(newer, 0.0)
 
     assert partition.send(newer) == (1, 2)
@@ -157,12 +157,12 @@ def test_a_new_id_waits_for_the_batches_of_the_old_one() -> None:
     partition.acknowledge(written)
     partition.send(failed)
     partition.send(in_flight)
-    partition.numbering.failed(failed)
+    partition.idempotence.failed(failed)
     partition.accumulator.finish(failed)
 
-    assert not partition.numbering.may_follow(new)
+    assert not partition.idempotence.may_follow(new)
     partition.acknowledge(in_flight)
-    assert partition.numbering.may_follow(new)
+    assert partition.idempotence.may_follow(new)
 
 
 def test_a_transaction_numbers_under_the_id_of_its_coordinator_once_the_partition_is_registered() -> None:
@@ -170,10 +170,10 @@ def test_a_transaction_numbers_under_the_id_of_its_coordinator_once_the_partitio
     partition = sending(coordinator, transactional_id="once")
     (batch,) = partition.batches(1)
 
-    assert not partition.numbering.is_ready([batch])
+    assert not partition.idempotence.is_ready([batch])
     assert partition.send(batch) == (9, 0)
     assert coordinator.registered == {TopicPartition("t", 0)}
-    assert partition.numbering.is_ready([batch])
+    assert partition.idempotence.is_ready([batch])
 
 
 def test_a_transaction_cannot_go_on_under_a_new_id() -> None:
@@ -181,7 +181,7 @@ def test_a_transaction_cannot_go_on_under_a_new_id() -> None:
     (oldest,) = partition.batches(1)
     partition.send(oldest)
 
-    assert not partition.numbering.is_sequence_rejected(oldest, REJECTED)
+    assert not partition.idempotence.is_sequence_rejected(oldest, REJECTED)
 
 
 @pytest.mark.parametrize("settings", [{"acks": 1}, {"acks": 0}, {"enable_idempotence": False}])
@@ -189,12 +189,12 @@ def test_without_idempotence_one_batch_is_in_flight_and_has_no_sequence(settings
     partition = sending(**settings)
     (batch,) = partition.batches(1)
 
-    assert partition.numbering.most_in_flight == 1
+    assert partition.idempotence.most_in_flight == 1
     assert partition.send(batch) == (-1, -1)
 
 
 def test_sequences_count_records_and_wrap() -> None:
-    sequences = Sequences()
+    sequences = SequenceNumbers()
     assert sequences.take(ORDERS, 5) == -1
 
     sequences.start(7, 0)
@@ -207,7 +207,7 @@ def test_sequences_count_records_and_wrap() -> None:
 
 
 def test_a_new_id_counts_from_zero() -> None:
-    sequences = Sequences()
+    sequences = SequenceNumbers()
     sequences.start(7, 0)
     sequences.take(ORDERS, 5)
 

@@ -1,4 +1,4 @@
-"""The producer id and the next sequence of every partition (KIP-98). Pure."""
+"""Sequence numbers: the producer id and the next sequence of every partition (KIP-98). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WRAP = 2**31
 
 
 @dataclass(slots=True)
-class Sequences:
+class SequenceNumbers:
     """Sequences under one producer id; a new id starts every partition at 0 again."""
 
     producer_id: int = NO_PRODUCER_ID

@@ -1,4 +1,7 @@
-"""The general path of `send`: for records that need a serializer, metadata or buffer space."""
+"""The general path of `send`, for records that the compiled fast path does not take.
+
+They need an interceptor, a serializer, a custom partitioner, metadata or buffer space.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from typing import Any, Protocol
 
 from ottla.producer.accumulator import Acknowledgement, Acknowledgements, Appender
 from ottla.producer.append.buffer_space import BufferSpace
-from ottla.producer.append.gate import Gate
 from ottla.producer.append.metadata import ProducerMetadata, check_topic_name
 from ottla.producer.append.pending_metadata import PendingMetadata
-from ottla.producer.append.preparation import RecordPreparation, lasting
+from ottla.producer.append.record_admission import RecordAdmission
 from ottla.producer.append.record_appender import RecordAppender
+from ottla.producer.append.record_serialization import RecordSerializer, lasting
 from ottla.producer.errors import BufferFull
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.record import Headers, ProducerRecord
@@ -24,15 +27,15 @@ class TaskOwner(Protocol):
     def __call__(self, task: Coroutine[Any, Any, None], /) -> object: ...
 
 
-class GeneralPath:
+class SendGeneralPath:
     """Takes any record, one at a time. `run` starts a task of the producer."""
 
     def __init__(
         self,
         appender: Appender,
         *,
-        gate: Gate,
-        preparation: RecordPreparation,
+        admission: RecordAdmission,
+        serializer: RecordSerializer,
         records: RecordAppender,
         metadata: ProducerMetadata,
         pending: PendingMetadata,
@@ -42,8 +45,8 @@ class GeneralPath:
     ) -> None:
         self._appender = appender
         self._accumulator = appender.accumulator
-        self._gate = gate
-        self._preparation = preparation
+        self._admission = admission
+        self._serializer = serializer
         self._records = records
         self._metadata = metadata
         self._pending = pending
@@ -61,14 +64,14 @@ class GeneralPath:
         headers: Headers | None,
     ) -> Acknowledgement:
         """Append a record once its topic is known and there is buffer space."""
-        self._gate.check()
-        record = self._preparation.prepare(
+        self._admission.check()
+        record = self._serializer.serialize(
             ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
         )
         info = await self._metadata.topic(record.topic)
         await self._buffer_space.wait()
         await self._pause()
-        self._gate.check()
+        self._admission.check()
         return self._records.append_and_watch(info, record)
 
     def send_nowait(
@@ -81,8 +84,8 @@ class GeneralPath:
         headers: Headers | None,
     ) -> Acknowledgement:
         """Append a record, or have it wait for metadata. Raises BufferFull."""
-        self._gate.check()
-        record = self._preparation.prepare(
+        self._admission.check()
+        record = self._serializer.serialize(
             ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
         )
         waiting_bytes = self._accumulator.size_bytes + self._pending.size_bytes

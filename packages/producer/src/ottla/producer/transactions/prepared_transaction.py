@@ -1,4 +1,4 @@
-"""Prepared transactions: one process writes their records, and any process ends them."""
+"""Prepared transactions: one process writes their records, and any process commits or aborts them."""
 
 from __future__ import annotations
 

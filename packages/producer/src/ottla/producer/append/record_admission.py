@@ -1,4 +1,4 @@
-"""Whether records may be sent now: the one owner of that fact, for the fast path and the general path."""
+"""Admission of records: whether `send` may take one now, on the fast path and on the general path."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Transaction(Protocol):
         """Raise the error that says why a call is not allowed now."""
 
 
-class Gate:
+class RecordAdmission:
     """Admits records while the producer is open, and in a transaction if it is transactional.
 
-    `has_fast_path`: no setting needs to see single records. The gate opens and closes the appender's fast
-    path with itself, so that the fast path has one flag to read.
+    `has_fast_path`: no setting needs to see single records. The fast path of the appender is opened and
+    closed with the admission, so that the fast path has one flag to read.
     """
 
     def __init__(self, appender: Appender, *, has_fast_path: bool) -> None:

@@ -1,4 +1,4 @@
-"""The outcome of batches: written, retried, split or failed, as the leader's response says."""
+"""Completion of batches: written, retried, split or failed, as the leader's response says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla.client.retry import is_retriable
 from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.sender.numbering import Numbering, TransactionCoordinator
+from ottla.producer.sender.idempotence import Idempotence, TransactionCoordinator
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.produce import PartitionProduceResponse
 from ottla.protocol.topics import TopicPartition
@@ -19,7 +19,7 @@ from ottla.protocol.topics import TopicPartition
 Responses = Mapping[TopicPartition, PartitionProduceResponse]
 
 
-class Outcomes:
+class BatchCompletion:
     """Ends batches, or puts them back into the accumulator for a retry.
 
     `on_buffer_space` is called when a batch ended, and its memory is free.
@@ -32,7 +32,7 @@ class Outcomes:
         config: ProducerConfig,
         metrics: ProducerMetrics,
         *,
-        numbering: Numbering,
+        idempotence: Idempotence,
         coordinator: TransactionCoordinator | None,
         on_buffer_space: Callable[[], None],
         now_ms: Callable[[], float],
@@ -42,7 +42,7 @@ class Outcomes:
         self._accumulator = accumulator
         self._config = config
         self._metrics = metrics
-        self._numbering = numbering
+        self._idempotence = idempotence
         self._coordinator = coordinator
         self._on_buffer_space = on_buffer_space
         self._now_ms = now_ms
@@ -68,7 +68,7 @@ class Outcomes:
         """Fail a batch for good: its sequences leave a gap, and its transaction can only be aborted."""
         if batch.done:
             return  # its transaction was aborted meanwhile
-        self._numbering.failed(batch)
+        self._idempotence.failed(batch)
         if self._coordinator is not None:
             self._coordinator.failed(error, numbered=batch.was_sent)
         self._metrics.batch_failed(batch.partition.topic, batch.record_count)
@@ -82,7 +82,7 @@ class Outcomes:
 
     def end(self, batch: Batch, error: BaseException) -> None:
         """Set the error of a batch, and free its memory."""
-        self._numbering.forget(batch)
+        self._idempotence.forget(batch)
         self._accumulator.finish(batch)
         batch.fail(error)
         self._on_buffer_space()
@@ -98,8 +98,8 @@ class Outcomes:
             self._succeed(batch, -1, -1)  # it is in the log already, at an offset the broker no longer knows
         else:
             error = error_for(response.error_code, response.error_message)
-            if self._numbering.is_sequence_rejected(batch, error):
-                self._numbering.rejected(batch)
+            if self._idempotence.is_sequence_rejected(batch, error):
+                self._idempotence.rejected(batch)
                 self._retry(batch, error)
             else:
                 self._failed(batch, error)
@@ -150,4 +150,4 @@ class Outcomes:
         self._accumulator.split(batch, parts)
         for part in parts:
             part.attempts += 1
-        self._numbering.number_parts(batch, parts)
+        self._idempotence.number_parts(batch, parts)

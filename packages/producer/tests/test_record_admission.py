@@ -1,4 +1,4 @@
-"""The gate: whether a record may be sent, and whether on the fast path."""
+"""Admission of records: whether one may be sent, and whether on the fast path."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from ottla.producer import ProducerClosed, TransactionError, TransactionFailed
 from ottla.producer.accumulator import Accumulator, Appender
-from ottla.producer.append.gate import Gate
+from ottla.producer.append.record_admission import RecordAdmission
 from ottla.producer.transactions.state import Phase, TransactionState
 
 
@@ -24,44 +24,44 @@ def is_fast(native: Appender) -> bool:
 
 def test_a_closed_gate_admits_nothing() -> None:
     native = appender()
-    gate = Gate(native, has_fast_path=True)
+    admission = RecordAdmission(native, has_fast_path=True)
 
     for _ in range(2):
         with pytest.raises(ProducerClosed):
-            gate.check()
+            admission.check()
         assert not is_fast(native)
-        gate.open()
-        gate.check()
+        admission.open()
+        admission.check()
         assert is_fast(native)
-        gate.close()
+        admission.close()
 
 
 def test_the_fast_path_stays_closed_where_a_setting_needs_to_see_single_records() -> None:
     native = appender()
-    gate = Gate(native, has_fast_path=False)
+    admission = RecordAdmission(native, has_fast_path=False)
 
-    gate.open()
+    admission.open()
 
-    gate.check()
+    admission.check()
     assert not is_fast(native)
 
 
 def test_a_transactional_producer_admits_records_inside_a_transaction_only() -> None:
     native, state = appender(), TransactionState(Phase.IDLE)
-    gate = Gate(native, has_fast_path=True)
+    admission = RecordAdmission(native, has_fast_path=True)
 
-    gate.open(state)
+    admission.open(state)
     with pytest.raises(TransactionError, match="outside of a transaction"):
-        gate.check()
+        admission.check()
     assert not is_fast(native)
 
     state.to(Phase.OPEN, "begin")
-    gate.update()
-    gate.check()
+    admission.update()
+    admission.check()
     assert is_fast(native)
 
     state.failed(ValueError("lost"))
-    gate.update()
+    admission.update()
     with pytest.raises(TransactionFailed, match="only abort: lost"):
-        gate.check()
+        admission.check()
     assert not is_fast(native)

@@ -1,4 +1,4 @@
-"""Transactions as the application calls them: begin, commit, prepare, abort (KIP-98)."""
+"""Begin, prepare, commit and abort transactions, as the application calls it (KIP-98)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Protocol
 
 from ottla.client.errors import ClientError
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
-from ottla.producer.append.gate import Gate
 from ottla.producer.append.pending_metadata import PendingMetadata
+from ottla.producer.append.record_admission import RecordAdmission
 from ottla.producer.flushing import Flushing
 from ottla.producer.transactions.coordinator_client import TransactionCoordinatorClient
-from ottla.producer.transactions.prepared import PreparedTransaction
+from ottla.producer.transactions.prepared_transaction import PreparedTransaction
 from ottla.producer.transactions.state import Phase, TransactionError, TransactionFailed
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -37,13 +37,13 @@ class Transactions:
     def __init__(
         self,
         coordinator: TransactionCoordinatorClient | None,
-        gate: Gate,
+        admission: RecordAdmission,
         flushing: Flushing,
         pending: PendingMetadata,
         batches: UnsentBatches,
     ) -> None:
         self._coordinator = coordinator
-        self._gate = gate
+        self._admission = admission
         self._flushing = flushing
         self._pending = pending
         self._batches = batches
@@ -51,12 +51,12 @@ class Transactions:
     def begin(self) -> None:
         """Begin a transaction, and admit records."""
         self._required.begin()
-        self._gate.update()
+        self._admission.update()
 
     async def commit(self) -> None:
         """Flush, and have the coordinator commit. May be called again when the coordinator did not answer."""
         coordinator = self._required
-        self._gate.close_fast_path()
+        self._admission.close_fast_path()
         if coordinator.state.phase is not Phase.COMMITTING:
             coordinator.state.to(Phase.FLUSHING, "commit")  # no record is admitted from here on
             await self._flushing.flush()
@@ -65,7 +65,7 @@ class Transactions:
     async def prepare(self) -> PreparedTransaction:
         """Flush, and leave the end of the transaction to `end_prepared`."""
         coordinator = self._required
-        self._gate.close_fast_path()
+        self._admission.close_fast_path()
         coordinator.state.to(Phase.FLUSHING, "prepare")
         await self._flushing.flush()
         return coordinator.prepare()
@@ -74,7 +74,7 @@ class Transactions:
         """Fail the records that are not in flight, wait for the others, and have the coordinator abort."""
         coordinator = self._required
         coordinator.state.to(Phase.ABORTING, "abort")
-        self._gate.close_fast_path()
+        self._admission.close_fast_path()
         aborted = TransactionFailed("the transaction was aborted before the record was sent")
         self._pending.fail_all(aborted)
         self._batches.drop_unsent(aborted)

@@ -1,4 +1,4 @@
-"""Records on their way from many threads to the producer's thread: a bounded queue, drained in runs."""
+"""The queue of `SyncProducer.send`: records from any thread to the producer's thread, bounded, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE_BYTES = 1_024
 CHECK_S = 1.0
 
 
-class ThreadQueue:
+class SyncSendQueue:
     """Takes records from any thread, and sends them on the producer's thread, in order.
 
     One wake-up of the loop takes all records that are in the queue. It holds 10,000 records, and large

@@ -16,7 +16,7 @@ from ottla.producer import (
     SyncProducer,
 )
 from ottla.producer.sync_acknowledgement import SyncAcknowledgement
-from ottla.producer.thread_queue import RUN, ThreadQueue
+from ottla.producer.sync_send_queue import RUN, SyncSendQueue
 from ottla.protocol.records import decode_records
 from peers.accepting_broker import batches, serving
 
@@ -38,16 +38,16 @@ class Nowhere:
 
 
 @pytest.mark.parametrize("large", [{"key": bytes(2_000)}, {"value": bytearray(2_000)}], ids=["key", "value"])
-def test_a_large_record_counts_while_it_waits_in_the_thread_queue(large: dict[str, Any]) -> None:
+def test_a_large_record_counts_while_it_waits_in_the_send_queue(large: dict[str, Any]) -> None:
     thread: Any = Nowhere()
-    thread_queue = ThreadQueue(thread, most_bytes=1_000, max_block_ms=1)
+    send_queue = SyncSendQueue(thread, most_bytes=1_000, max_block_ms=1)
     whole = {"value": None, "key": None, "partition": None, "timestamp_ms": None, "headers": None} | large
-    thread_queue.put(SyncAcknowledgement(thread, "t", **whole))
+    send_queue.put(SyncAcknowledgement(thread, "t", **whole))
     with pytest.raises(BufferFull):
-        thread_queue.put(SyncAcknowledgement(thread, "t", **whole))
+        send_queue.put(SyncAcknowledgement(thread, "t", **whole))
 
 
-async def test_a_callback_that_raises_does_not_stop_the_thread_queue(
+async def test_a_callback_that_raises_does_not_stop_the_send_queue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def call_back(sent: SyncAcknowledgement) -> None:

@@ -1,4 +1,4 @@
-# The acknowledgements of records: one, and many as one.
+# The acknowledgements of records that `send` and `send_many` return: one, and many as one.
 
 @cython.final
 @cython.freelist(4096)

@@ -64,7 +64,7 @@ cdef inline int64_t number_at(Numbers* column, int64_t row) noexcept nogil:
 
 
 @cython.final
-cdef class Rows:
+cdef class ArrowRows:
     """One batch of Arrow columns; values are read in place."""
 
     cdef ArrowArray _array
@@ -210,7 +210,7 @@ cdef int fill_numbers(
 
 
 def arrow_rows(data, dict names):
-    """Import columns: yields Rows for each batch of a table, a record batch, or a reader of batches.
+    """Import columns: yields ArrowRows for each batch of a table, a record batch, or a reader of batches.
 
     `names` gives the names that value, key, timestamp, partition and headers have; all but value may be
     missing. Raises TypeError for data that is not Arrow's, ValueError for a missing column.
@@ -226,8 +226,8 @@ def arrow_rows(data, dict names):
         )
 
 
-cdef Rows _rows_of_array(data, dict names):
-    cdef Rows rows = Rows.__new__(Rows)
+cdef ArrowRows _rows_of_array(data, dict names):
+    cdef ArrowRows rows = ArrowRows.__new__(ArrowRows)
     cdef ArrowSchema* schema
     cdef ArrowArray* array
     schema_capsule, array_capsule = data.__arrow_c_array__()
@@ -245,9 +245,9 @@ cdef Rows _rows_of_array(data, dict names):
 
 def _rows_of_stream(capsule, dict names):
     cdef ArrowArrayStream* stream = <ArrowArrayStream*>PyCapsule_GetPointer(capsule, "arrow_array_stream")
-    cdef Rows rows
+    cdef ArrowRows rows
     while True:
-        rows = Rows.__new__(Rows)
+        rows = ArrowRows.__new__(ArrowRows)
         if stream.get_next(stream, &rows._array) != 0:
             raise OSError(_stream_error(stream))
         if rows._array.release == NULL:
