@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ottla.broker.active_controller import ActiveController
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.registration import (
@@ -25,7 +26,6 @@ from ottla.broker.cluster.zookeeper_session import measure_session, retrying
 from ottla.broker.controller.channels import Sender
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.controllership import NO_CONTROLLER
-from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown
 from ottla.broker.coordinators.store import ReplicatedStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
@@ -34,19 +34,19 @@ from ottla.broker.handlers.fetch_sessions import FetchSessions, measure_fetch_se
 from ottla.broker.handlers.produce_run import ProduceRuns
 from ottla.broker.handlers.services import Services
 from ottla.broker.handlers.topic_metrics import TopicMetrics
+from ottla.broker.leadership_handover import LeadershipHandover
 from ottla.broker.local_sender import LocalSender
-from ottla.broker.log.passes import LogPasses
 from ottla.broker.log.registry import LogRegistry
-from ottla.broker.metrics import TICK_MS, Metrics, watch_event_loop_lag
+from ottla.broker.metrics import Metrics
 from ottla.broker.network.listener import Server
 from ottla.broker.network.routes import Dispatcher, Routes
 from ottla.broker.replication.isr_proposals import IsrProposals
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.routes import ROUTES
+from ottla.broker.schedule import schedule
 from ottla.broker.tasks import BackgroundTasks
 from ottla.broker.transactions.coordinator import Transactions
 from ottla.broker.transactions.producer_ids import ProducerIds
-from ottla.protocol.errors import BrokerNotAvailable, KafkaError
 from ottla.protocol.records import Codec
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 from ottla.zookeeper.znodes import Endpoint, LogDirEvent
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.model import LiveBroker
-    from ottla.broker.controller.remote import RemoteController
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
@@ -87,7 +86,6 @@ class Broker:
         self.services: Services
         self._failed = asyncio.Event()
         self._refusal: StartupRefused | None = None
-        self._remote_controller: RemoteController | None = None
         self._addresses: dict[str, tuple[str, int]] = {}
         self._stack = AsyncExitStack()
 
@@ -158,9 +156,9 @@ class Broker:
         await self._bind()
         self._join_cluster(session, control)
         await self._until_known()
-        self._schedule(scheduler)
+        schedule(scheduler, self.config, services, self.metrics)
         await self._metrics_endpoint(scheduler)
-        self._stack.push_async_callback(self._controlled_shutdown)
+        self._stack.push_async_callback(self.handover.run)
 
     async def _coordination(self) -> Session:
         """Connect to ZooKeeper, or start the embedded coordinator and connect to it."""
@@ -209,6 +207,11 @@ class Broker:
         config, environment, metrics = self.config, self.environment, self.metrics
         metadata = MetadataCache(self.broker_id)
         configs = Configs(zookeeper, config, environment, self.broker_id)
+        controller = self._controller(zookeeper, metadata, configs, control)
+        active_controller = ActiveController(controller, metadata, config, self.broker_id)
+        self._stack.push_async_callback(active_controller.close)
+        self.handover = LeadershipHandover(config, metadata, controller, active_controller, self.broker_id)
+        self._proposals = IsrProposals(self.broker_id, active_controller.ask, lambda: controller.broker_epoch)
         replicas = self._replicas(logs, metadata, configs)
         fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, lambda: environment.random.randrange(1, 2**31)
@@ -226,7 +229,7 @@ class Broker:
             metadata=metadata,
             topics=Topics(zookeeper, config, environment, metadata),
             configs=configs,
-            controller=self._controller(zookeeper, metadata, configs, control),
+            controller=controller,
             groups=self._groups(replicas, metadata),
             transactions=Transactions(ProducerIds(zookeeper, self.broker_id)),
             topic_metrics=topic_metrics,
@@ -236,9 +239,6 @@ class Broker:
         )
 
     def _replicas(self, logs: LogRegistry, metadata: MetadataCache, configs: Configs) -> Replicas:
-        self._proposals = IsrProposals(
-            self.broker_id, self._ask_controller, lambda: self.services.controller.broker_epoch
-        )
         return Replicas(
             broker_id=self.broker_id,
             config=self.config,
@@ -390,49 +390,7 @@ class Broker:
         timeout_ms = self.config.controller_socket_timeout_ms
         return RemoteSender(broker, self.config.interbroker_listener, self.broker_id, timeout_ms)
 
-    async def _ask_controller(self, event: AlterPartition | ControlledShutdown) -> Answers:
-        services = self.services
-        if services.controller.is_active or services.metadata.controller_id == self.broker_id:
-            return await services.controller.ask(event)
-        from ottla.broker.controller.remote import RemoteController
-        from ottla.client.errors import ClientError
-
-        if self._remote_controller is None:
-            self._remote_controller = RemoteController(
-                services.metadata, self.config.interbroker_listener, self.config.controller_socket_timeout_ms
-            )
-            self._stack.push_async_callback(self._remote_controller.close)
-        try:
-            return await self._remote_controller.ask(event)
-        except ClientError as error:
-            raise BrokerNotAvailable(f"The controller cannot be reached: {error}") from error
-
     # ---- running
-
-    def _schedule(self, tasks: BackgroundTasks) -> None:
-        config, services = self.config, self.services
-        clock = self.environment.clock
-        tasks.lasting(watch_event_loop_lag(self.metrics), "event-loop-lag")
-        for one in LogPasses(services.logs).scheduled():
-            tasks.every(one.name, one.interval_ms, one.run)
-        tasks.every("metrics-tick", TICK_MS, lambda: self.metrics.tick(clock.monotonic_ms()))
-        tasks.every(
-            "highwatermark-checkpoint",
-            config.replica_high_watermark_checkpoint_interval_ms,
-            services.replicas.checkpoint_high_watermarks,
-        )
-        tasks.every(
-            "isr-expiration",
-            config.replica_lag_time_max_ms / 2,
-            services.replicas.shrink_isrs,
-        )
-        if config.auto_leader_rebalance_enable:
-            allowed = config.leader_imbalance_per_broker_percentage / 100
-            tasks.every(
-                "auto-leader-rebalance-task",
-                config.leader_imbalance_check_interval_seconds * 1000,
-                lambda: services.controller.balance_leaders(allowed),
-            )
 
     async def _metrics_endpoint(self, tasks: BackgroundTasks) -> None:
         if self.config.metrics_port >= 0:
@@ -444,29 +402,3 @@ class Broker:
             self.metrics_port = await self._stack.enter_async_context(
                 prometheus_endpoint(snapshots, self.config.metrics_host, self.config.metrics_port)
             )
-
-    # ---- stopping
-
-    async def _controlled_shutdown(self) -> None:
-        """Move leaderships to other brokers before this one stops."""
-        if not self.config.controlled_shutdown_enable:
-            return
-        for attempt in range(self.config.controlled_shutdown_max_retries):
-            if attempt:
-                await asyncio.sleep(self.config.controlled_shutdown_retry_backoff_ms / 1000)
-            if await self._hand_over():
-                return
-        _log.warning("controlled shutdown failed: leaderships move once the registration has expired")
-
-    async def _hand_over(self) -> bool:
-        controller = self.services.controller
-        if self.services.metadata.alive_broker_ids == [self.broker_id]:
-            return True  # there is no other broker to lead
-        try:
-            async with asyncio.timeout(self.config.controller_socket_timeout_ms / 1000):
-                answers = await self._ask_controller(
-                    ControlledShutdown(self.broker_id, controller.broker_epoch)
-                )
-        except (KafkaError, TimeoutError):
-            return False
-        return not answers.top and not answers.remaining
