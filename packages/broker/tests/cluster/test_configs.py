@@ -107,7 +107,7 @@ async def test_a_change_missed_while_disconnected_is_applied_after_the_reconnect
     assert harness.configs.log_config("orders").retention_ms == 7
 
 
-async def test_nonsense_in_a_notification_or_an_entity_is_passed_over(harness: Harness) -> None:
+async def test_a_malformed_notification_or_entity_is_skipped(harness: Harness) -> None:
     await harness.topic()
     await harness.session.create(paths.CONFIG_CHANGE_PREFIX, b"{nonsense", sequential=True)
     node = ConfigEntity("topics/orders", {"retention.ms": "soon", "segment.bytes": "2000"})
@@ -120,7 +120,7 @@ async def test_nonsense_in_a_notification_or_an_entity_is_passed_over(harness: H
     assert (config.segment_bytes, config.retention_ms) == (2000, 24 * 3_600_000)
 
 
-async def test_altering_writes_announces_and_applies(harness: Harness) -> None:
+async def test_an_alteration_is_written_announced_and_applied(harness: Harness) -> None:
     await harness.topic()
 
     await harness.configs.alter_topic("orders", lambda present: {**present, "retention.ms": "9"})
@@ -129,7 +129,7 @@ async def test_altering_writes_announces_and_applies(harness: Harness) -> None:
     assert len(await harness.session.children(paths.CONFIG_CHANGES)) == 1
 
 
-async def test_checking_alone_changes_nothing(harness: Harness) -> None:
+async def test_validate_only_changes_nothing(harness: Harness) -> None:
     await harness.topic()
 
     await harness.configs.alter_topic("orders", lambda _: {"retention.ms": "9"}, validate_only=True)
@@ -138,7 +138,7 @@ async def test_checking_alone_changes_nothing(harness: Harness) -> None:
     assert await harness.session.children(paths.CONFIG_CHANGES) == []
 
 
-async def test_settings_that_cannot_be_used_are_refused_with_the_reason(harness: Harness) -> None:
+async def test_invalid_settings_are_refused_with_the_reason(harness: Harness) -> None:
     await harness.topic()
 
     with pytest.raises(InvalidConfig, match=r"min\.insync\.replicas must be at least 1"):
@@ -150,7 +150,7 @@ async def test_settings_that_cannot_be_used_are_refused_with_the_reason(harness:
             await harness.configs.alter_topic(name, lambda _: {})
 
 
-async def test_a_topic_value_is_described_with_every_place_it_may_come_from(harness: Harness) -> None:
+async def test_a_topic_value_is_described_with_every_source(harness: Harness) -> None:
     await harness.topic(retention_ms="9")
     await harness.configs.load()
 
@@ -191,7 +191,7 @@ async def test_a_brokers_own_setting_wins_over_the_clusters(harness: Harness) ->
     assert [synonym.source for synonym in entry.synonyms] == [DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, DEFAULT]
 
 
-async def test_what_is_read_only_or_somebody_elses_cannot_be_altered(harness: Harness) -> None:
+async def test_read_only_settings_and_those_of_other_brokers_cannot_be_altered(harness: Harness) -> None:
     with pytest.raises(InvalidRequest, match=r"dynamically: broker\.id"):
         await harness.configs.alter_broker("1", lambda _: {"broker.id": "7"})
     with pytest.raises(InvalidRequest, match="Unexpected broker id, expected 1, but received 2"):
@@ -205,7 +205,7 @@ async def test_a_value_from_the_file_is_described_as_static(harness: Harness) ->
     assert (entry.value, entry.source) == ("4", STATIC_BROKER)
 
 
-async def test_what_is_used_only_at_the_start_is_read_only(harness: Harness) -> None:
+async def test_settings_that_are_used_only_at_the_start_are_read_only(harness: Harness) -> None:
     assert harness.broker_entry("num.io.threads").read_only
     assert harness.broker_entry("advertised.listeners").read_only
     assert not harness.broker_entry("max.connections.per.ip").read_only

@@ -46,12 +46,12 @@ def test_partitions_added_later_continue_the_pattern() -> None:
     assert {p: replicas[0] for p, replicas in added.items()} == {p: whole[p][0] for p in range(6, 10)}
 
 
-def test_racks_alternate() -> None:
+def test_replicas_alternate_between_racks() -> None:
     assert interleave_by_rack({0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}) == [0, 3, 1, 5, 4, 2]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_replicas_stand_in_different_racks_while_racks_last(seed: int) -> None:
+def test_replicas_are_in_different_racks_as_far_as_there_are_racks(seed: int) -> None:
     racks = {broker: f"r{broker % 3}" for broker in range(6)}
 
     assignments = assign_replicas(list(racks), 30, 3, random=Random(seed), racks=racks)
@@ -75,7 +75,7 @@ def test_racks_are_not_used_when_a_broker_has_none() -> None:
     assert assignments == {0: [0], 1: [1], 2: [2]}
 
 
-def test_more_replicas_than_brokers_are_refused_in_kafkas_words() -> None:
+def test_more_replicas_than_brokers_are_refused_with_kafkas_message() -> None:
     with pytest.raises(
         InvalidReplicationFactor, match=r"Replication factor: 4 larger than available brokers: 3\."
     ):
@@ -86,7 +86,7 @@ def test_more_replicas_than_brokers_are_refused_in_kafkas_words() -> None:
     ("brokers", "partitions", "factor", "error"),
     [([0], 0, 1, InvalidPartitions), ([0], 1, 0, InvalidReplicationFactor), ([], 1, 1, BrokerNotAvailable)],
 )
-def test_senseless_counts_are_refused(
+def test_counts_below_one_and_an_empty_cluster_are_refused(
     brokers: list[int], partitions: int, factor: int, error: type[Exception]
 ) -> None:
     with pytest.raises(error):

@@ -79,7 +79,7 @@ async def test_a_topic_gets_partitions_replicas_an_id_and_its_settings(session: 
     assert await world.settings("orders") == {"retention.ms": "1000"}
 
 
-async def test_counts_that_are_not_said_are_the_brokers_defaults(session: MemorySession) -> None:
+async def test_counts_that_are_not_given_are_the_brokers_defaults(session: MemorySession) -> None:
     world = World(session, num_partitions="3", default_replication_factor="2")
 
     created = await world.topics.create(NewTopic("orders"))
@@ -95,7 +95,7 @@ async def test_replicas_can_be_placed_by_hand(session: MemorySession) -> None:
     assert (await world.assignment("orders")).partitions == {0: (3, 1), 1: (1, 2)}
 
 
-async def test_checking_alone_writes_nothing(session: MemorySession) -> None:
+async def test_validate_only_writes_nothing(session: MemorySession) -> None:
     world = World(session)
 
     await world.topics.create(NewTopic("orders"), validate_only=True)
@@ -130,7 +130,7 @@ async def test_checking_alone_writes_nothing(session: MemorySession) -> None:
     ],
     ids=str,
 )
-async def test_what_cannot_be_created_is_refused_with_kafkas_error(
+async def test_invalid_topics_are_refused_with_kafkas_errors(
     session: MemorySession, topic: NewTopic, error: type[errors.KafkaError], words: str
 ) -> None:
     world = World(session)
@@ -143,7 +143,7 @@ async def test_what_cannot_be_created_is_refused_with_kafkas_error(
     assert await session.children(paths.BROKER_TOPICS) == ["old_name", "taken"]
 
 
-async def test_a_lost_reply_does_not_make_a_created_topic_look_like_somebody_elses(
+async def test_a_lost_reply_does_not_make_a_created_topic_look_like_another_ones(
     session: MemorySession,
 ) -> None:
     ensemble = MemoryEnsemble()
@@ -164,7 +164,9 @@ async def test_a_lost_reply_does_not_make_a_created_topic_look_like_somebody_els
         assert (await world.assignment("orders")).topic_id == created.id
 
 
-async def test_the_offsets_topic_takes_the_replication_that_the_living_allow(session: MemorySession) -> None:
+async def test_the_offsets_topic_takes_the_replication_that_live_brokers_allow(
+    session: MemorySession,
+) -> None:
     world = World(session, offsets_topic_num_partitions="5", offsets_topic_replication_factor="5")
 
     errors_of = await world.topics.auto_create([GROUP_METADATA_TOPIC])
@@ -175,7 +177,7 @@ async def test_the_offsets_topic_takes_the_replication_that_the_living_allow(ses
     assert (await world.settings(GROUP_METADATA_TOPIC))["cleanup.policy"] == "compact"
 
 
-async def test_partitions_are_added_and_old_ones_stay(session: MemorySession) -> None:
+async def test_partitions_are_added_and_the_old_ones_keep_their_replicas(session: MemorySession) -> None:
     world = World(session)
     await world.topics.create(NewTopic("orders", 2, 2))
     before = (await world.assignment("orders")).partitions
@@ -210,7 +212,7 @@ async def test_partitions_that_cannot_be_added_are_refused(
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "../../etc/passwd", "n\0ul", "x" * 250, "ü"])
-async def test_a_name_that_no_topic_can_have_is_an_unknown_topic(session: MemorySession, name: str) -> None:
+async def test_an_illegal_topic_name_is_an_unknown_topic(session: MemorySession, name: str) -> None:
     topics = World(session).topics
 
     with pytest.raises(errors.UnknownTopicOrPartition):
@@ -245,7 +247,7 @@ async def test_deleting_marks_the_topic_and_its_name_stays_taken_until_it_is_gon
     assert await world.topics.wait_until_gone("orders", 1_000)
 
 
-async def test_deletion_can_be_forbidden(session: MemorySession) -> None:
+async def test_deletion_can_be_disabled(session: MemorySession) -> None:
     world = World(session, delete_topic_enable="false")
     await world.topics.create(NewTopic("orders"))
 
@@ -253,7 +255,7 @@ async def test_deletion_can_be_forbidden(session: MemorySession) -> None:
         await world.topics.delete("orders")
 
 
-async def test_waiting_ends_when_the_controller_names_a_living_leader(session: MemorySession) -> None:
+async def test_a_wait_ends_when_the_controller_publishes_a_live_leader(session: MemorySession) -> None:
     world = World(session)
 
     assert not await world.topics.wait_until_led("orders", 1, 10)

@@ -51,7 +51,7 @@ def test_a_broker_alone_becomes_controller_and_leads_what_is_created() -> None:
     play(story, 1)
 
 
-def test_the_first_living_replica_of_the_assignment_leads() -> None:
+def test_the_first_live_replica_of_the_assignment_leads() -> None:
     async def story(cluster: ControllerCluster) -> None:
         await with_topic(cluster, (9, 2, 1))
 
@@ -62,7 +62,7 @@ def test_the_first_living_replica_of_the_assignment_leads() -> None:
     play(story, 1, 2)
 
 
-def test_a_partition_without_any_living_replica_waits_for_one() -> None:
+def test_a_partition_without_a_live_replica_waits_for_one() -> None:
     async def story(cluster: ControllerCluster) -> None:
         await cluster.create_topic("orders", (2,))
         await with_topic(cluster, (1,), name="other")
@@ -179,7 +179,7 @@ def test_a_topic_with_a_replica_on_a_dead_broker_is_deleted_when_that_returns() 
     play(story, 1, 2)
 
 
-def test_a_marker_for_a_topic_that_is_not_there_is_removed() -> None:
+def test_a_deletion_marker_of_an_unknown_topic_is_removed() -> None:
     async def story(cluster: ControllerCluster) -> None:
         await cluster.delete_topic("never-was")
 
@@ -226,7 +226,7 @@ def test_controlled_shutdown_moves_leaderships_and_reports_what_could_not_be_mov
     play(story, 1, 2)
 
 
-def test_controlled_shutdown_for_an_earlier_life_of_a_broker_is_refused() -> None:
+def test_controlled_shutdown_with_an_older_broker_epoch_is_refused() -> None:
     async def story(cluster: ControllerCluster) -> None:
         assert cluster.active is not None
 
@@ -287,7 +287,7 @@ def test_an_isr_proposed_with_an_old_partition_epoch_is_refused() -> None:
     play(story, 1, 2)
 
 
-def test_a_new_controller_tells_who_is_alive_before_it_gives_roles() -> None:
+def test_a_new_controller_sends_the_live_brokers_before_any_role() -> None:
     async def story(cluster: ControllerCluster) -> None:
         await with_topic(cluster, (1, 2, 3))
         assert cluster.active is not None
@@ -304,7 +304,7 @@ def test_a_new_controller_tells_who_is_alive_before_it_gives_roles() -> None:
     play(story, 1, 2, 3)
 
 
-def test_a_broker_that_bounced_unnoticed_gets_its_roles_again() -> None:
+def test_a_broker_that_bounced_between_two_reads_gets_its_roles_again() -> None:
     async def story(cluster: ControllerCluster) -> None:
         await with_topic(cluster, (1, 2))
         other = 2 if cluster.active is cluster.brokers[1].controller else 1
@@ -318,7 +318,7 @@ def test_a_broker_that_bounced_unnoticed_gets_its_roles_again() -> None:
     play(story, 1, 2)
 
 
-def test_the_election_znode_of_the_tool_is_taken_care_of_and_removed() -> None:
+def test_the_election_znode_of_the_tool_is_processed_and_removed() -> None:
     async def story(cluster: ControllerCluster) -> None:
         await with_topic(cluster, (1, 2))
         node = PreferredReplicaElection((("orders", 0),))

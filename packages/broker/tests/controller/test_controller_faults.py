@@ -107,7 +107,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
-def test_no_schedule_of_faults_breaks_an_invariant_and_order_returns_after_the_last_one(seed: int) -> None:
+def test_no_schedule_of_faults_breaks_an_invariant_and_the_cluster_recovers(seed: int) -> None:
     async def main() -> None:
         async with ControllerCluster(seed) as cluster:
             await Schedule(cluster).run()

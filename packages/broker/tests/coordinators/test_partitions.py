@@ -22,7 +22,7 @@ def test_strings_hash_as_in_java(text: str, value: int) -> None:
 @pytest.mark.parametrize(
     ("group_id", "partition"), [("", 0), ("a", 47), ("hello", 22), ("polygenelubricants", 0)]
 )
-def test_a_group_is_kept_where_kafka_keeps_it(group_id: str, partition: int) -> None:
+def test_a_group_is_kept_in_the_same_partition_as_in_kafka(group_id: str, partition: int) -> None:
     assert partition_for(group_id, 50) == partition
 
 

@@ -109,7 +109,7 @@ async def test_a_record_that_replicas_do_not_get_in_time_is_undone() -> None:
 
 
 @in_virtual_time
-async def test_a_write_that_leadership_left_behind_is_undone() -> None:
+async def test_a_write_that_waits_when_leadership_ends_is_undone() -> None:
     store = a_store()
     async with a_ledger(store) as ledger, asyncio.TaskGroup() as tasks:
         ledger.elect(*ALL)
@@ -212,7 +212,7 @@ async def test_nothing_is_answered_before_the_state_is_complete() -> None:
 
 
 @in_virtual_time
-async def test_what_was_elected_before_the_start_is_loaded_at_the_start() -> None:
+async def test_partitions_elected_before_the_start_are_loaded_at_the_start() -> None:
     store = a_store()
     put(store, Transition(KEY, "Prepared"))
     ledger = a_ledger(store)
@@ -265,7 +265,7 @@ async def test_transactional_records_and_their_markers_reach_the_state() -> None
 
 
 @in_virtual_time
-async def test_leadership_that_comes_back_during_a_load_is_loaded_afresh() -> None:
+async def test_leadership_that_returns_during_a_load_is_loaded_again() -> None:
     store = a_store()
     put(store, Transition(KEY, "Ongoing"))
     store.read_gate.clear()
@@ -303,7 +303,7 @@ async def test_a_load_of_a_leadership_that_has_ended_makes_no_state() -> None:
 
 
 @in_virtual_time
-async def test_many_changes_of_leadership_leave_one_state_that_is_what_the_log_holds() -> None:
+async def test_after_many_changes_of_leadership_each_state_equals_its_log() -> None:
     store, chance = a_store(), random.Random(11)
     async with a_ledger(store) as ledger:
         ledger.elect(*ALL)

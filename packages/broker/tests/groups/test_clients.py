@@ -172,7 +172,7 @@ async def test_asyncio_members_share_the_partitions_and_commit(broker: BrokerThr
             assert (await third.getone()).value == b"new"
 
 
-def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerThread, topic: str) -> None:
+def test_a_static_member_restarts_without_a_rebalance(broker: BrokerThread, topic: str) -> None:
     stays = ConfluentMember(broker, topic, topic, group_instance_id="stays")
     goes = ConfluentMember(broker, topic, topic, group_instance_id="goes")
 
@@ -198,7 +198,7 @@ def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerThread, to
     stays.close()
 
 
-def test_a_group_lives_through_a_restart_of_the_broker(tmp_path: Path) -> None:
+def test_a_group_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
     with BrokerThread(tmp_path) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         for number in range(10):
@@ -227,7 +227,7 @@ def test_a_group_lives_through_a_restart_of_the_broker(tmp_path: Path) -> None:
         again.close()
 
 
-def test_a_transactional_producer_is_told_at_once_that_it_cannot_work(broker: BrokerThread) -> None:
+def test_a_transactional_producer_is_refused_at_once(broker: BrokerThread) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
     started = time.monotonic()
 

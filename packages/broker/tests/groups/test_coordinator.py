@@ -103,7 +103,7 @@ async def test_the_empty_group_id_is_for_simple_consumers_only() -> None:
 
 
 @in_virtual_time
-async def test_another_brokers_group_is_not_ours() -> None:
+async def test_a_group_of_another_broker_is_refused() -> None:
     async with make(MemoryStore(PARTITIONS)) as groups:
         assert (await groups.join("g", a_join())).error is ErrorCode.NOT_COORDINATOR
         assert groups.offsets.fetch("g")[0] is ErrorCode.NOT_COORDINATOR
@@ -120,7 +120,7 @@ async def test_a_coordinator_that_is_not_running_is_not_available() -> None:
 
 
 @in_virtual_time
-async def test_the_next_coordinator_goes_on_where_the_last_one_stopped() -> None:
+async def test_the_next_coordinator_continues_where_the_last_one_stopped() -> None:
     store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
         leader, follower = await settle(groups, "g", ["a", "b"])
@@ -147,7 +147,7 @@ async def test_the_next_coordinator_goes_on_where_the_last_one_stopped() -> None
 
 
 @in_virtual_time
-async def test_while_groups_are_loaded_members_are_put_off_gently() -> None:
+async def test_requests_during_a_load_get_retriable_errors_and_heartbeats_succeed() -> None:
     store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
         (member,) = await settle(groups, "g", ["a"])
@@ -187,7 +187,7 @@ async def test_a_load_that_fails_is_tried_again() -> None:
 
 
 @in_virtual_time
-async def test_those_who_wait_are_sent_away_when_leadership_ends() -> None:
+async def test_waiting_joins_get_not_coordinator_when_leadership_ends() -> None:
     async with leading(MemoryStore(PARTITIONS)) as groups, asyncio.TaskGroup() as tasks:
         await settle(groups, "g", ["a"])
         waiting = tasks.create_task(groups.join("g", a_join(new_member_id="b")))
@@ -211,7 +211,7 @@ async def test_an_older_resignation_does_not_end_a_newer_leadership() -> None:
 
 
 @in_virtual_time
-async def test_those_who_wait_are_sent_away_when_the_broker_stops() -> None:
+async def test_waiting_joins_get_not_coordinator_when_the_broker_stops() -> None:
     async with asyncio.TaskGroup() as tasks:
         async with leading(MemoryStore(PARTITIONS)) as groups:
             await settle(groups, "g", ["a"])
@@ -222,7 +222,7 @@ async def test_those_who_wait_are_sent_away_when_the_broker_stops() -> None:
 
 
 @in_virtual_time
-async def test_a_static_member_hears_of_its_new_id_only_when_it_is_in_the_log() -> None:
+async def test_a_static_member_gets_its_new_id_only_when_it_is_in_the_log() -> None:
     store = MemoryStore(PARTITIONS)
     async with leading(store) as groups, asyncio.TaskGroup() as tasks:
         joined = await groups.join("g", a_join(instance_id="one", new_member_id="one-1"))

@@ -13,7 +13,7 @@ def joined_pair(driver: GroupDriver) -> tuple[str, str]:
     return first, second
 
 
-def test_everybody_gets_what_the_leader_assigned() -> None:
+def test_every_member_gets_the_assignment_of_the_leader() -> None:
     driver = GroupDriver()
     leader, follower = joined_pair(driver)
     waiting = driver.sync(follower)
@@ -28,7 +28,7 @@ def test_everybody_gets_what_the_leader_assigned() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
-def test_nobody_hears_of_an_assignment_that_is_not_in_the_log() -> None:
+def test_no_member_gets_an_assignment_that_is_not_in_the_log() -> None:
     driver = GroupDriver()
     leader, follower = joined_pair(driver)
     driver.hold_writes = True
@@ -88,7 +88,7 @@ def test_a_sync_in_a_stable_group_is_answered_at_once() -> None:
     assert driver.synced(driver.sync(leader, assignments={})).assignment == leader.encode()
 
 
-def test_a_rebalance_sends_those_who_wait_for_an_assignment_back_to_joining() -> None:
+def test_a_rebalance_makes_members_that_wait_for_an_assignment_join_again() -> None:
     driver = GroupDriver()
     _, follower = joined_pair(driver)
     waiting = driver.sync(follower)
@@ -99,7 +99,7 @@ def test_a_rebalance_sends_those_who_wait_for_an_assignment_back_to_joining() ->
     assert driver.synced(driver.sync(follower)).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_an_assignment_that_comes_back_after_a_new_rebalance_began_is_ignored() -> None:
+def test_an_assignment_that_is_written_after_a_new_rebalance_began_is_ignored() -> None:
     driver = GroupDriver()
     leader, _ = joined_pair(driver)
     driver.hold_writes = True

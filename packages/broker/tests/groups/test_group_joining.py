@@ -41,7 +41,7 @@ def test_only_the_leader_is_told_the_members() -> None:
     assert driver.joined(second).leader_id == driver.joined(first).member_id
 
 
-def test_a_new_member_must_come_back_with_the_id_it_is_given() -> None:
+def test_a_new_member_must_join_again_with_the_id_it_is_given() -> None:
     driver = GroupDriver()
 
     first = driver.join(require_id=True)
@@ -66,7 +66,7 @@ def test_a_given_id_is_forgotten_after_the_session_timeout() -> None:
     assert not driver.group.pending_members
 
 
-def test_a_rebalance_waits_for_those_who_were_given_an_id() -> None:
+def test_a_rebalance_waits_for_pending_member_ids() -> None:
     driver = GroupDriver()
     (leader,) = driver.stable(1)
     pending = driver.joined(driver.join(require_id=True)).member_id
@@ -89,7 +89,7 @@ def test_an_unknown_member_id_is_refused() -> None:
     ("protocol_type", "protocols"),
     [("connect", range_protocol()), ("consumer", (("sticky", b""),)), ("consumer", ())],
 )
-def test_a_member_that_speaks_another_protocol_is_refused(
+def test_a_member_without_a_common_protocol_is_refused(
     protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     driver = GroupDriver()
@@ -102,7 +102,7 @@ def test_a_member_that_speaks_another_protocol_is_refused(
 
 
 @pytest.mark.parametrize(("protocol_type", "protocols"), [("", range_protocol()), ("consumer", ())])
-def test_an_empty_group_takes_nobody_without_a_protocol(
+def test_an_empty_group_refuses_a_member_without_protocols(
     protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     driver = GroupDriver()
@@ -112,7 +112,7 @@ def test_an_empty_group_takes_nobody_without_a_protocol(
     assert driver.joined(token).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_the_protocol_that_most_members_prefer_wins_among_those_all_speak() -> None:
+def test_the_most_preferred_protocol_that_all_members_support_is_elected() -> None:
     driver = GroupDriver()
     driver.join(protocols=(("only-mine", b""), ("range", b""), ("sticky", b"")))
     driver.join(protocols=(("sticky", b""), ("range", b"")))
@@ -123,7 +123,7 @@ def test_the_protocol_that_most_members_prefer_wins_among_those_all_speak() -> N
     assert driver.joined(token).protocol_name == "sticky"
 
 
-def test_the_first_rebalance_of_an_empty_group_waits_for_company() -> None:
+def test_the_first_rebalance_of_an_empty_group_waits_for_more_members() -> None:
     driver = GroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = driver.join()
     driver.wait(2_000)
@@ -136,7 +136,7 @@ def test_the_first_rebalance_of_an_empty_group_waits_for_company() -> None:
     assert driver.joined(first).generation == driver.joined(second).generation == 1
 
 
-def test_company_cannot_delay_the_first_rebalance_beyond_the_rebalance_timeout() -> None:
+def test_more_members_cannot_delay_the_first_rebalance_beyond_the_rebalance_timeout() -> None:
     driver = GroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = driver.join(rebalance_ms=8_000)
     for _ in range(7):
@@ -238,7 +238,7 @@ def test_a_join_repeated_during_a_rebalance_takes_the_place_of_the_first() -> No
     assert driver.joined(again).generation == 2
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_a_full_group_refuses_another_member() -> None:
     driver = GroupDriver(GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=0, max_size=2))
     members = driver.stable(2)
 
@@ -247,7 +247,7 @@ def test_a_full_group_takes_nobody_else() -> None:
     assert [driver.heartbeat(one) for one in members] == [ErrorCode.NONE] * 2
 
 
-def test_a_rebalance_of_a_full_group_keeps_the_first_that_come() -> None:
+def test_a_rebalance_of_a_full_group_keeps_the_first_members_to_join() -> None:
     driver = GroupDriver(GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=0, max_size=2))
 
     tokens = [driver.join() for _ in range(3)]
@@ -257,7 +257,7 @@ def test_a_rebalance_of_a_full_group_keeps_the_first_that_come() -> None:
     assert errors == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED]
 
 
-def test_a_new_member_waits_longer_than_its_session_but_not_for_ever() -> None:
+def test_a_new_member_may_wait_longer_than_its_session_timeout_with_a_bound() -> None:
     driver = GroupDriver(NO_DELAY)
     (first,) = driver.stable(1, rebalance_ms=3_600_000)
     newcomer = driver.join(rebalance_ms=3_600_000)

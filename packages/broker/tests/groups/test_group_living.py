@@ -62,7 +62,7 @@ def test_leaving_tells_each_member_its_own_error() -> None:
     assert driver.leave(first, "nobody") == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_one_that_was_given_an_id_may_leave_before_it_joined() -> None:
+def test_a_pending_member_id_may_leave_before_it_joins() -> None:
     driver = GroupDriver()
     (leader,) = driver.stable(1)
     pending = driver.joined(driver.join(require_id=True)).member_id
@@ -83,7 +83,7 @@ def test_a_member_that_leaves_while_it_waits_is_answered() -> None:
     assert driver.joined(waiting).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_member_keeps_its_place_over_a_restart() -> None:
+def test_a_static_member_keeps_its_assignment_over_a_restart() -> None:
     driver = GroupDriver()
     old, other = (driver.join(instance_id=name) for name in ("one", "two"))
     driver.wait(0)
@@ -142,7 +142,7 @@ def test_a_static_member_whose_new_id_cannot_be_written_keeps_the_old_one() -> N
     assert driver.group.leader_id == old
 
 
-def test_a_static_member_that_comes_back_during_a_rebalance_fences_its_waiting_self() -> None:
+def test_a_static_member_that_joins_again_during_a_rebalance_fences_its_old_request() -> None:
     driver = GroupDriver()
     (other,) = driver.stable(1)
     waiting = driver.join(instance_id="one")
@@ -154,7 +154,7 @@ def test_a_static_member_that_comes_back_during_a_rebalance_fences_its_waiting_s
     assert driver.joined(token).generation == 2
 
 
-def test_a_static_member_that_comes_back_before_the_assignment_starts_a_rebalance() -> None:
+def test_a_static_member_that_joins_again_before_the_assignment_starts_a_rebalance() -> None:
     driver = GroupDriver()
     first, second = driver.join(instance_id="one"), driver.join(instance_id="two")
     driver.wait(0)
@@ -232,7 +232,7 @@ def test_only_members_of_this_generation_commit_to_a_group_with_members(
     assert driver.group.check_commit(member_id, generation, None, driver.now_ms) is error
 
 
-def test_anybody_without_a_generation_commits_to_an_empty_group() -> None:
+def test_requests_without_a_generation_may_commit_to_an_empty_group() -> None:
     group = Group("group", NO_DELAY)
 
     assert group.check_commit("", -1, None, 0) is ErrorCode.NONE
@@ -258,7 +258,7 @@ def test_members_still_commit_while_a_rebalance_is_prepared_but_not_while_it_com
     assert driver.group.check_commit(member, 2, None, driver.now_ms) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_everybody_who_waits_is_answered_when_the_group_moves_away() -> None:
+def test_waiting_members_are_answered_when_the_group_moves_to_another_broker() -> None:
     driver = GroupDriver()
     first, _ = driver.stable(2)
     waiting = driver.join(first)
@@ -280,7 +280,7 @@ def test_a_removed_group_is_dead() -> None:
     assert driver.group.state is GroupState.DEAD
 
 
-def test_a_group_read_from_the_log_goes_on_as_if_nothing_had_happened() -> None:
+def test_a_loaded_group_continues_without_a_rebalance() -> None:
     driver = GroupDriver()
     leader, follower = driver.stable(2)
 
@@ -305,7 +305,7 @@ def test_a_group_that_is_too_large_for_a_lowered_limit_rebalances_when_it_is_loa
     assert again.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_static_member_whose_id_is_written_during_a_rebalance_is_answered_by_its_end() -> None:
+def test_a_static_member_whose_id_is_written_during_a_rebalance_is_answered_when_it_ends() -> None:
     driver = GroupDriver()
     (old,) = driver.stable(1, instance_id="one")
     driver.hold_writes = True
@@ -358,7 +358,7 @@ def test_a_member_that_falls_silent_after_its_assignment_is_removed() -> None:
     assert follower not in driver.group.members
 
 
-def test_one_that_was_given_an_id_and_finds_the_group_full_is_forgotten() -> None:
+def test_a_pending_member_id_is_forgotten_when_the_group_is_full() -> None:
     driver = GroupDriver(GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=0, max_size=2))
     (first,) = driver.stable(1)
     pending = driver.joined(driver.join(require_id=True)).member_id

@@ -147,7 +147,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("first_seed", range(0, 400, 50))
-def test_a_group_keeps_its_promises_whatever_happens(first_seed: int) -> None:
+def test_a_random_walk_breaks_no_invariant_of_a_group(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 50):
         try:
             Walk(seed).run()
@@ -167,6 +167,6 @@ def test_a_group_read_from_the_log_equals_the_one_that_was_written() -> None:
             again.step(Unloaded(), 0, 0)
 
 
-def test_every_state_can_be_left_only_as_the_table_says() -> None:
+def test_every_transition_of_a_random_walk_is_in_the_table() -> None:
     assert set(PREVIOUS_STATES) == set(GroupState)
     assert PREVIOUS_STATES[GroupState.STABLE] == {GroupState.COMPLETING_REBALANCE}

@@ -62,7 +62,7 @@ async def test_an_offset_is_not_seen_before_all_replicas_have_it() -> None:
 
 
 @in_virtual_time
-async def test_a_commit_whose_client_hung_up_is_still_seen() -> None:
+async def test_a_commit_whose_client_disconnected_becomes_visible() -> None:
     store = MemoryStore(PARTITIONS)
     async with leading(store) as groups, asyncio.TaskGroup() as tasks:
         store.hold = True
@@ -90,7 +90,7 @@ async def test_a_commit_that_replicas_do_not_take_times_out() -> None:
 
 
 @in_virtual_time
-async def test_what_the_log_refuses_is_told_in_the_words_of_groups() -> None:
+async def test_errors_of_the_log_are_translated_for_group_clients() -> None:
     store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
         store.fail_with = NotEnoughReplicas()
@@ -107,7 +107,7 @@ async def test_what_the_log_refuses_is_told_in_the_words_of_groups() -> None:
 
 
 @in_virtual_time
-async def test_members_cannot_commit_for_a_generation_that_is_over() -> None:
+async def test_members_cannot_commit_for_an_older_generation() -> None:
     async with leading(MemoryStore(PARTITIONS)) as groups:
         (member,) = await settle(groups, "g", ["a"])
 
@@ -137,7 +137,7 @@ async def test_offsets_of_topics_in_use_cannot_be_deleted() -> None:
 
 
 @in_virtual_time
-async def test_offsets_of_deleted_partitions_go() -> None:
+async def test_offsets_of_deleted_partitions_are_deleted() -> None:
     async with leading(MemoryStore(PARTITIONS)) as groups:
         await groups.offsets.commit("g", {TOPIC_0: offset(5), TOPIC_1: offset(6)})
 
@@ -181,7 +181,7 @@ async def test_offsets_of_topics_nobody_subscribes_to_expire_in_a_living_group()
 
 
 @in_virtual_time
-async def test_a_retention_that_came_with_the_commit_is_kept_to() -> None:
+async def test_the_retention_of_a_commit_wins_over_the_brokers() -> None:
     async with leading(MemoryStore(PARTITIONS)) as groups:
         await groups.offsets.commit(
             "g", {TOPIC_0: offset(5, expire_timestamp_ms=2 * MINUTE_MS), TOPIC_1: offset(6)}

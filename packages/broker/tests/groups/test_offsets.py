@@ -12,7 +12,7 @@ def at(offset: int, timestamp_ms: int = 0, expires_ms: int | None = None) -> Com
     return CommittedOffset(offset=offset, commit_timestamp_ms=timestamp_ms, expire_timestamp_ms=expires_ms)
 
 
-def test_a_commit_that_comes_back_late_does_not_undo_a_later_one() -> None:
+def test_a_commit_that_is_confirmed_late_does_not_undo_a_later_one() -> None:
     offsets = GroupOffsets()
     offsets.begin([A])
     offsets.begin([A])
@@ -26,7 +26,7 @@ def test_a_commit_that_comes_back_late_does_not_undo_a_later_one() -> None:
     assert offsets.all() == {A: at(2)}
 
 
-def test_a_commit_on_its_way_keeps_an_old_offset_from_expiring() -> None:
+def test_a_pending_commit_keeps_an_old_offset_from_expiring() -> None:
     offsets = GroupOffsets()
     offsets.load(A, at(1), 0)
     offsets.begin([A])
@@ -48,7 +48,7 @@ def test_a_commit_on_its_way_keeps_an_old_offset_from_expiring() -> None:
         (ExpiryRule(None, frozenset({"a"})), 10_000, [B]),
     ],
 )
-def test_offsets_age(rule: ExpiryRule, now_ms: int, expired: list[TopicPartition]) -> None:
+def test_offsets_expire_by_their_rule(rule: ExpiryRule, now_ms: int, expired: list[TopicPartition]) -> None:
     offsets = GroupOffsets()
     offsets.load(A, at(1, 50), 0)
     offsets.load(B, at(1, 60), 0)
@@ -56,7 +56,7 @@ def test_offsets_age(rule: ExpiryRule, now_ms: int, expired: list[TopicPartition
     assert offsets.expired(rule, now_ms, 100) == expired
 
 
-def test_an_explicit_expiry_time_beats_the_retention() -> None:
+def test_an_expire_timestamp_wins_over_the_retention() -> None:
     offsets = GroupOffsets()
     offsets.load(A, at(1, 0, expires_ms=10_000), 0)
 
@@ -64,7 +64,7 @@ def test_an_explicit_expiry_time_beats_the_retention() -> None:
     assert offsets.expired(ExpiryRule(None), 10_000, 100) == [A]
 
 
-def test_which_rule_holds_depends_on_the_group() -> None:
+def test_the_expiry_rule_depends_on_the_group() -> None:
     driver = GroupDriver()
     assert expiry_rule(driver.group) == ExpiryRule(None)
     metadata = b"\0\0\0\0\0\1\0\1a\0\0\0\0"
@@ -100,7 +100,7 @@ def test_offsets_of_an_open_transaction_are_not_seen_and_make_fetches_unstable()
 
 
 @pytest.mark.parametrize(("commit", "offset"), [(True, 5), (False, 1)])
-def test_the_end_of_a_transaction_decides_about_its_offsets(commit: bool, offset: int) -> None:
+def test_the_end_of_a_transaction_applies_or_drops_its_offsets(commit: bool, offset: int) -> None:
     offsets = GroupOffsets()
     offsets.load(A, at(1), 0)
     offsets.begin_transactional(7, {A: at(5)})
@@ -120,7 +120,7 @@ def test_a_transactional_commit_that_was_not_written_is_forgotten() -> None:
     assert offsets.is_idle
 
 
-def test_forgetting_tells_what_needs_a_tombstone() -> None:
+def test_forget_returns_the_offsets_that_need_a_tombstone() -> None:
     offsets = GroupOffsets()
     offsets.load(A, at(1), 0)
     offsets.begin_transactional(7, {A: at(5)})

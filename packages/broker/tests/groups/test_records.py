@@ -51,7 +51,7 @@ groups = st.builds(
 
 @settings(deadline=None)
 @given(text, offsets)
-def test_offsets_come_back_as_they_were_written(group_id: str, committed: CommittedOffset) -> None:
+def test_offset_records_are_read_as_they_were_written(group_id: str, committed: CommittedOffset) -> None:
     key, value = encode_record(OffsetRecord(group_id, PARTITION, committed))
 
     assert decode_record(key, value) == OffsetRecord(group_id, PARTITION, committed)
@@ -59,7 +59,7 @@ def test_offsets_come_back_as_they_were_written(group_id: str, committed: Commit
 
 @settings(deadline=None)
 @given(groups)
-def test_groups_come_back_as_they_were_written(snapshot: GroupSnapshot) -> None:
+def test_group_records_are_read_as_they_were_written(snapshot: GroupSnapshot) -> None:
     key, value = encode_record(GroupRecord(snapshot.group_id, snapshot))
 
     assert decode_record(key, value) == GroupRecord(snapshot.group_id, snapshot)
@@ -74,7 +74,7 @@ def test_an_offset_has_kafkas_bytes() -> None:
     assert value == b"\0\3" + (5).to_bytes(8, "big") + b"\0\0\0\2\0\1m" + (9).to_bytes(8, "big")
 
 
-def test_an_offset_with_a_time_of_expiry_is_written_the_old_way() -> None:
+def test_an_offset_with_an_expire_timestamp_is_written_in_version_1() -> None:
     committed = CommittedOffset(offset=5, metadata="m", commit_timestamp_ms=9, expire_timestamp_ms=20)
 
     key, value = encode_record(OffsetRecord("g", PARTITION, committed))
@@ -85,19 +85,18 @@ def test_an_offset_with_a_time_of_expiry_is_written_the_old_way() -> None:
     assert decode_record(key, value) == OffsetRecord("g", PARTITION, committed)
 
 
-def test_tombstones_take_back() -> None:
-    assert decode_record(*encode_record(OffsetRecord("g", PARTITION, None))) == OffsetRecord(
-        "g", PARTITION, None
-    )
-    assert decode_record(*encode_record(GroupRecord("g", None))) == GroupRecord("g", None)
+def test_tombstones_are_read_as_deletions() -> None:
+    for record in (OffsetRecord("g", PARTITION, None), GroupRecord("g", None)):
+        assert encode_record(record).value is None
+        assert decode_record(*encode_record(record)) == record
 
 
-def test_records_of_newer_group_protocols_are_passed_over() -> None:
+def test_records_of_newer_group_protocols_are_skipped() -> None:
     assert decode_record(b"\0\3\0\1g", b"") is None
 
 
 @pytest.mark.parametrize("key", [b"", b"\0", b"\0\1", b"\0\2\0\5g"])
-def test_a_torn_key_is_not_taken_for_something_else(key: bytes) -> None:
+def test_a_truncated_key_is_malformed(key: bytes) -> None:
     with pytest.raises(MalformedMessage):
         decode_record(key, None)
 

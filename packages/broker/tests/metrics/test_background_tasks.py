@@ -38,7 +38,7 @@ async def test_a_lasting_task_runs_until_it_fails(caplog: pytest.LogCaptureFixtu
         assert value_of(metrics, "Running", "worker") == 0
 
 
-async def test_a_task_that_was_cancelled_is_not_missed() -> None:
+async def test_the_gauge_of_a_cancelled_task_is_removed() -> None:
     metrics = Metrics()
     async with asyncio.timeout(10), BackgroundTasks(metrics, Environment().clock) as tasks:
         first = tasks.lasting(asyncio.Event().wait(), "channel")  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ async def test_a_task_that_was_cancelled_is_not_missed() -> None:
     assert value_of(metrics, "Running", "channel") is None
 
 
-async def test_a_repeated_task_says_when_it_last_began() -> None:
+async def test_a_repeated_task_shows_when_it_last_began() -> None:
     metrics, clock, begun = Metrics(), Environment().clock, asyncio.Event()
     clock.monotonic_ms = lambda: 1000.0  # type: ignore[method-assign]
     async with asyncio.timeout(10), BackgroundTasks(metrics, clock) as tasks:

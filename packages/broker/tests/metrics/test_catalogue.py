@@ -100,11 +100,11 @@ def page(used: BrokerThread) -> str:
 
 
 @pytest.mark.parametrize("sample", PROMISED)
-def test_the_page_has_what_is_promised(page: str, sample: str) -> None:
+def test_the_page_has_every_promised_sample(page: str, sample: str) -> None:
     assert any(line.startswith(f"{sample} ") for line in page.splitlines())
 
 
-def test_healthy_means_these_values(page: str) -> None:
+def test_a_healthy_broker_has_these_values(page: str) -> None:
     for sample, value in (
         ("kafka_controller_kafkacontroller_activecontrollercount", "1.0"),
         ("kafka_controller_kafkacontroller_offlinepartitionscount", "0.0"),

@@ -50,7 +50,7 @@ def test_quantiles_are_within_a_quarter_and_forget_after_two_windows() -> None:
     assert histogram.count == 1000
 
 
-def test_metrics_of_a_deleted_topic_go_together() -> None:
+def test_metrics_of_a_deleted_topic_are_removed_together() -> None:
     metrics = Metrics()
     metrics.meter("g", "t", "a", topic="x")
     metrics.gauge("g", "t", "b", lambda: 1.0, topic="x", partition="0")

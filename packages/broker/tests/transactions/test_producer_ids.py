@@ -27,7 +27,7 @@ async def test_ids_start_at_zero_and_rise(session: MemorySession) -> None:
     assert [await ids.next_id() for _ in range(3)] == [0, 1, 2]
 
 
-async def test_the_znode_says_which_block_was_given_last(session: MemorySession) -> None:
+async def test_the_znode_holds_the_last_reserved_block(session: MemorySession) -> None:
     ids = ProducerIds(session, broker_id=1)
     for _ in range(BLOCK_SIZE + 1):
         await ids.next_id()
@@ -37,13 +37,13 @@ async def test_the_znode_says_which_block_was_given_last(session: MemorySession)
     assert ProducerIdBlock.decode(data) == ProducerIdBlock(1, BLOCK_SIZE, 2 * BLOCK_SIZE - 1)
 
 
-async def test_an_empty_znode_is_as_good_as_none(session: MemorySession) -> None:
+async def test_an_empty_znode_counts_as_none(session: MemorySession) -> None:
     await session.create(paths.LATEST_PRODUCER_ID_BLOCK, b"")
 
     assert await ProducerIds(session, 1).next_id() == 0
 
 
-async def test_two_brokers_never_give_the_same_id(ensemble: MemoryEnsemble) -> None:
+async def test_two_brokers_never_allocate_the_same_id(ensemble: MemoryEnsemble) -> None:
     async with ensemble.session() as one, ensemble.session() as two:
         first, second = ProducerIds(one, 1), ProducerIds(two, 2)
 
@@ -62,7 +62,7 @@ async def test_ids_not_used_before_a_restart_are_never_used(session: MemorySessi
     assert await ProducerIds(session, 1).next_id() == BLOCK_SIZE
 
 
-async def test_producers_are_asked_to_come_again_while_zookeeper_is_away(
+async def test_producers_get_a_retriable_error_while_zookeeper_is_unreachable(
     ensemble: MemoryEnsemble, session: MemorySession
 ) -> None:
     ensemble.disconnect(session)
@@ -71,7 +71,7 @@ async def test_producers_are_asked_to_come_again_while_zookeeper_is_away(
         await ProducerIds(session, 1).next_id()
 
 
-async def test_a_claim_whose_answer_was_lost_is_passed_over(
+async def test_a_block_whose_answer_was_lost_is_skipped(
     ensemble: MemoryEnsemble, session: MemorySession
 ) -> None:
     ids = ProducerIds(session, 1)
