@@ -1,4 +1,4 @@
-"""For tests: a data plane over real logs in a directory, without sockets."""
+"""For tests: the data path of a broker over real logs in a directory, without sockets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BROKER_ID = 1
 
 
 class OneDirectory:
-    """Logs of one directory, opened when they are first asked for."""
+    """Logs of one directory, opened on first use."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
