@@ -1,6 +1,6 @@
 """Compiles constructors, encoders and decoders of messages, and explains their failures.
 
-Nobody but `ottla.protocol.schema` needs this module; it is imported when the first message is used.
+Only `ottla.protocol.schema` uses this module, and imports it with the first message.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def explain_decoding(cls: StructType, version: int, error: Exception) -> Malform
 
 
 def _place(error: Exception, filename: str) -> tuple[str, dict[str, Any]]:
-    """Return the field a generated function was at, and the variables it had then.
+    """Return the field at which a generated function failed, and its variables.
 
     The function's frame is still reachable from the traceback, so decoding pays nothing for this.
     """

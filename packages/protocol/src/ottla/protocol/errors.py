@@ -158,7 +158,7 @@ class KafkaError(Exception):
     retriable: ClassVar[bool] = False
     """Whether the same request may succeed when it is sent again."""
     refresh_metadata: ClassVar[bool] = False
-    """Whether the client's picture of the cluster is out of date."""
+    """Whether the client's metadata is out of date."""
     description: ClassVar[str] = ""
 
     def __init__(self, message: str | None = None) -> None:
@@ -166,7 +166,7 @@ class KafkaError(Exception):
         self.message = message
 
     def __init_subclass__(cls) -> None:
-        """Enter the class in the table of codes: one class per code, whose subclasses tell more."""
+        """Register the class under its code. A code has one class; subclasses of it share the code."""
         if "code" in cls.__dict__ and _CLASSES.setdefault(cls.code, cls) is not cls:
             raise TypeError(f"{cls.__name__} and {_CLASSES[cls.code].__name__} have the code {cls.code}")
 

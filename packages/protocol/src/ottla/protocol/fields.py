@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 LATEST: Final = 32767
-"""An upper bound for versions that is none."""
+"""The upper bound of a version range that is open."""
 
 
 class Field:

@@ -1,7 +1,7 @@
-"""What consumers tell each other through the group coordinator, which passes it on unread.
+"""Subscriptions and assignments, which a group coordinator passes between consumers without reading them.
 
-Subscriptions travel in JoinGroup, assignments in SyncGroup. Newer versions only ever append fields, so that a
-version from the future is read as the newest known one, and what follows is ignored. Names are Kafka's
+Subscriptions travel in JoinGroup, assignments in SyncGroup. Newer versions only append fields: an
+unknown version is read as the newest known one, and the bytes after it are ignored. Names are Kafka's
 `ConsumerProtocolSubscription` and `ConsumerProtocolAssignment`.
 """
 
@@ -30,7 +30,7 @@ class _GroupPayload(VersionedMessage):
 
 @message(versions=(0, 3))
 class ConsumerProtocolSubscription(_GroupPayload):
-    """What a member wants to read, and what it has.
+    """The topics a member reads, and the partitions it owns.
 
     Version 1 adds the partitions it owns (KIP-429), 2 the generation they are from, 3 its rack (KIP-881).
     """
@@ -44,7 +44,7 @@ class ConsumerProtocolSubscription(_GroupPayload):
 
 @message(versions=(0, 3))
 class ConsumerProtocolAssignment(_GroupPayload):
-    """What a member shall read; the versions are those of the subscription, without changes here."""
+    """The partitions a member reads; the versions are those of the subscription, without changes here."""
 
     assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
     user_data: bytes | None = nullable_blob(None)

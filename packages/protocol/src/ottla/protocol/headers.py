@@ -17,7 +17,7 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """What opens a request: which API in which version, and by which number the answer is known."""
+    """The header of a request: its API and version, and the correlation id that its response repeats."""
 
     api_key: int
     api_version: int
@@ -28,7 +28,7 @@ class RequestHeader(NamedTuple):
 def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
     """Read the header of the request in `buffer`; return it with the position of the body.
 
-    Raises MalformedMessage, also for an API key that is unknown: what follows it could not be read.
+    Raises MalformedMessage, also for an unknown API key: the layout of its header is not known.
     """
     api_key = api_version = -1
     try:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 Buffer = bytes | bytearray | memoryview
-"""What messages are read from."""
+"""The buffers that messages are read from."""
 
 ZERO_UUID: Final = UUID(int=0)
 """Kafka's "no topic id"."""
@@ -20,10 +20,10 @@ _CACHED_LENGTHS: Final = 256
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are not the message they are said to be.
+    """Bytes that cannot be decoded as the expected message.
 
     `message` names the class, `version` its version, `field` the path of the field that could not be read
-    (empty for the message as a whole), `position` the byte where it starts, `reason` what is wrong there.
+    (empty for the message as a whole), `position` the byte where it starts, `reason` the mistake.
     """
 
     def __init__(self, message: str, version: int, field: str, position: int, reason: str) -> None:
@@ -40,7 +40,7 @@ class MalformedMessage(ValueError):
 
 
 class UnsupportedField(ValueError):
-    """A field has a value, but the version to be written has no place for it, and it must not be lost."""
+    """A field is set that the version to be written lacks, and that must not be left out."""
 
     def __init__(self, field: str, version: int) -> None:
         super().__init__(field, version)
@@ -52,7 +52,7 @@ class UnsupportedField(ValueError):
 
 
 class UnencodableValue(ValueError):
-    """A field holds what its wire type cannot express: None, a number out of range, a wrong type."""
+    """The value of a field does not fit its wire type: None, a number out of range, a wrong type."""
 
     def __init__(self, message: str, version: int, field: str, reason: str) -> None:
         super().__init__(message, version, field, reason)
@@ -111,7 +111,7 @@ def decode_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]
 
 
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
-    """Return the position after the tagged fields at `position`, none of which the reader knows (KIP-482)."""
+    """Skip unknown tagged fields (KIP-482): return the position after them."""
     count, position = decode_uvarint(buffer, position)
     for _ in range(count):
         _, position = decode_uvarint(buffer, position)
@@ -124,12 +124,12 @@ def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> i
 
 @lru_cache(maxsize=4096)
 def uuid_from(raw: bytes) -> UUID:
-    """Return the UUID of 16 bytes; the same few topic ids come again and again."""
+    """Return the UUID of 16 bytes. Cached: messages repeat the ids of few topics."""
     return UUID(bytes=raw)
 
 
 class ArrayPackers(dict[int, Callable[[Sequence[Any]], bytes]]):
-    """By length, the function that writes an array of fixed-width numbers with its count, in one call."""
+    """Functions by length: each writes an array of fixed-width numbers with its count, in one call."""
 
     def __init__(self, code: str, *, flexible: bool) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class ArrayPackers(dict[int, Callable[[Sequence[Any]], bytes]]):
 
 
 class ArrayUnpackers(dict[int, Callable[[Any, int], tuple[Any, ...]]]):
-    """By length, the function that reads that many fixed-width numbers in one call."""
+    """Functions by length: each reads so many fixed-width numbers in one call."""
 
     def __init__(self, code: str) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Messages as classes: one class per message, version ranges on its fields, a codec per version.
 
-A message reads like this, and this is all there is to write for it::
+A message is declared like this, and nothing else has to be written for it::
 
     class PartitionProduceData(Struct):
         index: int = int32()
@@ -49,7 +49,7 @@ _UNENCODABLE: Final = (AttributeError, TypeError, UnicodeEncodeError, _struct.er
 
 
 class Options(TypedDict, total=False):
-    """What every kind of field may say about itself."""
+    """The options of every kind of field."""
 
     since: int
     until: int
@@ -241,7 +241,7 @@ class Message(Struct):
     def decode(cls, buffer: Buffer, version: int, *, exact: bool = True) -> Self:
         """Read the body of a message that fills `buffer`; record sets are views into it.
 
-        Lengths and counts are held against what is left of the buffer before anything is made of them.
+        Lengths and counts are compared with the rest of the buffer before memory is allocated for them.
         `exact=False` ignores bytes after the message. Raises MalformedMessage and UnknownVersion.
         """
         decoder = cls._decoders.get(version) or _compile_decoder(cls, version)

@@ -1,4 +1,4 @@
-"""What tests of messages share: every message there is, and arbitrary values of each.
+"""Support for tests of messages: every message, and arbitrary values of each.
 
 Needs hypothesis, which only tests install.
 """

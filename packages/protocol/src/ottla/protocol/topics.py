@@ -1,4 +1,4 @@
-"""Names of topics and partitions, and what may be one."""
+"""Names of topics and partitions, and the rules for topic names."""
 
 from __future__ import annotations
 

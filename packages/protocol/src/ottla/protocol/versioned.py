@@ -1,4 +1,4 @@
-"""Messages that are stored or passed on, and therefore say their version themselves."""
+"""Messages that carry their own version, because they are stored or passed on."""
 
 from __future__ import annotations
 

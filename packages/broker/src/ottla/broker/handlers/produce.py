@@ -1,4 +1,4 @@
-"""Produce: batches into logs, and the answer when they are as safe as was asked."""
+"""Produce: append batches to logs, and answer when they are as safe as the client asked."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _OUTSIDE: Final = frozenset(
 
 
 Outcomes: TypeAlias = "dict[TopicPartition, KafkaError | None]"
-"""The partitions whose records were opened, with what stood against them."""
+"""The partitions whose records were opened, with the error that it found, or None."""
 
 
 class Placed:
-    """What became of one partition's batches: appended, or the error they met."""
+    """The outcome of one partition's batches: where they were appended, or an error."""
 
     __slots__ = ("appended", "partition", "response")
 
@@ -72,7 +72,7 @@ class Placed:
         response.base_offset, response.log_append_time_ms, response.log_start_offset = -1, -1, -1
 
     def placed(self, partition: HostedPartition, appended: Appended) -> None:
-        """Answer with where the batches are."""
+        """Answer with the offsets of the batches."""
         response = self.response
         response.base_offset = appended.base_offset
         response.log_append_time_ms = appended.log_append_time_ms
@@ -81,14 +81,14 @@ class Placed:
 
     @property
     def is_committed(self) -> bool:
-        """Whether nothing is left to wait for but, perhaps, the disk."""
+        """Whether the batches are committed, or failed; they may still have to be flushed."""
         if self.partition is None or self.appended is None:
             return True
         return self.partition.high_watermark > self.appended.last_offset
 
     @property
     def is_durable(self) -> bool:
-        """Whether it needs no wait for the disk."""
+        """Whether the answer does not wait for a flush."""
         return self.partition is None or not self.partition.log.config.flush_before_acknowledge
 
 
@@ -104,7 +104,7 @@ class Needs(Protocol):
 def handle(
     services: Needs, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Append at once and in order; awaited are only replicas, the disk, or records that must be opened."""
+    """Append at once and in order; wait only for replicas, a flush, or records that must be opened."""
     if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
         return refused(request, InvalidRequiredAcks())
     if context.session.ordering.behind is not None or _must_open(services, request, context.api_version):
@@ -139,18 +139,18 @@ def _must_open(services: Needs, request: ProduceRequest, version: int) -> bool:
 def _is_to_be_opened(
     services: Needs, topic_partition: TopicPartition, records: bytes | memoryview, version: int
 ) -> bool:
-    """Whether this is work for a thread: old formats, another codec than the topic's, keys to look at."""
+    """Whether records must be opened on a thread: old formats, another codec than the topic's, key checks."""
     partition = services.replicas.hosted(topic_partition)
     try:
         if needs_conversion(records):
             return version < _FIRST_WITH_V2_ONLY
         return partition is not None and must_be_opened(records, partition.log.config)
     except CorruptMessage:
-        return False  # the append says so
+        return False  # the append raises the error
 
 
 def _detached(request: ProduceRequest) -> ProduceRequest:
-    """Give the request bytes of its own: the network's buffer is only lent until `handle` returns."""
+    """Copy the records: the network's buffer may be reused once `handle` has returned."""
     for topic in request.topic_data:
         for partition in topic.partition_data:
             if partition.records is not None:
@@ -161,7 +161,7 @@ def _detached(request: ProduceRequest) -> ProduceRequest:
 def _in_line(
     services: Needs, request: ProduceRequest, context: RequestContext
 ) -> Awaitable[ProduceResponse | None]:
-    """Append behind what this connection has not placed yet, opening records on a thread."""
+    """Append behind earlier requests of this connection, and open records on a thread."""
     ordering = context.session.ordering
     before = ordering.behind
     placed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -190,7 +190,7 @@ async def _open_then_append(
 
 
 async def _open_all(services: Needs, request: ProduceRequest, version: int) -> Outcomes:
-    """Open what has to be; gives what stood against it, or None where it went well, by partition."""
+    """Open the records that must be; return the error of each partition, or None."""
     outcomes: Outcomes = {}
     for topic in request.topic_data:
         for one in topic.partition_data:
@@ -225,7 +225,7 @@ def _appended(
     response, placed = append_all(services, request, context, outcomes or {})
     if request.acks == NO_ACKS:
         if any(one.response.error_code for one in placed):
-            raise CloseConnection  # the only way to tell a producer that wants no answer
+            raise CloseConnection  # the only way to tell a producer that expects no answer
         return None
     if _nothing_to_wait_for(request.acks, placed):
         return response
@@ -238,7 +238,7 @@ def append_all(
     context: RequestContext,
     outcomes: Outcomes,
 ) -> tuple[ProduceResponse, list[Placed]]:
-    """Append everything that can be; each partition's answer says what became of it."""
+    """Append to every partition; each partition's answer has its offsets or its error."""
     response, placed = ProduceResponse(), []
     now_ms = services.environment.clock.now_ms()
     for topic in request.topic_data:
@@ -284,7 +284,7 @@ def _append_one(
 
 
 def check_records(records: bytes | memoryview | None, request: ProduceRequest, version: int) -> None:
-    """Raise unless the records are what this version of Produce may carry."""
+    """Raise unless this version of Produce may carry these records."""
     if not records:
         raise InvalidRecord("a partition's records are empty")
     if magic_at(records) != 2:
@@ -326,7 +326,7 @@ async def _when_safe(
     placed: list[Placed],
     services: Needs,
 ) -> ProduceResponse:
-    """Wait for the disk where the topic asks for it, and for the replicas where the client does."""
+    """Wait for the flush if the topic requires it, and for the replicas if the client does."""
     clock = services.environment.clock
     began_ms = clock.monotonic_ms()
     waits = [_safe(one, request.acks) for one in placed if one.appended is not None]

@@ -1,1 +1,1 @@
-"""Who leads a partition, who is in sync, and how far every replica has come."""
+"""Replication of partitions: leader and followers, in-sync replicas, high watermarks."""

@@ -17,13 +17,14 @@ class PartitionAppends:
     log: Log
     core: Partition
     watchers: dict[Callable[[], None], None]
-    """Called whenever there may be more to read: records, high watermark, the end of leadership."""
+    """Called when there may be more to read: new records, a higher high watermark, a change of role."""
     _waiting: list[tuple[int, int, Future[None]]]
 
     def __init__(self, topic_partition: TopicPartition, log: Log, core: Partition) -> None: ...
     def check_append(self, required_acks: int) -> None:
-        """Raise unless this broker may append: `NotLeaderOrFollower`, and `NotEnoughReplicas` where acks=all
-        meets an ISR below min.insync.replicas.
+        """Check that this broker leads, and for acks=all that the ISR has min.insync.replicas members.
+
+        Raises `NotLeaderOrFollower`, `NotEnoughReplicas`.
         """
     def append_plain(self, batches: bytearray | memoryview, required_acks: int, now_ms: int) -> int:
         """Append v2 batches of a client if they are plain and nothing about the log is unusual.
@@ -32,10 +33,10 @@ class PartitionAppends:
         `check_append` raises, and `KafkaStorageError`.
         """
     def grown(self, now_ms: int) -> None:
-        """Take in that the log has grown by an append of this leader: tell the core, wake watchers."""
+        """Tell the core that this leader has appended, end waits that are over, wake watchers."""
     def perform(self, effects: list[Effect]) -> None:
-        """Do what the core decided."""
+        """Carry out what the core decided."""
     def wake(self) -> None:
-        """Call everyone who waits for something to read."""
+        """Call all watchers."""
     def release(self, high_watermark: int) -> None:
         """End the waits for a high watermark that has been reached."""

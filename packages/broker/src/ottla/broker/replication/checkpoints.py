@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def read_high_watermarks(directories: Iterable[Path]) -> dict[TopicPartition, int]:
-    """Read what was saved; a missing or unreadable file gives nothing."""
+    """Read all checkpoints; a missing or unreadable file counts as empty."""
     saved: dict[TopicPartition, int] = {}
     for directory in directories:
         try:
@@ -34,7 +34,7 @@ def read_high_watermarks(directories: Iterable[Path]) -> dict[TopicPartition, in
 
 
 def write_high_watermarks(by_directory: Mapping[Path, Mapping[TopicPartition, int]]) -> None:
-    """Write each directory's file anew, beside the old one and then over it. Blocks for an fsync each."""
+    """Replace each directory's file atomically. Blocks for an fsync each."""
     files = DiskFiles()
     for directory, offsets in by_directory.items():
         write_atomically(files, directory / HIGH_WATERMARKS_FILE, encode_offset_checkpoint(offsets))

@@ -1,4 +1,4 @@
-"""One hosted partition: its log and its core together, and what waits on them."""
+"""One hosted partition: its log and its replication core together, and the waits on them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class HostedPartition(PartitionAppends):
         self._waits = 0
         self._waiting_low: list[tuple[int, asyncio.Future[None]]] = []
 
-    # ---- what can be asked
+    # ---- state
 
     @property
     def leads(self) -> bool:
@@ -112,9 +112,9 @@ class HostedPartition(PartitionAppends):
         await future
 
     def is_cold(self, offset: int, records: Slice) -> bool:
-        """Whether sending what was read from `offset` may have to wait for the disk.
+        """Whether sending records that were read from `offset` may have to wait for the disk.
 
-        What this process has just written is in memory; the rest is looked at.
+        Recent records of this process are in the page cache; of others the page cache is asked.
         """
         tail = self.log.tail
         if (
@@ -173,19 +173,19 @@ class HostedPartition(PartitionAppends):
         self.wake()
 
     def follow(self, assignment: Assignment) -> None:
-        """Become follower; whoever waits for this leader is told."""
+        """Become follower; waits for this leader fail."""
         self.perform(self.core.follow(assignment))
         self.wake()
 
     def stop(self) -> None:
-        """Give up any role; whoever waits is told."""
+        """Give up any role; waits for this leader fail."""
         self.perform(self.core.stop())
         self.wake()
 
     # ---- effects
 
     def perform(self, effects: list[Effect]) -> None:
-        """Do what the core decided."""
+        """Carry out what the core decided."""
         for effect in effects:
             match effect:
                 case HighWatermarkAdvanced(offset):

@@ -1,4 +1,4 @@
-"""The way of a proposed ISR to the controller and back."""
+"""Sends proposed ISRs to the controller (AlterPartition) and hands back its answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AskController = Callable[[AlterPartition], Awaitable[Answers]]
 
 
 class IsrProposals:
-    """Carries proposals one batch at a time; a partition's newest proposal replaces one that still waits."""
+    """Sends proposals one batch at a time; a partition's newest proposal replaces one that still waits."""
 
     def __init__(self, broker_id: int, ask: AskController, broker_epoch: Callable[[], int]) -> None:
         self._broker_id = broker_id
@@ -38,7 +38,7 @@ class IsrProposals:
         self._something.set()
 
     async def run(self, replicas: Replicas) -> None:
-        """Carry proposals for ever."""
+        """Send proposals until cancelled."""
         while True:
             await self._something.wait()
             self._something.clear()
@@ -60,7 +60,7 @@ class IsrProposals:
         except KafkaError as error:
             answers = Answers(top=error.code)
         if answers.top != ErrorCode.NONE:
-            # Nobody decided anything: the same proposals go to whoever is controller then.
+            # No controller decided: the same proposals are sent to the next controller.
             await asyncio.sleep(RETRY_BACKOFF_S)
             self._waiting = {**proposals, **self._waiting}
             self._something.set()

@@ -1,4 +1,4 @@
-"""One partition as its broker sees it: who leads, who is in sync, what is committed. Pure.
+"""The replication state of one partition on one broker: role, ISR, high watermark. Pure.
 
 The core knows no log, clock or socket. Events go in as method calls with `now_ms`, effects come out as a
 list. This module is the only one that writes a high watermark: the cell that the core shares with the log.
@@ -26,17 +26,17 @@ NO_LEADER = -1
 
 
 class Role(Enum):
-    """What this broker does for the partition."""
+    """This broker's role for the partition."""
 
     NONE = "none"
-    """No controller has given it a role yet, or it was taken away."""
+    """No controller has assigned a role yet, or it was taken away."""
     LEADER = "leader"
     FOLLOWER = "follower"
 
 
 @frozen(kw_only=True)
 class Assignment:
-    """What a controller says of a partition in LeaderAndIsr."""
+    """The state of a partition in a LeaderAndIsr request."""
 
     controller_epoch: int
     leader: int
@@ -58,7 +58,7 @@ class HighWatermarkAdvanced:
 
 @frozen
 class IsrProposed:
-    """The controller is to be asked for this ISR; the answer comes back under the same `token`."""
+    """The controller has to be asked for this ISR; its answer carries the same `token`."""
 
     token: int
     isr: tuple[int, ...]
@@ -76,7 +76,7 @@ class IsrChanged:
 
 @frozen
 class LeadershipEnded:
-    """Whoever waits for this leader's high watermark must be told to look elsewhere."""
+    """This broker no longer leads: waits for its high watermark have to fail."""
 
     leader_epoch: int
 
@@ -86,7 +86,7 @@ Effect = HighWatermarkAdvanced | IsrProposed | IsrChanged | LeadershipEnded
 
 @dataclass(slots=True)
 class Progress:
-    """How far a follower has come, judged by what it asked for."""
+    """A follower's progress, by the offsets that it asked for."""
 
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
@@ -95,7 +95,7 @@ class Progress:
     leader_end_at_last_fetch: int = UNKNOWN_OFFSET
 
     def fetched(self, offset: int, log_start_offset: int, leader_end: int, now_ms: int) -> None:
-        """Take in a fetch. Caught up means: it asked for all there was, now or at its fetch before."""
+        """Record a fetch. Caught up means: it asked for the log end, of now or of its fetch before."""
         if offset >= leader_end:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         elif offset >= self.leader_end_at_last_fetch != UNKNOWN_OFFSET:
@@ -104,13 +104,13 @@ class Progress:
         self.leader_end_at_last_fetch, self.last_fetch_ms = leader_end, now_ms
 
     def is_caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
-        """Say whether it has all records, or had them less than `max_lag_ms` ago."""
+        """Return whether it has all records, or had them less than `max_lag_ms` ago."""
         return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms
 
 
 @frozen
 class Proposal:
-    """An ISR the controller has been asked for and has not answered."""
+    """An ISR that was sent to the controller and not answered."""
 
     token: int
     isr: frozenset[int]
@@ -143,7 +143,7 @@ class Partition:
     followers: dict[int, Progress] = field(default_factory=dict)
     _tokens: int = 0
 
-    # ---- what can be asked
+    # ---- state
 
     @property
     def high_watermark(self) -> int:
@@ -152,7 +152,7 @@ class Partition:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """The committed ISR and whom a proposal would add."""
+        """The committed ISR, with the members that a pending proposal would add."""
         return self.isr if self.proposal is None else self.isr | self.proposal.isr
 
     @property
@@ -186,7 +186,7 @@ class Partition:
         return min([self.log_start_offset, *known])
 
     def accepts(self, assignment: Assignment) -> bool:
-        """Say whether an assignment is newer than what is known: a later leader epoch."""
+        """Return whether an assignment is newer than the known one: a later leader epoch."""
         return (
             assignment.leader_epoch > self.leader_epoch and assignment.partition_epoch >= self.partition_epoch
         )
@@ -194,7 +194,7 @@ class Partition:
     # ---- roles
 
     def lead(self, assignment: Assignment, log_end_offset: int, now_ms: int) -> list[Effect]:
-        """Become the leader, or go on leading in a new epoch. The high watermark stays where it is."""
+        """Become the leader, or lead on in a new epoch. The high watermark does not change."""
         ended = self._take(assignment)
         self.role, self.leader = Role.LEADER, self.broker_id
         self.log_end_offset = self.epoch_start_offset = log_end_offset
@@ -206,7 +206,7 @@ class Partition:
         return [*ended, *self._advance(now_ms)]
 
     def follow(self, assignment: Assignment) -> list[Effect]:
-        """Become a follower, perhaps of nobody. The log stays; what waits on this leader is told."""
+        """Become a follower, perhaps without a leader. The log stays; an ended leadership is an effect."""
         ended = self._take(assignment)
         self.role, self.leader = Role.FOLLOWER, assignment.leader
         self.followers = {}
@@ -259,12 +259,12 @@ class Partition:
         return self._advance(now_ms)
 
     def appended_alone(self, log_end_offset: int) -> int:
-        """`appended` for a leader without followers: all is committed; gives the high watermark."""
+        """`appended` for a leader without followers: all is committed; returns the high watermark."""
         self.log_end_offset = self.watermark.offset = log_end_offset
         return log_end_offset
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, now_ms: int) -> list[Effect]:
-        """A follower asked for `offset`: it holds all below. May advance, may propose it for the ISR."""
+        """A follower asked for `offset`, so it has all below: may advance, may propose it for the ISR."""
         progress = self.followers.get(replica)
         if self.role is not Role.LEADER or progress is None:
             return []
@@ -292,9 +292,9 @@ class Partition:
         return [changed, *self._advance(now_ms)]
 
     def isr_refused(self, token: int) -> list[Effect]:
-        """The controller refused, so nothing is in flight and the committed ISR is all there is.
+        """The controller rejected the proposal: nothing is in flight, only the committed ISR counts.
 
-        Only for a definite refusal. After a lost answer the proposal must be kept and sent again: it may
+        Only for a definite rejection. After a lost answer the proposal is kept and sent again: it may
         have been applied, and then its additions count.
         """
         if self.proposal is not None and self.proposal.token == token:
@@ -307,8 +307,8 @@ class Partition:
         return self._propose(self.isr | {replica})
 
     def _may_join(self, replica: int) -> bool:
-        # At the high watermark alone is not enough: a new leader's own is a fetch behind, and a follower
-        # that stops short of this epoch's start may lack what the epoch before had acknowledged.
+        # The high watermark alone is not enough: a new leader's is one fetch behind, and a follower below
+        # the start of this epoch may lack records that the previous epoch has acknowledged.
         end = self.followers[replica].log_end_offset
         return end >= self.watermark.offset and end >= self.epoch_start_offset and end != UNKNOWN_OFFSET
 
@@ -320,15 +320,15 @@ class Partition:
     def _advance(self, now_ms: int) -> list[Effect]:
         if self.is_under_min_isr:
             return []
-        committed = min([self.log_end_offset, *(one.log_end_offset for one in self._who_hold_back(now_ms))])
+        committed = min([self.log_end_offset, *(one.log_end_offset for one in self._holding_back(now_ms))])
         if committed <= self.watermark.offset:
             return []
         self.watermark.offset = committed
         return [HighWatermarkAdvanced(committed)]
 
-    def _who_hold_back(self, now_ms: int) -> list[Progress]:
-        # A follower that is caught up but not yet in the ISR is waited for, or under steady writes it would
-        # never be at the high watermark at the moment it asks, and never join.
+    def _holding_back(self, now_ms: int) -> list[Progress]:
+        # A follower that is caught up but not yet in the ISR counts too. Without this, under steady writes,
+        # it would always be below the high watermark when it asks, and would never join.
         members = self.maximal_isr
         return [
             progress

@@ -50,18 +50,18 @@ DELETE_EPOCH: Final = -2
 """The leader epoch of a StopReplica that comes from a topic's deletion: newer than any."""
 NO_EPOCH: Final = -1
 BUSY_MS: Final = 4.0
-"""How long taking or giving up roles keeps the event loop before others get a turn."""
+"""How long changes of roles run on the event loop before other tasks run."""
 
 
 class LeadershipListener(Protocol):
-    """Told, on the loop and in order, whenever this broker starts or stops leading partitions."""
+    """Hears of every change of leadership here, on the event loop and in order."""
 
     def leadership_changed(
         self,
         elected: Sequence[tuple[TopicPartition, int]],
         resigned: Sequence[tuple[TopicPartition, int]],
     ) -> None:
-        """Both hold (partition, leader epoch); a new epoch of one's own leadership is elected again."""
+        """Both hold (partition, leader epoch); a new epoch of an existing leadership is in `elected`."""
         ...
 
 
@@ -69,7 +69,7 @@ class FollowerFetching(Protocol):
     """Copies partitions from their leaders."""
 
     def follow(self, partition: HostedPartition, leader: int) -> None:
-        """Begin to copy a partition from broker `leader`, or from another one than before."""
+        """Start to copy a partition from broker `leader`, or change to this leader."""
         ...
 
     def unfollow(self, topic_partition: TopicPartition) -> None:
@@ -88,7 +88,7 @@ class NoFollowers:
 
 
 class Replicas:
-    """Every partition hosted here. Lives on the loop; nothing in it blocks longer than a file creation."""
+    """All partitions hosted here. Runs on the event loop; blocks no longer than it takes to create a file."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Replicas:
         """
         self.broker_id = broker_id
         self.broker_epoch = NO_EPOCH
-        """The epoch of this broker's registration; requests for an earlier life are refused."""
+        """The epoch of this broker's registration; requests with an earlier one are rejected."""
         self.controller_epoch = 0
         self._config = config
         self._clock = environment.clock
@@ -180,7 +180,7 @@ class Replicas:
         return UnknownTopicOrPartition()
 
     def hosted(self, topic_partition: TopicPartition) -> HostedPartition | None:
-        """Return a partition hosted here in whatever role, or None."""
+        """Return a partition hosted here in any role, or None."""
         return self._hosted.get(topic_partition)
 
     def __iter__(self) -> Iterator[HostedPartition]:
@@ -197,18 +197,18 @@ class Replicas:
     # ---- roles
 
     async def load(self) -> None:
-        """Read the high watermarks that were saved; to be called once, after the logs were opened."""
+        """Read the checkpointed high watermarks; call it once, after the logs were opened."""
         self._saved = await asyncio.to_thread(read_high_watermarks, self._logs.directories())
 
     def is_stale_controller(self, controller_epoch: int) -> bool:
-        """Say whether a request comes from a controller that has been replaced; remember the newest."""
+        """Return whether a request is from a replaced controller; remember the newest epoch."""
         if controller_epoch < self.controller_epoch:
             return True
         self.controller_epoch = controller_epoch
         return False
 
     async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Take the roles a controller assigned, refusing what is older than what is known here."""
+        """Take the roles a controller assigned; reject assignments older than the known ones."""
         refused = self._refuse(request.controller_epoch, request.broker_epoch)
         if refused is not None:
             return LeaderAndIsrResponse(error_code=int(refused))
@@ -232,9 +232,9 @@ class Replicas:
     async def apply(
         self, assignments: Sequence[tuple[TopicPartition, UUID | None, Assignment]]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Take roles; gives what each partition answered. Calls are taken one after another.
+        """Take roles; returns the error code of each partition. Calls run one after another.
 
-        Logs are created on the way. Listeners are told once, when all partitions have their roles.
+        Missing logs are created. Listeners are called once, when all partitions have their roles.
         """
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
@@ -298,7 +298,7 @@ class Replicas:
         if found is not None and topic_id and found.topic_id and topic_id != found.topic_id:
             if not is_new:
                 raise InconsistentTopicId
-            # A topic of this name was deleted, and this broker did not hear of it.
+            # A topic of this name was deleted while this broker did not receive StopReplica.
             self._logs.mark_stray(topic_partition)
             found = None
         if found is None:
@@ -374,7 +374,7 @@ class Replicas:
         return ErrorCode.NONE
 
     def directory_failed(self, topic_partitions: Sequence[TopicPartition]) -> None:
-        """Serve these partitions no more: their directory cannot be used."""
+        """Stop serving these partitions: their log directory has failed."""
         resigned: list[tuple[TopicPartition, int]] = []
         for topic_partition in topic_partitions:
             partition = self._hosted.pop(topic_partition, None)
@@ -389,7 +389,7 @@ class Replicas:
     # ---- in-sync replicas
 
     def shrink_isrs(self) -> None:
-        """Propose to drop followers that lag; to be called every half `replica.lag.time.max.ms`."""
+        """Propose ISRs without lagging followers; call it every half `replica.lag.time.max.ms`."""
         now_ms = self._clock.now_ms()
         for partition in self.leaders():
             partition.perform(partition.core.shrink(now_ms))
@@ -411,7 +411,7 @@ class Replicas:
     # ---- high watermarks
 
     def high_watermarks(self) -> dict[Path, dict[TopicPartition, int]]:
-        """Return what is to be saved, by log directory; a directory with nothing in it is there too."""
+        """Return the high watermarks to checkpoint by log directory, empty directories included."""
         by_directory: dict[Path, dict[TopicPartition, int]] = {
             directory: {} for directory in self._logs.directories()
         }
@@ -430,26 +430,26 @@ class Replicas:
         try:
             await asyncio.to_thread(write_high_watermarks, self.high_watermarks())
         except OSError as error:
-            # Those that are on the disk are lower, which is safe.
+            # The checkpoint on the disk has lower ones, which is safe.
             log.warning("the high watermarks are not written: %s", error)
 
 
 class BusyTurn:
-    """A turn on the event loop, given up for a moment when it has lasted long enough."""
+    """Limits how long a loop of changes occupies the event loop."""
 
     def __init__(self, monotonic_ms: Callable[[], float]) -> None:
         self._monotonic_ms = monotonic_ms
         self._until_ms = monotonic_ms() + BUSY_MS
 
     async def maybe_yield(self) -> None:
-        """Let others have a turn if this one is over."""
+        """Let other tasks run if this one has run long enough."""
         if self._monotonic_ms() >= self._until_ms:
             await asyncio.sleep(0)
             self._until_ms = self._monotonic_ms() + BUSY_MS
 
 
 def check_epoch(current_leader_epoch: int, leader_epoch: int) -> None:
-    """Raise unless a client's idea of the leader epoch is the present one (KIP-320)."""
+    """Raise unless a client's leader epoch is the current one (KIP-320)."""
     if current_leader_epoch < leader_epoch:
         raise FencedLeaderEpoch
     if current_leader_epoch > leader_epoch:

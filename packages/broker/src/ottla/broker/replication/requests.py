@@ -1,4 +1,4 @@
-"""What controllers send about roles, in the broker's own terms and back."""
+"""LeaderAndIsr and StopReplica: from requests to assignments, and from results to responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Stopped: TypeAlias = tuple[TopicPartition, int, bool]
 
 
 def assignments_of(request: LeaderAndIsrRequest) -> list[Assigned]:
-    """List the roles a LeaderAndIsr request of any version gives."""
+    """Return the assignments in a LeaderAndIsr request of any version."""
     flat = [
         (TopicPartition(one.topic_name, one.partition_index), None, _assignment(one))
         for one in request.ungrouped_partition_states
@@ -79,7 +79,7 @@ def leader_and_isr_response(
 
 
 def stops_of(request: StopReplicaRequest) -> list[Stopped]:
-    """List what a StopReplica request of any version stops."""
+    """Return the partitions that a StopReplica request of any version stops."""
     delete = request.delete_partitions
     flat = [
         (TopicPartition(one.topic_name, one.partition_index), NO_EPOCH, delete)

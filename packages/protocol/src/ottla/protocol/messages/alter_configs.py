@@ -29,7 +29,7 @@ class AlterConfigsResource(Struct):
 
 @message(api_key=33, versions=(0, 2), flexible_from=2)
 class AlterConfigsRequest(Message):
-    """Sets all keys of a resource at once; what is not named falls back to its default (KIP-133)."""
+    """Sets all keys of a resource at once; a key that is not named returns to its default (KIP-133)."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = boolean()

@@ -7,7 +7,7 @@ from ottla.protocol.schema import Message, Struct, array, boolean, int16, int32,
 
 @message(api_key=18, versions=(0, 4), flexible_from=3)
 class ApiVersionsRequest(Message):
-    """Asks what the broker speaks; version 3 says who asks (KIP-511).
+    """Asks for the APIs and versions of the broker; version 3 names the client's software (KIP-511).
 
     A broker that lacks the version answers in version 0 with UNSUPPORTED_VERSION and its ranges.
     """

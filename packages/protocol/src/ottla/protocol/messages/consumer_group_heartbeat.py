@@ -26,7 +26,7 @@ class TopicPartitions(Struct):
 
 @message(api_key=68, versions=(0, 0), flexible_from=0)
 class ConsumerGroupHeartbeatRequest(Message):
-    """Joins, stays in or leaves a group, and says what the member owns (KIP-848)."""
+    """Joins, stays in or leaves a group, and names the partitions the member owns (KIP-848)."""
 
     group_id: str = string()
     member_id: str = string()
@@ -50,7 +50,7 @@ class Assignment(Struct):
 
 @message(api_key=68, versions=(0, 0), flexible_from=0)
 class ConsumerGroupHeartbeatResponse(Message):
-    """Says the member's epoch and what it shall own."""
+    """Gives the member's epoch and its target assignment."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()

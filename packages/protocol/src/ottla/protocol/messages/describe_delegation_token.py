@@ -48,7 +48,7 @@ class DescribedDelegationToken(Struct):
 
 @message(api_key=41, versions=(0, 3), flexible_from=2)
 class DescribeDelegationTokenResponse(Message):
-    """Lists tokens; version 3 adds who asked for them (KIP-373)."""
+    """Lists tokens; version 3 adds their requesters (KIP-373)."""
 
     error_code: int = int16()
     tokens: list[DescribedDelegationToken] = array(DescribedDelegationToken)

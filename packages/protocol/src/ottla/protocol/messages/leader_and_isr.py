@@ -1,4 +1,4 @@
-"""The controller tells replicas who leads."""
+"""The controller assigns roles to replicas: leader or follower."""
 
 from __future__ import annotations
 

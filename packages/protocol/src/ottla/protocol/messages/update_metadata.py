@@ -55,7 +55,7 @@ class UpdateMetadataBroker(Struct):
 
 @message(api_key=6, versions=(0, 8), flexible_from=6)
 class UpdateMetadataRequest(Message):
-    """Replaces what a broker knows of partitions and of living brokers.
+    """Replaces a broker's metadata of partitions and of live brokers.
 
     Version 1 adds endpoints, 2 racks, 3 listener names (KIP-103), 4 offline replicas (KIP-112), 5 groups
     partitions by topic and adds the broker epoch (KIP-380), 6 is flexible, 7 has topic ids (KIP-516), 8

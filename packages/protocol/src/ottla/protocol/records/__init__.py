@@ -2,8 +2,8 @@
 
 A v2 batch is bytes. The broker needs its 61-byte header (`read_header`, `validate_batch`) and patches it in
 place (`assign_offsets`); records are opened only where they must be (`iter_records`, `decode_records`,
-`scan_records`). Nothing here reads outside the buffer it is given, whatever the bytes say: what does not add
-up raises `CorruptRecords`, a `CorruptMessage`. The work on bytes is native (`_codec.pyx`).
+`scan_records`). Nothing here reads outside the given buffer: inconsistent lengths and counts raise
+`CorruptRecords`, a `CorruptMessage`. The work on bytes is native (`_codec.pyx`).
 """
 
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def iter_records(
 ) -> Iterator[Record]:
     """The records of one or more whole entries of any magic, in order, their fields made when asked for.
 
-    Control records are included: the batch's header tells them. Checksums are not looked at, `validate_batch`
+    Control records are included: the batch's header tells them. Checksums are not checked, `validate_batch`
     does that. Records keep the buffer alive; where it may change, use `decode_records`.
     Raises CorruptRecords at the first record that is malformed, and DecompressedTooLarge when a batch unfolds
     to more than `max_decompressed_bytes`.
@@ -114,7 +114,7 @@ def _iter_entries(entries: list[memoryview], max_decompressed_bytes: int) -> Ite
 def decode_records(
     batches: Buffer, *, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> list[Record]:
-    """`iter_records` as a list whose records hold their own bytes, so that the buffer may go or change."""
+    """`iter_records` as a list of records with bytes of their own: the buffer may be freed or changed."""
     records = iter_records(batches, max_decompressed_bytes=max_decompressed_bytes)
     return (
         records.read_all()

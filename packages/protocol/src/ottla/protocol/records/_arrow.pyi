@@ -46,4 +46,4 @@ class ArrowColumns:
     def __arrow_c_schema__(self) -> object:
         """The schema as a PyCapsule (Arrow's PyCapsule interface)."""
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Schema and columns as PyCapsules; what schema was asked for is the importer's to cast to."""
+        """Schema and columns as PyCapsules; a requested schema is ignored: the importer casts."""

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records into Arrow columns, natively. `arrow.py` is the way in, `_arrow.pyi` types it.
+"""Records into Arrow columns, natively. `arrow.py` is the façade, `_arrow.pyi` documents it.
 
 `_arrow_columns.pxi` holds the buffers columns grow in, `_arrow_export.pxi` hands them over, this file reads
 batches. Nothing here links Arrow, or imports a library of it.
@@ -192,7 +192,7 @@ cdef class ColumnBuilder:
         return last + 1
 
     cdef int64_t _legacy_entry(self, const unsigned char* p, Py_ssize_t size, int64_t since) except? -1:
-        """Magic 0 and 1, by way of the reader in Python: no broker has written these since 2017."""
+        """Read an entry of magic 0 or 1 in Python: no broker has written these since 2017."""
         cdef Columns columns = self._columns
         cdef int64_t end = get64(p) + 1
         columns.timestamp_type = -1 if p[MAGIC_AT] == 0 else (p[17] & LOG_APPEND_TIME) >> 3
@@ -267,7 +267,7 @@ cdef inline int put_headers(Columns columns, const RawRecord* r, const unsigned 
 
 @cython.final
 cdef class Transactions:
-    """Which producers are in an aborted transaction at the place that is being read."""
+    """The producers with an aborted transaction at the position of the reader."""
 
     cdef list _coming
     cdef set _open
@@ -282,7 +282,7 @@ cdef class Transactions:
         return producer_id in self._open
 
     cdef int ended(self, int64_t producer_id, int64_t base_offset) except -1:
-        # The records of the transaction may all be below what is wanted: it must not stay one to come.
+        # All records of the transaction may be below the wanted offsets: it must not stay in `_coming`.
         self.covers(producer_id, base_offset)
         self._open.discard(producer_id)
         return 0

@@ -1,4 +1,4 @@
-# The buffers of columns. They grow before records are read, so that reading needs no look at room.
+# The buffers of columns. They grow before records are read, so that reading needs no check of capacity.
 
 cdef struct Buffer:
     uint8_t* data
@@ -72,7 +72,7 @@ cdef void free_text(Text* text) noexcept:
 @cython.final
 @cython.no_gc
 cdef class Columns:
-    """Columns that grow; at last they belong to whoever imports them, and live as long as this does."""
+    """Growing columns. Their importer refers to this object, which keeps their memory alive."""
 
     cdef Buffer topics, partitions, offsets, timestamps, timestamp_types
     cdef Text keys, values
@@ -179,7 +179,7 @@ cdef class Columns:
     cdef int put_odd_header(
         self, const unsigned char* key, int32_t key_size, const unsigned char* value, int32_t value_size
     ) noexcept with gil:
-        """A key that is not ASCII: importers rely on UTF-8, so what is none is replaced."""
+        """Put a header key that is not ASCII. Importers rely on UTF-8, so malformed bytes are replaced."""
         cdef size_t room = value_size if value_size > 0 else 0
         cdef bytes text = (<const char*>key)[:key_size].decode("utf-8", "replace").encode()
         if not text_room(&self.header_keys, 1, len(text)) or not text_room(&self.header_values, 1, room):

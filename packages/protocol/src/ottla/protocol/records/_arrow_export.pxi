@@ -171,7 +171,7 @@ cdef class ArrowColumns:
         return capsule
 
     def __arrow_c_array__(self, requested_schema=None):
-        """Schema and columns as PyCapsules; what schema was asked for is the importer's to cast to."""
+        """Schema and columns as PyCapsules; a requested schema is ignored: the importer casts."""
         cdef ArrowArray* array = <ArrowArray*>calloc(1, sizeof(ArrowArray))
         if array == NULL:
             raise MemoryError

@@ -196,7 +196,7 @@ cdef class BatchBuilder:
         return 0
 
     cdef bytes _resized(self, Py_ssize_t size):
-        """The buffer, taken out and resized in place where the allocator can: nobody else has seen it."""
+        """Take the buffer out and resize it, in place if the allocator can: nothing else refers to it."""
         cdef PyObject* owner
         cdef bytes out
         Py_INCREF(self._owner)

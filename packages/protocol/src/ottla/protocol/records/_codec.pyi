@@ -24,7 +24,7 @@ class BatchHeader:
 
     @property
     def position(self) -> int:
-        """Where in the buffer it was read the batch begins."""
+        """The batch's position in the buffer that it was read from."""
     @property
     def base_offset(self) -> int: ...
     @property
@@ -42,7 +42,7 @@ class BatchHeader:
     def last_offset_delta(self) -> int: ...
     @property
     def base_timestamp(self) -> int:
-        """Milliseconds; what the records' timestamp deltas count from."""
+        """Milliseconds; the base of the records' timestamp deltas."""
     @property
     def max_timestamp(self) -> int:
         """Milliseconds; under LOG_APPEND_TIME the time of every record."""
@@ -72,7 +72,7 @@ class BatchHeader:
     def is_control(self) -> bool: ...
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether `base_timestamp` is the time from which tombstones may go (KIP-534)."""
+        """Whether `base_timestamp` is the time from which tombstones may be removed (KIP-534)."""
     @property
     def has_producer_id(self) -> bool: ...
     @property
@@ -98,7 +98,7 @@ def all_magic_2(buffer: Buffer) -> bool:
     """
 
 def split_batches(buffer: Buffer, *, torn_tail: bool = False) -> Iterator[memoryview]:
-    """Whole entries of any magic, as views of `buffer`, in order; checksums are not looked at.
+    """Whole entries of any magic, as views of `buffer`, in order; checksums are not checked.
 
     Raises CorruptRecords at one whose length is too small, whose magic does not exist, or that is cut off;
     with `torn_tail` a cut-off one at the end, as a fetch response may have, just ends the iteration.
@@ -121,13 +121,13 @@ def validate_batches(
 
 @final
 class RecordScan:
-    """What a walk over a batch's records found."""
+    """The result of a walk over a batch's records."""
 
     @property
     def record_count(self) -> int: ...
     @property
     def keyless_count(self) -> int:
-        """Records with a null key, which a compacted topic must refuse."""
+        """Records with a null key, which a compacted topic rejects."""
     @property
     def min_timestamp(self) -> int: ...
     @property
@@ -256,7 +256,7 @@ class RecordIterator(Iterator[Record]):
     def __length_hint__(self) -> int: ...
     def __next__(self) -> Record: ...
     def read_all(self, *, detach: bool = True) -> list[Record]:
-        """All records not yet read; `detach` gives each its own bytes: the buffer may go or change."""
+        """All records not yet read; `detach` gives each its own bytes: the buffer may be freed or changed."""
 
 def retain_records(
     batch: Buffer, keep: Callable[[Record], bool], *, max_decompressed_bytes: int = ...

@@ -56,7 +56,7 @@ cdef class Record:
         return self._headers
 
     cdef inline int _detach(self) except -1:
-        """Make everything now, so that the batch's bytes can go."""
+        """Make key, value and headers now, so that the batch's bytes can be freed."""
         self._get_key()
         self._get_value()
         self._get_headers()

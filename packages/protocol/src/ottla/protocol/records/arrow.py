@@ -15,14 +15,14 @@ from ottla.protocol.records._arrow import ArrowColumns, ColumnBuilder
 __all__ = ["ALL_COLUMNS", "USUAL_COLUMNS", "ArrowColumns", "ColumnBuilder", "check_columns"]
 
 ALL_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type", "headers")
-"""Every column there can be, in order."""
+"""All columns, in order."""
 
 USUAL_COLUMNS = ALL_COLUMNS[:6]
-"""The columns that are made when none are named."""
+"""The columns that are made by default."""
 
 
 def check_columns(names: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the columns that are wanted, in order. Raises ValueError for one that there is not."""
+    """Return the requested columns in order. Raises ValueError for an unknown one."""
     if names is None:
         return USUAL_COLUMNS
     wanted = {names} if isinstance(names, str) else set(names)

@@ -20,7 +20,7 @@ __all__ = ["DEFAULT_MAX_DECOMPRESSED_BYTES", "Buffer", "Codec", "compress", "dec
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
-"""What `decompress` allows unless told otherwise: far above any batch a broker accepts by default."""
+"""The default limit of `decompress`: far above any batch that a broker accepts by default."""
 
 _SMALLEST_GUESS = 1024
 
@@ -51,8 +51,8 @@ def decompress(
     """Undo `compress`, in a new bytearray of at most `max_bytes`.
 
     Raises DecompressedTooLarge when there is more, CorruptRecords when `data` is not of that codec, and
-    UnsupportedCompressionType as `compress` does. Never holds much more than `max_bytes`, whatever the data
-    claims.
+    UnsupportedCompressionType as `compress` does. Never allocates much more than `max_bytes`, even for
+    data that claims to be larger.
     """
     match codec:
         case Codec.NONE:
@@ -104,7 +104,7 @@ def _unfold(
 
 
 def _gzip_size(data: Buffer) -> int:
-    """The size in the trailer, which a liar may set: deflate cannot grow data more than 1032 times."""
+    """The size in the trailer, if it is possible: deflate cannot grow data more than 1032 times."""
     if len(data) < 18:
         return 0
     (size,) = struct.unpack_from("<I", data, len(data) - 4)
@@ -180,7 +180,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """What the block's preamble says it holds, if it can: three bytes stand for at most 64."""
+    """The size in the block's preamble, if it is possible: three bytes stand for at most 64."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * index)

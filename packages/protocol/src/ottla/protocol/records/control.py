@@ -22,7 +22,7 @@ class ControlType(IntEnum):
 
 
 class EndTransactionMarker(NamedTuple):
-    """How a transaction of a producer ended, and the epoch of the coordinator that said so."""
+    """How a transaction of a producer ended, and the epoch of the coordinator that ended it."""
 
     type: ControlType
     coordinator_epoch: int

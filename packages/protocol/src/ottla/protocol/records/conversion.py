@@ -1,4 +1,4 @@
-"""Between the record formats: up when an old client produces, down when an old client fetches."""
+"""Conversion between the record formats: up when an old client produces, down when an old client fetches."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -82,9 +82,8 @@ def convert_down(
     """The same records for a client that reads up to `to_magic`, 0 or 1.
 
     Offsets, times and compression stay; headers go, times go in magic 0, and control batches are left out.
-    What is old enough already is taken as it is. Uncompressed records below `first_offset` are left out. An
-    incomplete batch at the end, as a fetch may leave it, is ignored. The result is empty when nothing
-    remains.
+    Entries of an old enough format stay as they are. Uncompressed records below `first_offset` are left out.
+    An incomplete batch at the end, as a fetch may leave it, is ignored. The result may be empty.
     Raises UnsupportedCompressionType for zstd, which the old formats do not have (KIP-110).
     """
     entries = split_batches(batches, torn_tail=True)

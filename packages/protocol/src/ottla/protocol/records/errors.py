@@ -1,6 +1,4 @@
-"""What can be wrong with records. All are KafkaErrors, so a handler answers with their code and a client
-raises them.
-"""
+"""Errors of records. All are KafkaErrors: a handler answers with their code, and a client raises them."""
 
 from ottla.protocol.errors import CorruptMessage, MessageTooLarge
 
@@ -8,12 +6,8 @@ __all__ = ["CorruptRecords", "DecompressedTooLarge"]
 
 
 class CorruptRecords(CorruptMessage):
-    """Bytes that are not what their format promises: torn, a wrong checksum, lengths or counts that do not
-    fit.
-    """
+    """Bytes that violate their format: torn, a wrong checksum, lengths or counts that do not fit."""
 
 
 class DecompressedTooLarge(MessageTooLarge):
-    """Compressed data that would unfold to more than the caller's limit. Nothing beyond the limit was
-    allocated.
-    """
+    """Compressed data that is larger than the caller's limit. Nothing beyond the limit was allocated."""

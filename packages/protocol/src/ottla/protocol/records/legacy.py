@@ -78,7 +78,7 @@ class LegacyEntry:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """What `timestamp_ms` means; CREATE_TIME in magic 0, which has none."""
+        """The meaning of `timestamp_ms`; CREATE_TIME in magic 0, which has none."""
         appended = self.magic == 1 and self.attributes & _LOG_APPEND_TIME
         return TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME
 

@@ -1,4 +1,4 @@
-"""The v2 format once more, in plain Python and slow: what the native codec is tested against."""
+"""The v2 format in plain, slow Python: the oracle that the native codec is tested against."""
 
 import struct
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ class _Reader:
 
 
 def decode_batch(data: bytes) -> ReferenceBatch:
-    """Undo `encode_batch`. Raises ValueError or IndexError for what it is not: trust it with good batches."""
+    """Undo `encode_batch`. Of malformed batches it raises ValueError or IndexError for some, not for all."""
     offset, length, epoch, magic, crc, *fields = _HEADER.unpack_from(data)
     attributes, last_delta, first_ms, newest_ms, producer, producer_epoch, sequence, count = fields
     if magic != 2 or length != len(data) - 12 or crc != crc32c(data[21:]):

@@ -121,7 +121,7 @@ def _epoch_start(words: list[str]) -> EpochStart:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose log directory this is. Either may be missing in a directory that an older Kafka has written."""
+    """The cluster and the broker that own a log directory. An older Kafka may have left out either."""
 
     cluster_id: str | None
     broker_id: int | None

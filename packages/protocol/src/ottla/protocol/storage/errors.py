@@ -4,7 +4,7 @@ __all__ = ["CorruptStorage"]
 
 
 class CorruptStorage(ValueError):
-    """The content of a file of the data directory is not what its format promises.
+    """A file of the data directory violates its format.
 
     `position` is the byte where it goes wrong, where there is one; the caller knows the file.
     """

@@ -56,9 +56,9 @@ class TimeEntry(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """An entry of the transaction index: what a reader of committed records must leave out.
+    """An entry of the transaction index: the records that a reader of committed records leaves out.
 
-    `last_offset` is the marker's. `last_stable_offset` is what it was when the transaction was aborted.
+    `last_offset` is the marker's. `last_stable_offset` is the log's at the moment of the abort.
     """
 
     producer_id: int

@@ -78,7 +78,7 @@ def parse_file_name(name: str) -> FileName | None:
 
 
 class DirectoryKind(StrEnum):
-    """What a partition's directory is there for, by the end of its name."""
+    """The purpose of a partition's directory, by the end of its name."""
 
     CURRENT = ""
     DELETE = "-delete"
@@ -146,11 +146,10 @@ ReadAt = Callable[[int, int], bytes | memoryview]
 def iter_stored(
     read_at: ReadAt, start: int, end: int, *, chunk_bytes: int = 1 << 20
 ) -> Iterator[tuple[int, memoryview]]:
-    """Every entry of a log file between two positions with its own: of any magic, whole, checksums unlooked
-    at.
+    """Yield position and bytes of every entry between two positions, of any magic; checksums are not checked.
 
-    Reads chunks of `chunk_bytes`, and what a larger entry needs. Raises CorruptStorage, with its position, at
-    the first thing that is no entry or goes on behind `end`: what came before stands.
+    Reads chunks of `chunk_bytes`, and more for a larger entry. Raises CorruptStorage with the position of the
+    first bytes that are no entry, or that go beyond `end`; entries before them were yielded.
     """
     chunk_bytes = max(chunk_bytes, BATCH_HEADER_SIZE)
     position = start
