@@ -33,7 +33,7 @@ async def test_appends_that_wait_together_share_one_sync() -> None:
     assert began == [100]
 
 
-async def test_waiting_for_what_is_durable_returns_at_once() -> None:
+async def test_waiting_for_durable_records_returns_at_once() -> None:
     log = log_in(AT, MemoryFiles())
     append(log, b"a")
     await log.durable()
@@ -43,7 +43,7 @@ async def test_waiting_for_what_is_durable_returns_at_once() -> None:
     assert log.recovery_point == 1
 
 
-async def test_a_wait_that_was_given_up_harms_nobody(tmp_path: Path) -> None:
+async def test_a_cancelled_wait_does_not_disturb_the_others(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())
     append(log, b"a")
     waiting = asyncio.get_running_loop().create_task(log.durable())
@@ -75,7 +75,7 @@ async def test_flush_messages_starts_a_sync_by_itself() -> None:
     assert log.recovery_point == 3
 
 
-def test_what_was_truncated_under_a_flush_is_not_taken_for_flushed() -> None:
+def test_a_flush_planned_before_a_truncation_does_not_raise_the_recovery_point() -> None:
     log = log_in(AT, MemoryFiles())
     append(log, b"a")
     append(log, b"b")

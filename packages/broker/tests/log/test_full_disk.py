@@ -70,7 +70,7 @@ async def test_checkpoints_that_find_the_disk_full_are_written_later() -> None:
     assert files.exists(Path("/data/.kafka_cleanshutdown"))
 
 
-async def test_a_flush_that_finds_the_disk_full_is_done_anew() -> None:
+async def test_a_flush_that_finds_the_disk_full_is_repeated() -> None:
     files = MemoryFiles(PLENTY)
     logs = await started(files)
     log = logs.create(PARTITION, config=LogConfig(flush_ms=0))
@@ -150,7 +150,7 @@ async def test_a_partition_that_finds_no_room_leaves_nothing_behind() -> None:
     assert not logs.has_offline_directories
 
 
-async def test_running_out_of_descriptors_does_not_cost_the_directory() -> None:
+async def test_running_out_of_descriptors_does_not_fail_the_directory() -> None:
     files = FewDescriptors()
     logs = await started(files)
     log: Log = logs.create(PARTITION, config=LogConfig(segment_bytes=200))

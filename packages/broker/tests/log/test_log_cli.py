@@ -75,7 +75,7 @@ def test_help_has_examples() -> None:
     assert "ottla log dump --records" in run("--help").output
 
 
-def test_room_that_an_index_has_not_used_yet_is_no_fault(tmp_path: Path) -> None:
+def test_unused_room_of_an_index_is_no_fault(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())  # open, as a running broker has it: its indexes are full of zeros
 
     result = run("--verify", log.directory)
@@ -85,11 +85,11 @@ def test_room_that_an_index_has_not_used_yet_is_no_fault(tmp_path: Path) -> None
     assert "number" not in result.output
 
 
-def test_a_file_that_has_nothing_to_show_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "broker.pid"
     other.write_text("1")
 
     result = run(other)
 
     assert result.exit_code == 2
-    assert "broker.pid is none of the files" in result.output
+    assert "broker.pid is not a file of a data directory" in result.output

@@ -100,7 +100,7 @@ async def test_damaged_meta_properties_are_refused(tmp_path: Path) -> None:
         await started([tmp_path])
 
 
-async def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
+async def test_new_partitions_are_placed_in_the_directory_with_the_fewest(tmp_path: Path) -> None:
     logs = await started([tmp_path / "one", tmp_path / "two"])
     for partition in range(6):
         logs.create(TopicPartition("spread", partition))
@@ -133,7 +133,7 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(tmp_path:
     await stopped(logs)
 
 
-async def test_a_deleted_partition_holds_no_file_open_and_so_no_room_on_the_disk(tmp_path: Path) -> None:
+async def test_a_deleted_partition_holds_no_file_open(tmp_path: Path) -> None:
     logs = await started([tmp_path])
     deleted = logs.create(PARTITION)
     append(deleted, b"value")
@@ -146,7 +146,7 @@ async def test_a_deleted_partition_holds_no_file_open_and_so_no_room_on_the_disk
     await stopped(logs)
 
 
-async def test_what_was_being_deleted_goes_after_a_restart(tmp_path: Path) -> None:
+async def test_a_pending_deletion_is_finished_after_a_restart(tmp_path: Path) -> None:
     logs = await started([tmp_path])
     append(logs.create(PARTITION), b"value")
     logs.delete(PARTITION)
@@ -160,7 +160,7 @@ async def test_what_was_being_deleted_goes_after_a_restart(tmp_path: Path) -> No
     await stopped(logs)
 
 
-async def test_strays_are_set_aside_and_left_alone(tmp_path: Path) -> None:
+async def test_stray_partitions_are_renamed_and_kept(tmp_path: Path) -> None:
     logs = await started([tmp_path])
     logs.create(PARTITION)
     logs.mark_stray(PARTITION)
@@ -173,7 +173,7 @@ async def test_strays_are_set_aside_and_left_alone(tmp_path: Path) -> None:
     await stopped(logs)
 
 
-async def test_retention_checkpoints_the_new_start_before_files_go(
+async def test_retention_checkpoints_the_new_start_before_it_deletes_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "log-cleaner")
@@ -255,7 +255,7 @@ async def test_a_failed_disk_takes_its_partitions_offline_and_the_others_stay() 
     assert files.exists(Path("/two/.kafka_cleanshutdown"))
 
 
-async def test_a_directory_that_cannot_be_made_is_offline_and_refused_only_when_it_is_the_last(
+async def test_a_directory_that_cannot_be_created_is_offline_and_refused_only_if_no_other_is_left(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -300,7 +300,7 @@ async def test_a_topics_configuration_is_used(tmp_path: Path) -> None:
     await stopped(logs)
 
 
-async def test_while_logs_are_closed_none_is_made_or_deleted(tmp_path: Path) -> None:
+async def test_no_log_is_created_or_deleted_while_logs_are_closed(tmp_path: Path) -> None:
     logs = await started([tmp_path])
     append(logs.create(PARTITION), b"value")
     closing = asyncio.ensure_future(logs.close())

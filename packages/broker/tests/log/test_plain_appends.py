@@ -94,7 +94,7 @@ def stored(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_both_paths_leave_the_same_answers_state_and_files(tmp_path: Path, seed: int) -> None:
+def test_both_paths_give_the_same_results_state_and_files(tmp_path: Path, seed: int) -> None:
     sender, epoch, taken = Sender(seed), 0, 0
     native = log_in(tmp_path / "native", DiskFiles(), **SETTINGS)
     general = general_only(log_in(tmp_path / "general", DiskFiles(), **SETTINGS))
@@ -112,7 +112,7 @@ def test_both_paths_leave_the_same_answers_state_and_files(tmp_path: Path, seed:
     assert stored(tmp_path / "native") == stored(tmp_path / "general")
 
 
-def test_what_is_usual_takes_the_native_way(tmp_path: Path) -> None:
+def test_plain_batches_take_the_fast_path(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())
     log.append(bytearray(batch(b"first")), leader_epoch=0, now_ms=0)  # begins the segment and the epoch
     log.append(bytearray(idempotent(0)), leader_epoch=0, now_ms=0)  # begins the producer
@@ -127,7 +127,7 @@ def test_what_is_usual_takes_the_native_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [bytes, lambda data: memoryview(bytes(data))])
-def test_what_may_not_be_changed_is_left_alone(tmp_path: Path, kind: type[bytes]) -> None:
+def test_read_only_batches_are_not_changed(tmp_path: Path, kind: type[bytes]) -> None:
     log = log_in(tmp_path, DiskFiles())
     log.append(batch(b"first"), leader_epoch=0, now_ms=0)
     data = kind(batch(b"second"))
@@ -149,7 +149,7 @@ def test_what_may_not_be_changed_is_left_alone(tmp_path: Path, kind: type[bytes]
         {"max_message_bytes": 10},
     ],
 )
-def test_topics_that_ask_for_more_take_the_general_way(tmp_path: Path, settings: dict[str, object]) -> None:
+def test_topics_with_more_checks_take_the_general_path(tmp_path: Path, settings: dict[str, object]) -> None:
     log = log_in(tmp_path, MemoryFiles())
     log.append(batch(b"first", keys=[b"key"]), leader_epoch=0, now_ms=0)
     log.config = LogConfig(**settings)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_topics_that_ask_for_more_take_the_general_way(tmp_path: Path, settings:
     assert log.log_end_offset == 1
 
 
-def test_what_writes_may_be_replaced(tmp_path: Path) -> None:
+def test_the_write_of_a_tail_may_be_replaced(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())
     log.append(batch(b"first"), leader_epoch=0, now_ms=0)
     written: list[int] = []
@@ -169,7 +169,7 @@ def test_what_writes_may_be_replaced(tmp_path: Path) -> None:
     closing.abandon(log)
 
 
-def test_a_write_that_fails_leaves_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_failed_write_raises_and_leaves_nothing(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())
     log.append(batch(b"first"), leader_epoch=0, now_ms=0)
     size = log.tail.position
@@ -187,7 +187,7 @@ def _full(data: object, position: int) -> None:
     raise OSError(28, os.strerror(28))
 
 
-def test_a_sequence_that_does_not_go_on_is_refused_the_same_way(tmp_path: Path) -> None:
+def test_both_paths_refuse_a_sequence_gap_alike(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())
     log.append(bytearray(idempotent(0)), leader_epoch=0, now_ms=0)
 

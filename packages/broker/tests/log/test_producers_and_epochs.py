@@ -45,7 +45,7 @@ def test_an_epoch_ends_where_the_next_one_begins(asked: int, answer: tuple[int, 
     assert epochs((2, 10), (4, 20), (7, 50)).end_offset_for(asked, 100) == answer
 
 
-def test_an_epoch_that_wrote_nothing_gives_way() -> None:
+def test_an_epoch_without_records_is_replaced() -> None:
     known = epochs((1, 0), (2, 10))
     known.assign(3, 10)
     known.assign(3, 15)
@@ -54,7 +54,7 @@ def test_an_epoch_that_wrote_nothing_gives_way() -> None:
     assert [known.epoch_for(offset) for offset in (0, 9, 10, 99)] == [1, 1, 3, 3]
 
 
-def test_both_ends_are_cut() -> None:
+def test_epochs_are_truncated_at_both_ends() -> None:
     known = epochs((1, 0), (2, 10), (3, 20))
     known.truncate_from_start(15)
     known.truncate_from_end(20)
@@ -64,7 +64,7 @@ def test_both_ends_are_cut() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=20))
-def test_entries_always_rise_in_both(assigned: list[tuple[int, int]]) -> None:
+def test_epochs_and_start_offsets_always_rise(assigned: list[tuple[int, int]]) -> None:
     known = epochs(*assigned)
     entries = known.entries
 
@@ -100,7 +100,7 @@ def test_an_open_transaction_holds_the_last_stable_offset() -> None:
     assert log.aborted_transactions(0, 5) == []
 
 
-def test_a_marker_that_is_not_replicated_holds_it_too() -> None:
+def test_a_marker_above_the_high_watermark_holds_the_last_stable_offset() -> None:
     log = log_in(AT)
     log.append(idempotent(0, transactional=True), leader_epoch=0, now_ms=0)
     log.append(marker(ControlType.COMMIT), leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
@@ -111,7 +111,7 @@ def test_a_marker_that_is_not_replicated_holds_it_too() -> None:
     assert log.last_stable_offset == 2
 
 
-def test_aborted_transactions_are_told_to_those_who_read_them() -> None:
+def test_aborted_transactions_of_a_range_are_found() -> None:
     log = log_in(AT, segment_bytes=250)
     log.append(idempotent(0, 2, transactional=True), leader_epoch=0, now_ms=0)
     append(log, b"x" * 100)
@@ -158,7 +158,7 @@ def test_producers_that_were_silent_for_long_are_forgotten_unless_in_a_transacti
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.booleans()), max_size=30))
-def test_a_snapshot_is_all_that_is_needed_to_go_on(batches: list[tuple[int, int, bool]]) -> None:
+def test_producers_continue_from_a_snapshot(batches: list[tuple[int, int, bool]]) -> None:
     states, offset, sequences = ProducerStates(), 0, dict.fromkeys(range(4), 0)
     for producer_id, count, transactional in batches:
         header = read_header(

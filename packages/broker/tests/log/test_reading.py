@@ -105,7 +105,7 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
     assert next(iter_records(kept.read())).value == b"x" * 100
 
 
-async def test_what_was_just_written_is_hot_and_warming_reads_it(tmp_path: Path) -> None:
+async def test_new_records_are_hot_and_warming_reads_cold_ones(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())
     append(log, b"x" * 500_000)
     found = log.read(0, 1 << 20, up_to=1)

@@ -87,7 +87,7 @@ def test_a_tail_of_zeros_or_garbage_is_cut_off(tail: bytes) -> None:
     assert append(again, b"more") == 6
 
 
-def test_segments_behind_a_torn_one_go() -> None:
+def test_segments_behind_a_torn_one_are_deleted() -> None:
     files = MemoryFiles()
     log = written(files, 9, segment_bytes=300)
     assert len(log.segments) > 3
@@ -113,7 +113,7 @@ def test_a_missing_segment_in_between_ends_the_log() -> None:
 @pytest.mark.parametrize("kind", [SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX])
 @pytest.mark.parametrize("damage", ["missing", "torn", "zeros", "garbage"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_damaged_indexes_are_made_again(kind: SegmentFile, damage: str, clean: bool) -> None:
+def test_damaged_indexes_are_rebuilt(kind: SegmentFile, damage: str, clean: bool) -> None:
     files = MemoryFiles()
     settings = {"segment_bytes": 2_000, "index_interval_bytes": 100}
     log = written(files, 60, close=True, **settings)
@@ -136,7 +136,7 @@ def test_damaged_indexes_are_made_again(kind: SegmentFile, damage: str, clean: b
 
 
 @pytest.mark.parametrize("content", [b"", b"0\n1\n3 0", b"0\n2\n0 0\n", b"\0\0\0", b"0\n1\nx y\n"])
-def test_a_damaged_leader_epoch_file_is_made_again_from_the_log(content: bytes) -> None:
+def test_a_damaged_leader_epoch_file_is_rebuilt_from_the_log(content: bytes) -> None:
     files = MemoryFiles()
     log = written(files, close=True)
     file = files.open(DIRECTORY / "leader-epoch-checkpoint")
@@ -146,7 +146,7 @@ def test_a_damaged_leader_epoch_file_is_made_again_from_the_log(content: bytes) 
     assert reopened(files, clean=True).leader_epochs.entries == log.leader_epochs.entries
 
 
-def test_damaged_snapshots_are_passed_over() -> None:
+def test_damaged_snapshots_are_ignored() -> None:
     files = MemoryFiles()
     log = log_in(AT, files, segment_bytes=300)
     for sequence in range(9):
@@ -161,7 +161,7 @@ def test_damaged_snapshots_are_passed_over() -> None:
     assert again.append(idempotent(9), leader_epoch=0, now_ms=0).base_offset == 9
 
 
-def test_leftovers_go_and_unfinished_compactions_are_forgotten() -> None:
+def test_leftovers_and_unfinished_compactions_are_deleted() -> None:
     files = MemoryFiles()
     written(files, close=True)
     for name in (
@@ -205,7 +205,7 @@ def test_old_formats_are_read_and_followed() -> None:
     assert log.offset_for_timestamp(5_002) == (5_002, 2)
 
 
-def test_a_log_that_ends_below_its_start_begins_anew() -> None:
+def test_a_log_that_ends_below_its_start_drops_all_records() -> None:
     from ottla.broker.config import LogConfig
     from ottla.broker.log.recovery import open_log
     from ottla.broker.log.testing import PARTITION

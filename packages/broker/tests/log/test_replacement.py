@@ -177,7 +177,7 @@ def test_power_lost_at_any_step_leaves_all_old_or_all_new_segments(how: Cleaning
 
 
 @pytest.mark.parametrize("how", CLEANINGS)
-def test_a_replaced_log_reads_and_appends_on(tmp_path: Path, how: Cleaning) -> None:
+def test_a_log_reads_and_appends_after_a_replacement(tmp_path: Path, how: Cleaning) -> None:
     before, after = states_around(how)
     log = filled(DiskFiles(), tmp_path / "topic-0")
     assert state_of(log) == before

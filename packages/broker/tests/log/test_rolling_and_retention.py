@@ -82,7 +82,7 @@ def expire(log: Log, now_ms: int) -> list[int]:
     return [one.base_offset for one in gone]
 
 
-def test_segments_go_when_their_largest_timestamp_is_too_old() -> None:
+def test_segments_are_dropped_when_their_largest_timestamp_is_too_old() -> None:
     files = MemoryFiles()
     log = log_in(AT, files, segment_bytes=150, retention_ms=1_000)
     for number in range(4):
@@ -93,7 +93,7 @@ def test_segments_go_when_their_largest_timestamp_is_too_old() -> None:
     assert f"{0:020d}.log.deleted" in files.list(log.directory)
 
 
-def test_the_active_segment_is_rolled_and_goes_when_it_expired() -> None:
+def test_an_expired_active_segment_is_rolled_and_dropped() -> None:
     log = log_in(AT, retention_ms=1_000)
     append(log, b"x", timestamp_ms=0)
 
@@ -102,7 +102,7 @@ def test_the_active_segment_is_rolled_and_goes_when_it_expired() -> None:
     assert expire(log, 9_000) == []
 
 
-def test_segments_go_while_the_rest_is_still_above_the_size() -> None:
+def test_segments_are_dropped_while_the_rest_exceeds_retention_bytes() -> None:
     log = log_in(AT, segment_bytes=150, retention_bytes=300, retention_ms=-1)
     for _ in range(5):
         append(log, b"x" * 60)
@@ -113,7 +113,7 @@ def test_segments_go_while_the_rest_is_still_above_the_size() -> None:
     assert log.segments.size_bytes >= 300 > log.segments.size_bytes - size
 
 
-def test_segments_below_the_log_start_go_even_from_a_compacted_topic() -> None:
+def test_segments_below_the_log_start_are_dropped_even_from_a_compacted_topic() -> None:
     log = log_in(AT, segment_bytes=150, cleanup_policy=("compact",), retention_ms=1, retention_bytes=1)
     for _ in range(4):
         append(log, b"x" * 60, keys=[b"k"])
@@ -124,7 +124,7 @@ def test_segments_below_the_log_start_go_even_from_a_compacted_topic() -> None:
     assert expire(log, 0) == [0, 1, 2]
 
 
-def test_nothing_above_the_high_watermark_goes() -> None:
+def test_no_segment_above_the_high_watermark_is_dropped() -> None:
     log = log_in(AT, segment_bytes=150, retention_ms=1)
     for _ in range(4):
         append(log, b"x" * 60)
@@ -150,7 +150,7 @@ def test_truncation_drops_records_epochs_and_producers_state(offset: int) -> Non
     assert append(log, b"y", producer_id=1, producer_epoch=0, base_sequence=offset) == offset
 
 
-def test_an_epoch_that_wrote_nothing_goes_with_a_truncation_that_removes_nothing() -> None:
+def test_a_truncation_without_records_drops_epochs_without_records() -> None:
     log = log_in(AT)
     append(log, b"x", leader_epoch=1)
     log.leader_epochs.assign(2, 1)
@@ -159,7 +159,7 @@ def test_an_epoch_that_wrote_nothing_goes_with_a_truncation_that_removes_nothing
     assert log.leader_epochs.latest == 1
 
 
-def test_starting_anew_leaves_nothing() -> None:
+def test_a_restart_drops_all_records() -> None:
     log = log_in(AT)
     append(log, b"x")
 

@@ -45,7 +45,7 @@ async def test_native_searches_and_walking_agree(tmp_path: Path, seed: int) -> N
     plane.logs.close()
 
 
-async def test_reading_now_gives_what_reading_gives(plane_of_one: DataPlane) -> None:
+async def test_reading_without_waiting_gives_the_same_as_reading(plane_of_one: DataPlane) -> None:
     rng = random.Random(1)
     partition = await plane_of_one.lead(segment_bytes="60000")
     for _ in range(60):

@@ -96,7 +96,7 @@ async def test_while_files_are_cut_nothing_is_appended_and_reads_stay_in_front(
     assert offsets(log) == [0, 1, 2, 3]
 
 
-async def test_who_waits_for_the_disk_of_truncated_records_is_released(tmp_path: Path) -> None:
+async def test_waits_for_truncated_records_end(tmp_path: Path) -> None:
     files = HeldDisk()
     files.go_on.set()
     log = filled(log_in(tmp_path, files))
@@ -135,7 +135,7 @@ async def test_a_truncation_whose_caller_was_cancelled_is_settled_all_the_same(t
     assert append(log, b"new") == 2
 
 
-async def test_a_log_that_is_deleted_while_it_is_truncated_costs_no_directory(tmp_path: Path) -> None:
+async def test_deleting_a_log_during_its_truncation_does_not_fail_the_directory(tmp_path: Path) -> None:
     files = HeldDisk()
     failures: list[OSError] = []
     log = filled(log_in(tmp_path, files))
@@ -177,7 +177,7 @@ async def test_a_truncation_that_fails_takes_the_log_offline() -> None:
         log.truncation.begin(1)
 
 
-async def test_nothing_to_cut_needs_no_thread() -> None:
+async def test_a_truncation_at_the_log_end_needs_no_thread() -> None:
     log = filled(log_in(AT))
     log.leader_epochs.assign(7, 6)
     told: list[int] = []
@@ -206,7 +206,7 @@ async def test_truncating_within_the_batch_that_holds_the_log_start_starts_anew_
     assert offsets(log) == [3]
 
 
-async def test_a_restart_on_a_thread_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_restart_on_a_thread_drops_all_records(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles(), segment_bytes=300)
     for sequence in range(5):
         log.append(idempotent(sequence), leader_epoch=2, now_ms=0)

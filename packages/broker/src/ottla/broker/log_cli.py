@@ -29,7 +29,7 @@ _SHOWN_BYTES: Final = 60
 
 
 class Section(NamedTuple):
-    """What one file holds: rows of equal columns, and what is wrong with it."""
+    """The content of one file: rows of equal columns, faults included."""
 
     path: Path
     kind: str
@@ -37,7 +37,7 @@ class Section(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What was asked for."""
+    """The options of the command."""
 
     records: bool
     verify: bool
@@ -84,7 +84,7 @@ def _sections(paths: Iterable[Path], options: Options) -> Iterator[Section]:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             reader = _reader_for(file)
             if reader is None and file == path:
-                raise click.UsageError(f"{path} is none of the files that a data directory has to show")
+                raise click.UsageError(f"{path} is not a file of a data directory that can be shown")
             if reader is not None and file.is_file():
                 yield Section(file, reader[0], reader[1](file, options))
 
@@ -187,7 +187,7 @@ def _log_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
     for position, data in entries:
         row = _entry_row(position, data)
         if row.get("last_offset", 0) < expected:
-            row["fault"] = f"offset {row['last_offset']} comes after {expected - 1}"
+            row["fault"] = f"offset {row['last_offset']} follows {expected - 1}"
         expected = int(row.get("last_offset", row.get("offset", 0))) + 1
         yield row
         if options.records:
@@ -246,7 +246,7 @@ def _offset_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
     for number in range(len(data) // 8):
         entry = offset_entry_at(data, number, base)
         if entry.offset == base and entry.position == 0:
-            break  # room that is not used yet: the first batch of a segment is never in its index
+            break  # unused room: the first batch of a segment is never in its index
         row: dict[str, Any] = {"number": number, "offset": entry.offset, "position": entry.position}
         if entry.offset <= last:
             row["fault"] = "offsets do not rise"
@@ -268,7 +268,7 @@ def _time_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
     for number in range(len(data) // 12):
         entry = time_entry_at(data, number, base)
         if entry.timestamp_ms == 0 and entry.offset == base:
-            break  # room that is not used yet
+            break  # unused room
         row: dict[str, Any] = {"number": number, "timestamp": entry.timestamp_ms, "offset": entry.offset}
         if entry.timestamp_ms <= last:
             row["fault"] = "timestamps do not rise"
@@ -293,7 +293,7 @@ def _offset_checkpoint_rows(path: Path, options: Options) -> Iterator[dict[str, 
     for partition, offset in checkpoints.decode_offset_checkpoint(path.read_bytes()).items():
         row: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
         if options.verify and not (path.parent / directory_name(partition)).is_dir():
-            row["fault"] = "there is no such partition here"
+            row["fault"] = "the log directory has no such partition"
         yield row
 
 

@@ -1,4 +1,4 @@
-"""Small files of a log directory and of a partition: written whole, read with care."""
+"""Small files of a log directory and of a partition: replaced atomically, ignored when damaged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def read_offsets(files: Files, path: Path) -> dict[TopicPartition, int] | None:
-    """An offset checkpoint; None when it is missing or damaged, which is logged: it is never trusted then."""
+    """Read an offset checkpoint; None when it is missing or damaged. Damage is logged."""
     try:
         data = files.read(path)
         if not data.endswith(b"\n"):
@@ -49,7 +49,7 @@ def write_offsets(files: Files, path: Path, offsets: Mapping[TopicPartition, int
 
 
 def read_leader_epochs(files: Files, directory: Path) -> list[EpochStart] | None:
-    """A partition's leader epochs; None when they are missing or damaged and have to be found in its log."""
+    """Read a partition's leader epochs; None when they are missing or damaged: the log has them too."""
     path = directory / LEADER_EPOCHS_FILE
     try:
         data = files.read(path)
@@ -59,7 +59,7 @@ def read_leader_epochs(files: Files, directory: Path) -> list[EpochStart] | None
     except FileNotFoundError:
         return None
     except CorruptStorage as error:
-        log.warning("finding the leader epochs in the log, for %s is damaged: %s", path, error)
+        log.warning("reading the leader epochs from the log: %s is damaged: %s", path, error)
         return None
 
 
@@ -71,7 +71,7 @@ def write_leader_epochs(
 
 
 def read_topic_id(files: Files, directory: Path) -> UUID | None:
-    """The topic id in `partition.metadata`, if there is one that can be read."""
+    """Read the topic id from `partition.metadata`; None when it is missing or damaged."""
     path = directory / PARTITION_METADATA_FILE
     try:
         return decode_partition_metadata(files.read(path))
@@ -83,14 +83,14 @@ def read_topic_id(files: Files, directory: Path) -> UUID | None:
 
 
 def write_topic_id(files: Files, directory: Path, topic_id: UUID) -> None:
-    """Write `partition.metadata`; the directory is forced to the disk with the log."""
+    """Write `partition.metadata`; the first flush of the log syncs the directory."""
     write_atomically(
         files, directory / PARTITION_METADATA_FILE, encode_partition_metadata(topic_id), sync=False
     )
 
 
 def read_meta_properties(files: Files, directory: Path) -> MetaProperties | None:
-    """Whose directory this is; None when it is nobody's yet. Raises CorruptStorage."""
+    """Read which broker and cluster own the directory; None without an owner. Raises CorruptStorage."""
     try:
         return decode_meta_properties(files.read(directory / META_PROPERTIES_FILE))
     except FileNotFoundError:
@@ -98,5 +98,5 @@ def read_meta_properties(files: Files, directory: Path) -> MetaProperties | None
 
 
 def write_meta_properties(files: Files, directory: Path, meta: MetaProperties) -> None:
-    """Say whose directory this is. Blocks for the disk."""
+    """Write which broker and cluster own the directory. Blocks for the disk."""
     write_atomically(files, directory / META_PROPERTIES_FILE, encode_meta_properties(meta))

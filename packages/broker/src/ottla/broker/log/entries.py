@@ -1,4 +1,4 @@
-"""Walking the entries of a log file: finding one, and checking all."""
+"""The entries of a log file: find one by its offset, check all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OVERHEAD = 12
 
 
 class Located(NamedTuple):
-    """Where an entry is, and what offsets it has. Before magic 2 only the last one is known."""
+    """An entry's position and offsets. Before magic 2 only the last offset is known."""
 
     position: int
     size: int
@@ -30,7 +30,7 @@ class Located(NamedTuple):
 def locate(file: File, position: int, end: int, offset: int) -> Located | None:
     """The first entry between two positions whose last offset is at or above `offset`.
 
-    Reads headers only. Raises CorruptStorage where there is no entry.
+    Reads headers only. Raises CorruptStorage at bytes that are no entry.
     """
     for found in walk(file, position, end):
         if found.last_offset >= offset:
@@ -56,7 +56,7 @@ def walk(file: File, position: int, end: int) -> Iterator[Located]:
 
 
 class Checked(NamedTuple):
-    """A whole entry whose checksum is right. `header` is None before magic 2."""
+    """A complete entry with a correct checksum. `header` is None before magic 2."""
 
     position: int
     size: int
@@ -68,9 +68,9 @@ class Checked(NamedTuple):
 
 
 def check_entries(file: File, start: int, end: int) -> Iterator[Checked]:
-    """Every entry of any magic between two positions, its checksum looked at.
+    """Every entry of any magic between two positions, checksums verified.
 
-    Raises CorruptStorage at the first thing that is none, with its position: what came before stands.
+    Raises CorruptStorage, with the position, at the first bytes that are no intact entry.
     """
     for position, data in iter_stored(lambda at, size: file.pread(size, at), start, end):
         try:
@@ -97,9 +97,7 @@ def _checked(position: int, data: memoryview) -> Checked:
 
 
 def headers_from(file: File, start: int, end: int) -> Iterator[tuple[BatchHeader, int, int]]:
-    """The v2 headers between two positions, each with its position and size; older entries are
-    passed over.
-    """
+    """The v2 headers between two positions, each with its position and size; older formats are skipped."""
     for found in walk(file, start, end):
         data = file.pread(61, found.position)
         if len(data) == 61 and magic_at(data) == 2:

@@ -1,7 +1,7 @@
-"""The disk as the log sees it: one seam, so that tests can lose power.
+"""The file system as the log uses it: one interface, so that tests can lose power.
 
-`DiskFiles` is the real one. `ottla.broker.log.memory_files.MemoryFiles` keeps everything in memory, knows
-what was not synced, and makes the states a crash may leave.
+`DiskFiles` is the operating system's. `ottla.broker.log.memory_files.MemoryFiles` keeps everything in memory,
+knows which writes were not synced, and makes the states that a crash may leave.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ Mapping: TypeAlias = mmap.mmap | memoryview
 RUN_OUT: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )
-"""Errors that say there is no more room, or no more descriptors or memory: what was begun is undone, and the
-directory stays in use. From `sync` they are as final as any other: the kernel forgets what it did not write.
+"""Errors that say that room, descriptors or memory ran out. The operation is undone, the directory stays in
+use.
+
+From `sync` they are as final as any other error: the kernel forgets the pages that it did not write.
 """
 
 
@@ -30,16 +32,16 @@ class Lock(Protocol):
     """A held lock file."""
 
     def release(self) -> None:
-        """Let it go."""
+        """Release it."""
         ...
 
 
 class File(Protocol):
-    """An open file. It is closed when nobody refers to it any more, so a reader never loses it under way."""
+    """An open file. It is closed with the last reference to it, so a reader never loses it during a read."""
 
     @property
     def path(self) -> Path:
-        """Where it was when it was opened."""
+        """Its path when it was opened."""
         ...
 
     def fileno(self) -> int:
@@ -51,20 +53,21 @@ class File(Protocol):
         ...
 
     def pwrite(self, data: Buffer, position: int) -> None:
-        """Write all of `data`, or raise OSError: then any part of it may be there."""
+        """Write all of `data`, or raise OSError: any part of it may be written then."""
         ...
 
     def pread(self, size: int, position: int) -> bytes:
-        """At most `size` bytes, fewer only at the end."""
+        """Read at most `size` bytes, fewer only at the end."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or lengthen it by a hole."""
+        """Shorten the file, or lengthen it by a hole."""
         ...
 
     def reserve(self, position: int, size: int) -> None:
-        """Have blocks for this region, or raise OSError. What is mapped must be reserved before it is
-        written: a full disk under a mapping ends the process.
+        """Allocate blocks for a region, or raise OSError.
+
+        Mapped regions are reserved before they are written: a full disk under a mapping ends the process.
         """
         ...
 
@@ -85,11 +88,11 @@ class Files(Protocol):
         ...
 
     def exists(self, path: Path) -> bool:
-        """Whether a file or directory is there."""
+        """Whether a file or directory exists."""
         ...
 
     def is_dir(self, path: Path) -> bool:
-        """Whether a directory is there."""
+        """Whether a directory exists."""
         ...
 
     def size(self, path: Path) -> int:
@@ -101,7 +104,7 @@ class Files(Protocol):
         ...
 
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
-        """Change that."""
+        """Set when a file was last written."""
         ...
 
     def list(self, path: Path) -> list[str]:
@@ -109,19 +112,19 @@ class Files(Protocol):
         ...
 
     def make_dirs(self, path: Path) -> None:
-        """Make a directory and those above it, unless there."""
+        """Create a directory and its parents, unless they exist."""
         ...
 
     def read(self, path: Path) -> bytes:
-        """A small file's content."""
+        """Read a small file."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file over whatever is there, or a directory."""
+        """Rename a file, replacing the target, or a directory."""
         ...
 
     def unlink(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         ...
 
     def remove_tree(self, path: Path) -> None:
@@ -133,11 +136,11 @@ class Files(Protocol):
         ...
 
     def space(self, path: Path) -> tuple[int, int]:
-        """Bytes of the volume, and those still usable."""
+        """Total and usable bytes of the volume."""
         ...
 
     def lock(self, path: Path) -> Lock | None:
-        """Lock a file that is made for it; None when somebody else holds it."""
+        """Create and lock a file; None when another process holds the lock."""
         ...
 
 
@@ -165,7 +168,7 @@ class DiskFile:
             self._write_rest(memoryview(data)[written:], position + written)
 
     def _write_rest(self, rest: memoryview, position: int) -> None:
-        # A short write is how a full disk begins; the next one says so.
+        # A full disk shows as a short write first; the next write raises.
         while rest:
             written = os.pwrite(self._descriptor, rest, position)
             rest, position = rest[written:], position + written
@@ -267,7 +270,7 @@ class DiskFiles:
 
 
 def unmap(mapping: Mapping) -> None:
-    """End a mapping; needed before its file is cut."""
+    """End a mapping; needed before its file is shortened."""
     if isinstance(mapping, memoryview):
         mapping.release()
     else:
@@ -275,9 +278,9 @@ def unmap(mapping: Mapping) -> None:
 
 
 def write_atomically(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Replace a small file: beside it, forced to disk, renamed over it, the directory forced too.
+    """Replace a small file: write a `.tmp` file, sync it, rename it, sync the directory.
 
-    Without `sync` a crash may leave it old, new, or damaged: only for what recovery can make again.
+    Without `sync` a crash may leave the file old, new, or damaged: only for files that recovery can rebuild.
     """
     beside = path.with_name(path.name + ".tmp")
     file = files.open(beside, create=True)

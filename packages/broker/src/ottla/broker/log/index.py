@@ -1,4 +1,4 @@
-"""The indexes of one segment: mapped, sparse, allocated whole at first and cut when the segment is sealed."""
+"""The indexes of one segment: mapped, sparse, trimmed when the segment is sealed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MAX_RELATIVE: Final = 2**31 - 1
 
 
 class MappedIndex:
-    """What offset and time index share: a mapped array of entries of equal size.
+    """A mapped array of entries of equal size, the base of offset and time index.
 
     Opened for reading, the file is as long as its entries. Opened for writing, it is `max_bytes` long, almost
-    all of it a hole, and blocks are reserved before they are written. No descriptor is kept beside the
-    mapping: a broker has thousands of these.
+    all of it a hole, and blocks are reserved before they are written. No descriptor stays open beside the
+    mapping: a broker has thousands of indexes.
     """
 
     ENTRY_SIZE: int = 8
@@ -50,7 +50,7 @@ class MappedIndex:
         self._map: Any = b""
 
     def open_for_reading(self) -> None:
-        """Map what is there. Raises FileNotFoundError, and CorruptStorage for an impossible length."""
+        """Map the entries. Raises FileNotFoundError, and CorruptStorage for an impossible length."""
         file = self._files.open(self.path)
         size = file.size()
         if size % self.ENTRY_SIZE:
@@ -60,7 +60,7 @@ class MappedIndex:
         self._loaded()
 
     def open_for_writing(self, max_bytes: int, *, keep: bool) -> None:
-        """Map room for `max_bytes` of entries; entries that are there stay if `keep`."""
+        """Map room for `max_bytes` of entries; existing entries stay if `keep`."""
         self.close()
         file = self._files.open(self.path, create=True)
         self.count = file.size() // self.ENTRY_SIZE if keep else 0
@@ -74,16 +74,16 @@ class MappedIndex:
         self._loaded()
 
     def _loaded(self) -> None:
-        """Called when entries were mapped."""
+        """Hook: entries were mapped."""
 
     @property
     def mapping(self) -> Any:
-        """The entries, and what is reserved for more; not to be kept."""
+        """The mapped entries with the room for more; valid until the next change."""
         return self._map
 
     @property
     def full(self) -> bool:
-        """Whether no entry fits."""
+        """Whether no further entry fits."""
         return self.count >= self.max_entries
 
     def _room(self) -> int:
@@ -101,12 +101,12 @@ class MappedIndex:
         self._loaded()
 
     def trim(self) -> None:
-        """Cut the file to its entries and map it for reading: nothing more will be added."""
+        """Shorten the file to its entries and map it for reading: no more entries will be added."""
         self.close()
         self.open_for_reading()
 
     def close(self) -> None:
-        """Let go of the mapping; a file that was written is cut to its entries."""
+        """End the mapping; a file that was open for writing is shortened to its entries."""
         if not isinstance(self._map, bytes):
             unmap(self._map)
         self._map = b""
@@ -117,7 +117,7 @@ class MappedIndex:
 
     @property
     def file(self) -> File:
-        """The file, opened for whoever syncs it."""
+        """The file, opened to be synced."""
         return self._files.open(self.path)
 
 
@@ -125,7 +125,7 @@ _OFFSET = struct.Struct(">ii")
 
 
 class OffsetIndex(MappedIndex):
-    """From offset to file position: entries of (last offset of a batch, where its append began)."""
+    """From offset to file position: entries of (last offset of an append, position where it begins)."""
 
     ENTRY_SIZE = OFFSET_ENTRY_SIZE
     __slots__ = ("last_offset",)
@@ -141,7 +141,7 @@ class OffsetIndex(MappedIndex):
         return offset_entry_at(self._map, number, self.base_offset)
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry; offsets rise. Raises OSError when the disk is full."""
+        """Add an entry; offsets must rise. Raises OSError when the disk is full."""
         _OFFSET.pack_into(self._map, self._room(), offset - self.base_offset, position)
         self.count += 1
         self.last_offset = offset
@@ -169,7 +169,7 @@ class OffsetIndex(MappedIndex):
         self.keep_first(count)
 
     def check(self, log_size: int) -> None:
-        """Raise CorruptStorage when the last entry cannot belong to a log of this size."""
+        """Raise CorruptStorage if the last entry is impossible in a log file of this size."""
         if not self.count:
             return
         last = self[self.count - 1]
@@ -198,7 +198,7 @@ class TimeIndex(MappedIndex):
         return time_entry_at(self._map, number, self.base_offset)
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, last_one: bool = False) -> None:
-        """Add an entry if its time is later than all before; `last_one` uses the place kept for sealing."""
+        """Add an entry if its timestamp is the largest; `last_one` uses the slot reserved for sealing."""
         last = self.last
         if timestamp_ms <= last.timestamp_ms or offset < last.offset:
             return
@@ -210,11 +210,11 @@ class TimeIndex(MappedIndex):
 
     @property
     def full(self) -> bool:
-        """Whether only the place for the entry at sealing is left."""
+        """Whether only the slot reserved for sealing is left."""
         return self.count >= self.max_entries - 1
 
     def lookup(self, timestamp_ms: int) -> TimeEntry:
-        """The last entry at or before a time: no record before its offset is later than that."""
+        """The last entry at or before a time: all records before its offset are at or before that time."""
         return lookup_timestamp(self._map, self.count, self.base_offset, timestamp_ms)
 
     def truncate_to(self, offset: int) -> None:
@@ -225,7 +225,7 @@ class TimeIndex(MappedIndex):
         self.keep_first(count)
 
     def check(self) -> None:
-        """Raise CorruptStorage when the last entry cannot follow the one before."""
+        """Raise CorruptStorage if the last entry cannot follow the one before."""
         if self.count > 1:
             last, previous = self[self.count - 1], self[self.count - 2]
             if last.timestamp_ms <= previous.timestamp_ms or last.offset < previous.offset:
@@ -233,7 +233,7 @@ class TimeIndex(MappedIndex):
 
 
 class TransactionIndex:
-    """Aborted transactions of one segment. There is no file while there is none."""
+    """The aborted transactions of one segment. Without any, there is no file."""
 
     __slots__ = ("_entries", "_file", "_files", "path")
 
@@ -245,7 +245,7 @@ class TransactionIndex:
 
     @property
     def entries(self) -> list[AbortedTransaction]:
-        """All of them, in the order of their markers. Raises CorruptStorage."""
+        """All aborted transactions, in the order of their markers. Raises CorruptStorage."""
         if self._entries is None:
             self._entries = self._read()
         return self._entries
@@ -261,7 +261,7 @@ class TransactionIndex:
         self._entries = []
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add one. Raises OSError when the disk is full."""
+        """Add an aborted transaction. Raises OSError when the disk is full."""
         entries = self.entries
         if self._file is None:
             self._file = self._files.open(self.path, create=True)
@@ -274,7 +274,7 @@ class TransactionIndex:
         self._keep(kept)
 
     def reset(self) -> None:
-        """Drop everything, also what cannot be read."""
+        """Drop all entries, also those that cannot be read."""
         if self._files.exists(self.path):
             self._keep([])
         self._entries = []
@@ -288,9 +288,9 @@ class TransactionIndex:
 
     @property
     def file(self) -> File | None:
-        """The file, if something was written to it."""
+        """The file, if it was written."""
         return self._file
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file = None

@@ -1,4 +1,4 @@
-"""Which leader epoch wrote from which offset on (KIP-101)."""
+"""The leader epochs of one log with their start offsets (KIP-101)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _nothing() -> None:
 
 
 class LeaderEpochs:
-    """Entries (epoch, first offset), both strictly rising. `changed` is called after every change."""
+    """Entries of (epoch, start offset), both strictly rising. `changed` is called after every change."""
 
     __slots__ = ("_changed", "_entries")
 
@@ -39,8 +39,8 @@ class LeaderEpochs:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` writes from `start_offset` on.
 
-        Does nothing for the newest epoch, or without one. Entries that contradict the new one go: those of
-        later epochs, and those of epochs that wrote nothing before it began.
+        Does nothing for the newest epoch, or for an undefined one. Entries that contradict the new one are
+        dropped: those of later epochs, and those of epochs that wrote no record before it began.
         """
         if epoch < 0 or (
             self._entries and epoch == self.latest and start_offset >= self._entries[-1].start_offset
@@ -53,10 +53,10 @@ class LeaderEpochs:
         self._changed()
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch at or below `epoch`, and the offset where it ends: the next one's start.
+        """The largest known epoch at or below `epoch`, and its end offset: the next epoch's start.
 
-        (-1, -1) when `epoch` is unknown because it is newer than all; (`epoch`, the first start) when it is
-        older than all (KIP-279).
+        (-1, -1) when `epoch` is newer than all known ones; (`epoch`, the first start offset) when it is older
+        than all (KIP-279).
         """
         if epoch == UNDEFINED:
             return UNDEFINED, UNDEFINED
@@ -74,7 +74,7 @@ class LeaderEpochs:
         return self._entries[number - 1].epoch if number else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or behind the log's new end, also those that wrote nothing."""
+        """Drop epochs that begin at or above the new log end, also those without a record."""
         before = len(self._entries)
         while self._entries and self._entries[-1].start_offset >= end_offset:
             self._entries.pop()
@@ -82,7 +82,7 @@ class LeaderEpochs:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended before the log's new start; the one at the start begins there now."""
+        """Drop epochs that end below the new log start; the epoch at the start begins there now."""
         below = bisect_right(self._entries, start_offset, key=_start_of)
         if below and self._entries[:below] != [EpochStart(self._entries[below - 1].epoch, start_offset)]:
             kept = EpochStart(self._entries[below - 1].epoch, start_offset)
@@ -90,7 +90,7 @@ class LeaderEpochs:
             self._changed()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all epochs."""
         if self._entries:
             self._entries.clear()
             self._changed()

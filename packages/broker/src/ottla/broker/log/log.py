@@ -154,11 +154,11 @@ class Log:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         opened: bool = False,
     ) -> Appended:
-        """Append v2 batches, giving them offsets; a writable buffer is changed on the way.
+        """Append v2 batches with new offsets; offsets and epochs are written into a writable buffer.
 
-        Records that need a look are looked at here, unless they were `opened` (`validation.opened`) before.
-        Raises `CorruptMessage`, `MessageTooLarge`, `RecordListTooLarge`, `InvalidRecord`, `InvalidTimestamp`,
-        the errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
+        Records are checked as the topic asks, unless they were `opened` (`validation.opened`) before. Raises
+        `CorruptMessage`, `MessageTooLarge`, `RecordListTooLarge`, `InvalidRecord`, `InvalidTimestamp`, the
+        errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
         """
         if origin is AppendOrigin.CLIENT:
             base_offset = self.append_plain(batches, leader_epoch, now_ms)
@@ -191,9 +191,9 @@ class Log:
         return Appended(base_offset, next_offset - 1, -1, self.log_start_offset, False, size)
 
     def append_plain(self, batches: Buffer, leader_epoch: int, now_ms: int) -> int:
-        """Append what a client sent if nothing about it is unusual; gives its first offset.
+        """Append a client's v2 batches if they are plain and sound; returns their first offset.
 
-        -1, and nothing was changed, when it has to go through `append`. Raises `KafkaStorageError`.
+        -1, and nothing was changed, when they need `append`. Raises `KafkaStorageError`.
         """
         return self.tail.append_plain(batches, leader_epoch, now_ms, self)
 
@@ -216,7 +216,7 @@ class Log:
         origin: AppendOrigin,
         opened: bool,
     ) -> Appended:
-        """The same for any number of batches, and for topics that ask for more."""
+        """Append any number of batches, and those of topics with more checks."""
         rules = self.rules
         idempotent = rules.check(batches, headers, origin)
         if not rules.is_plain:

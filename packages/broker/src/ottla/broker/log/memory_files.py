@@ -1,8 +1,8 @@
-"""Files in memory that lose power: what was not synced may be gone, torn, or garbage afterwards.
+"""Files in memory that lose power: writes that were not synced may be lost, torn, or garbage afterwards.
 
 A file's content reaches the disk with `sync`, a directory's names with `sync_dir`; nothing else is promised.
-`crash` gives one of the states the disk may be in after power was lost now. `fail_after` loses power in the
-midst of something.
+`crash` returns one of the states of the disk after a loss of power now. `fail_after` loses power in the
+middle of an operation.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ PAGE_BYTES: Final = 4096
 
 
 class PowerLoss(BaseException):
-    """The machine stops in the midst of an operation."""
+    """The machine stops in the middle of an operation."""
 
 
 class Loss(Enum):
-    """What became of writes that were not synced."""
+    """The fate of writes that were not synced."""
 
     DROPPED = auto()
     """None of them reached the disk."""
     KEPT = auto()
     """All of them did: only the process died."""
     PREFIX = auto()
-    """What was written first did, up to some sector."""
+    """The first writes did, up to some sector."""
     REORDERED = auto()
     """Some blocks did and others did not."""
     ZEROED = auto()
     """The file has its size, the blocks at its end hold zeros."""
     GARBAGE = auto()
-    """The file has its size, the blocks at its end hold whatever was there before."""
+    """The file has its size, the blocks at its end hold earlier content of the disk."""
 
 
 class _Node:
@@ -145,7 +145,7 @@ class MemoryFiles:
     # ---- space and power
 
     def take(self, size: int) -> int:
-        """Use up space; gives the bytes there was none for."""
+        """Use up space; returns the bytes that found none."""
         if self._free is None:
             return 0
         missing = max(0, size - self._free)
@@ -158,11 +158,11 @@ class MemoryFiles:
             self._free += size
 
     def fail_after(self, steps: int, chance: Random) -> None:
-        """Lose power after so many further changing operations; a write may have got some way by then."""
+        """Lose power after so many further changing operations, the last of them possibly half done."""
         self._steps_left, self._chance = steps, chance
 
     def step(self, node: _Node | None = None, data: bytes = b"", position: int = 0) -> None:
-        """Count a changing operation. Raises PowerLoss when it is the one too many."""
+        """Count a changing operation. Raises PowerLoss when the power is lost in it."""
         self.steps += 1
         if self._steps_left is None:
             return
@@ -173,7 +173,7 @@ class MemoryFiles:
         self._steps_left -= 1
 
     def crash(self, chance: Random, loss: Loss | None = None) -> MemoryFiles:
-        """A disk as it may be found after power was lost now. This one stays as it is."""
+        """A possible state of the disk after a loss of power now. This one stays unchanged."""
         after = MemoryFiles()
         loss = loss or chance.choice(list(Loss))
         copies: dict[int, _Node] = {}
@@ -312,7 +312,7 @@ _Change = tuple[str | None, str, "_Node | _Directory | None"]
 
 
 def _surviving(pending: list[_Change], loss: Loss, chance: Random) -> list[_Change]:
-    """The changes of a directory that reached the disk; every one on its own, if they are reordered."""
+    """The changes of a directory that reached the disk; each one independently if they are reordered."""
     match loss:
         case Loss.DROPPED:
             return []
@@ -358,7 +358,7 @@ def _torn(old: bytes, new: bytes, chance: Random) -> bytes:
 
 
 def _reordered(old: bytes, new: bytes, chance: Random) -> bytes:
-    """Each block new or old on its own; where there was none, zeros."""
+    """Each block is new or old independently of the others; zeros where the old file has none."""
     block = chance.choice((SECTOR_BYTES, PAGE_BYTES))
     size = chance.choice((len(old), len(new), max(len(old), len(new))))
     pieces = []

@@ -1,4 +1,4 @@
-"""Entries of magic 0 and 1 in a log that older brokers wrote."""
+"""Entries of magic 0 and 1, written by older brokers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ottla.protocol.records import legacy, magic_at, split_batches, validate_bat
 
 
 class Span(NamedTuple):
-    """What the log has to know of an entry of any magic."""
+    """The last offset and the largest timestamp of an entry of any magic."""
 
     last_offset: int
     max_timestamp: int

@@ -1,7 +1,7 @@
-"""What is known of idempotent and transactional producers at the end of a log.
+"""The state of idempotent and transactional producers at the end of a log.
 
-Pure: no files, no clock. Appends are checked before they are written (`check`) and taken in afterwards
-(`apply`, `complete`).
+Pure: no files, no clock. Batches are checked before they are appended (`check`) and applied afterwards
+(`apply`, `apply_marker`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ottla.protocol.storage.producer_snapshot import ProducerEntry
 Buffer = bytes | bytearray | memoryview
 
 KEPT_BATCHES: Final = 5
-"""Batches kept to answer retries: as many as a producer may have in flight."""
+"""Batches remembered to recognise retries: as many as a producer may have in flight."""
 _NONE: Final = -1
 _MAX_SEQUENCE: Final = 2**31 - 1
 
@@ -44,12 +44,12 @@ class KeptBatch(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """Where it begins in the log."""
+        """The offset of its first record."""
         return self.last_offset - self.offset_delta
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction whose marker was read; `last_offset` is the marker's."""
+    """A transaction that a marker has ended; `last_offset` is the marker's offset."""
 
     producer_id: int
     first_offset: int
@@ -58,7 +58,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class Producer:
-    """What is known of one producer id."""
+    """The state of one producer id."""
 
     __slots__ = (
         "batches",
@@ -79,11 +79,11 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record, -1 if there is none in this epoch."""
+        """The sequence number of the last record, -1 if this epoch has none."""
         return self.batches[-1].last_sequence if self.batches else _NONE
 
     def duplicate_of(self, header: BatchHeader) -> KeptBatch | None:
-        """The kept batch that a retry repeats."""
+        """The remembered batch that a retry repeats, if it is one."""
         if header.producer_epoch != self.epoch:
             return None
         first, last = header.base_sequence, header.last_sequence
@@ -93,7 +93,7 @@ class Producer:
         return None
 
     def snapshot(self) -> ProducerEntry:
-        """As it is kept in a `.snapshot` file."""
+        """The entry for a `.snapshot` file."""
         last = self.batches[-1] if self.batches else KeptBatch(_NONE, _NONE, _NONE, 0, _NONE)
         return ProducerEntry(
             self.producer_id,
@@ -108,7 +108,7 @@ class Producer:
 
     @classmethod
     def restored(cls, entry: ProducerEntry) -> Producer:
-        """Undo `snapshot`: only the last batch was kept."""
+        """Restore a producer from its `snapshot`, which has its last batch only."""
         producer = cls(entry.producer_id, entry.producer_epoch)
         producer.coordinator_epoch = entry.coordinator_epoch
         producer.last_timestamp_ms = entry.timestamp_ms
@@ -135,7 +135,7 @@ class ProducerStates:
         self._unreplicated: deque[CompletedTransaction] = deque()
         """Completed transactions whose marker may still be above the high watermark."""
         self.end_offset = end_offset
-        """Everything below it has been taken in."""
+        """All batches below it were applied."""
         for entry in entries:
             producer = Producer.restored(entry)
             self._producers[producer.producer_id] = producer
@@ -149,24 +149,24 @@ class ProducerStates:
         return iter(self._producers.values())
 
     def get(self, producer_id: int) -> Producer | None:
-        """What is known of a producer id."""
+        """The state of a producer id."""
         return self._producers.get(producer_id)
 
     def entries(self) -> list[ProducerEntry]:
-        """As they are kept in a `.snapshot` file."""
+        """The entries for a `.snapshot` file."""
         return [producer.snapshot() for producer in self._producers.values()]
 
     # ---- before an append
 
     def check(self, headers: Sequence[BatchHeader]) -> KeptBatch | None:
-        """Check batches that a client sends; gives the batch kept if they are a retry of one.
+        """Check the batches of a client; returns the batch that they repeat if they are a retry.
 
         Raises `InvalidProducerEpoch`, `OutOfOrderSequenceNumber`, and `InvalidTxnState` for records outside
-        of the transaction that their producer has open.
+        of the open transaction of their producer.
         """
         producers = self._producers
         staged: dict[int, tuple[int, int]] = {}
-        """Producer id -> (epoch, last sequence), as it will be after the batches before."""
+        """Producer id -> (epoch, last sequence) after the batches checked so far."""
         for header in headers:
             producer_id = header.producer_id
             if producer_id < 0:
@@ -199,9 +199,9 @@ class ProducerStates:
         return self.check((header,))
 
     def check_marker(self, header: BatchHeader, marker: EndTransactionMarker) -> None:
-        """Check an end of a transaction that a coordinator sends.
+        """Check a coordinator's end-transaction marker.
 
-        Raises `InvalidProducerEpoch`, and `TransactionCoordinatorFenced` for one of an earlier coordinator.
+        Raises `InvalidProducerEpoch`, and `TransactionCoordinatorFenced` for an earlier coordinator epoch.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
@@ -216,7 +216,7 @@ class ProducerStates:
     # ---- after an append
 
     def apply(self, header: BatchHeader, base_offset: int) -> None:
-        """Take in a batch of records that was appended at `base_offset`."""
+        """Apply a batch of records that was appended at `base_offset`."""
         producer = self._with_epoch(header)
         last_offset = base_offset + header.last_offset_delta
         producer.batches.append(
@@ -237,7 +237,7 @@ class ProducerStates:
     def complete(
         self, header: BatchHeader, base_offset: int, marker: EndTransactionMarker, *, committed: bool
     ) -> CompletedTransaction | None:
-        """Take in a marker that was appended; gives the transaction it ends, if it ended one with records."""
+        """Apply a marker that was appended; returns the transaction it ended, if that has records."""
         producer = self._with_epoch(header)
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         producer.last_timestamp_ms = header.max_timestamp
@@ -252,7 +252,7 @@ class ProducerStates:
         return completed
 
     def apply_marker(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedTransaction | None:
-        """Take in a control batch that was appended; returns the index entry if it aborts a transaction."""
+        """Apply a control batch that was appended; returns the index entry if it aborts a transaction."""
         marker = read_end_transaction_marker(batch)
         if marker is None:
             return None
@@ -275,7 +275,7 @@ class ProducerStates:
     # ---- transactions
 
     def stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """The last stable offset once `completed` is over, as the transaction index has it."""
+        """The last stable offset after `completed`, for the transaction index."""
         starts = [start for producer, start in self._open.items() if producer != completed.producer_id]
         return min(starts, default=completed.last_offset + 1)
 
@@ -285,7 +285,7 @@ class ProducerStates:
         return bool(self._open or self._unreplicated)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """The first offset of a transaction that is open, or whose end is not committed yet."""
+        """The first offset of a transaction that is open, or whose marker is above the high watermark."""
         unreplicated = self._unreplicated
         while unreplicated and unreplicated[0].last_offset < high_watermark:
             unreplicated.popleft()
@@ -295,9 +295,7 @@ class ProducerStates:
     # ---- forgetting
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that wrote nothing for `expiration_ms` and have no transaction open; says how
-        many.
-        """
+        """Drop producers idle for `expiration_ms` without an open transaction; returns how many."""
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -318,7 +316,7 @@ def _check_epoch(header: BatchHeader, epoch: int) -> None:
 def _check_sequence(header: BatchHeader, epoch: int, last_sequence: int) -> None:
     _check_epoch(header, epoch)
     expected = 0 if header.producer_epoch != epoch else (last_sequence + 1) & _MAX_SEQUENCE
-    # Without an epoch nothing but a marker's coordinator is known: any sequence may begin.
+    # A producer without an epoch is known from a marker alone: any sequence number may begin.
     if header.base_sequence != expected and epoch != _NONE:
         raise OutOfOrderSequenceNumber(
             f"producer {header.producer_id} sent sequence {header.base_sequence}, {expected} is next"

@@ -42,13 +42,13 @@ def _nothing() -> None:
 
 
 class Found(NamedTuple):
-    """What looking at the segments gave."""
+    """The segments after the check, and the end of the last one."""
 
     segments: list[Segment]
     end_offset: int
     truncated_bytes: int
     producers: ProducerStates | None
-    """The producers' state at the end, if everything was looked at anyway."""
+    """The producer state at the end, if the check has read all batches since a snapshot."""
 
 
 def open_log(
@@ -186,7 +186,7 @@ def _load_segments(files: Files, directory: Path) -> list[Segment]:
 
 
 def _without_dropped(segments: list[Segment], log_start_offset: int) -> list[Segment]:
-    """Remove segments below the log's start: a crash may have kept some whose removal was not complete."""
+    """Delete segments below the log start: a crash may have interrupted their deletion."""
     count = sum(1 for one in segments[1:] if one.base_offset <= log_start_offset)
     _unlink(segments[:count])
     return segments[count:]
@@ -218,7 +218,7 @@ def _check_all(
         # A segment that ends at the recovery point may have been flushed before it was sealed: no indexes.
         flushed = clean or (following is not None and following < recovery_point)
         if kept and not flushed and segment.base_offset != end_offset and not config.compact:
-            # The file between, or the end of the one before, did not reach the disk.
+            # A segment in between, or the end of the one before, did not reach the disk.
             truncated += sum(one.size for one in segments[number:])
             _unlink(segments[number:])
             break
@@ -250,7 +250,7 @@ def _replay_up_to(segment: Segment, segments: list[Segment], log_start_offset: i
 
 
 def _check_sealed(segment: Segment) -> None:
-    """Make the indexes of a segment again that have none."""
+    """Rebuild the indexes of a segment if one is missing or has an impossible size."""
     for kind, size in ((SegmentFile.OFFSET_INDEX, 8), (SegmentFile.TIME_INDEX, 12)):
         path = segment.path(kind)
         if not segment.files.exists(path) or segment.files.size(path) % size:
@@ -276,9 +276,9 @@ def _end_of(segment: Segment) -> int | None:
 def recover_segment(
     segment: Segment, config: LogConfig, epochs: LeaderEpochs, replay: Replay
 ) -> tuple[int, int]:
-    """Check every entry, make the indexes again, cut the file behind the last good entry.
+    """Check every entry, rebuild the indexes, truncate the file behind the last intact entry.
 
-    Gives the offset behind that and how many bytes went.
+    Returns the offset behind that entry and how many bytes were cut off.
     """
     segment.close()
     replay.begin(segment)
@@ -307,10 +307,10 @@ def recover_segment(
 
 
 def _goes_on(entry: Checked, end: int, position: int, gaps: bool) -> bool:
-    """Whether an entry may stand where `end` is the next offset.
+    """Whether an entry may follow where `end` is the next offset.
 
-    No checksum covers the base offset: without compaction, one that leaves a gap was damaged. A segment that
-    compaction has left gaps in shows one before.
+    No checksum covers the base offset: without compaction, one that leaves a gap is damaged. `gaps` says that
+    the topic is compacted, or that the segment has had a gap before.
     """
     if position and entry.base_offset < end:
         return False
@@ -327,7 +327,7 @@ def _assign(epochs: LeaderEpochs, entry: Checked) -> None:
 
 
 def _load_epochs(files: Files, directory: Path, segments: list[Segment]) -> LeaderEpochs:
-    """The epochs in the checkpoint; found in all segments when it is missing or damaged."""
+    """The epochs in the checkpoint, or those in the segments when it is missing or damaged."""
     entries = read_leader_epochs(files, directory)
     if entries is not None:
         return LeaderEpochs(entries)
@@ -351,10 +351,9 @@ def _epochs_in(segments: list[Segment], end_offset: int | None) -> list[EpochSta
 
 
 def _with_first_epochs(epochs: LeaderEpochs, segments: list[Segment], log_start_offset: int) -> LeaderEpochs:
-    """Find the epochs in front of the first known one.
+    """Add the epochs below the first known one.
 
-    They were forgotten when the log's start was moved behind them; that the start was moved is what the crash
-    forgot.
+    They were dropped when the log start moved behind them, and the crash has undone that move.
     """
     entries = epochs.entries
     if not entries or entries[0].start_offset <= log_start_offset:

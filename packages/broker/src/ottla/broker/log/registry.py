@@ -277,7 +277,7 @@ class LogRegistry:
             created = self._create_in(directory, topic_partition, topic_id, config)
         except OSError as error:
             self._remove_begun(directory, topic_partition)
-            raise KafkaStorageError(f"no log can be made in {directory.path}: {error}") from error
+            raise KafkaStorageError(f"no log can be created in {directory.path}: {error}") from error
         self._take(directory, created)
         self._gauges.add(created)
         return created

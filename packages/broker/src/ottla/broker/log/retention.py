@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Span(Protocol):
-    """What retention looks at of a segment."""
+    """The facts of a segment that retention depends on."""
 
     @property
     def base_offset(self) -> int: ...
@@ -30,7 +30,7 @@ class Span(Protocol):
 
 
 class Bounds(NamedTuple):
-    """The offsets of a log that matter here."""
+    """The offsets of a log that retention depends on."""
 
     log_start_offset: int
     high_watermark: int
@@ -38,10 +38,11 @@ class Bounds(NamedTuple):
 
 
 def deletable(segments: Sequence[Span], bounds: Bounds, config: LogConfig, now_ms: int) -> int:
-    """How many of the oldest segments may go.
+    """How many of the oldest segments may be dropped.
 
-    By time and size only if `cleanup.policy` has `delete`; below the log's start always. Nothing at or above
-    the high watermark goes. The last segment may go too: it has to be rolled first, and an empty one stays.
+    By time and size only if `cleanup.policy` has `delete`; below the log start always. No record at or above
+    the high watermark is dropped. The last segment may be dropped too: it has to be rolled first, and an
+    empty one stays.
     """
     return max(
         (rule(segments, bounds, config, now_ms) for rule in (_too_old, _too_much, _below_start)), default=0

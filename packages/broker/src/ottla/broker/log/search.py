@@ -1,7 +1,7 @@
-"""Where in a segment's file an offset is, and where the last whole entry within a limit ends.
+"""Find an offset in a segment's file, and the end of the last entry within a limit.
 
-The work is native (`_search.pyx`) for files that have a descriptor; the functions here with `walk` in them
-are the same for files in memory, and what the native ones are tested against.
+The search is native (`_search.pyx`) for files with a descriptor. The functions named `..._by_walking` do the
+same for files in memory, and the native ones are tested against them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def find_entry(
 ) -> Located | None:
     """The first entry whose last offset is at or above `offset`; entries end at `end`.
 
-    Looks from the start where there is no index. Raises CorruptStorage where there is no entry, and, unless
-    `wait`, BlockingIOError where the disk would have to be waited for.
+    Searches from the start without an index. Raises CorruptStorage at bytes that are no entry, and, unless
+    `wait`, BlockingIOError where the search would have to wait for the disk.
     """
     if type(file) is not DiskFile:
         return find_entry_by_walking(file, index, end, offset)
@@ -57,7 +57,7 @@ def whole_end(
     """The end of the last entry, from the one at `start` on, that ends at or below `limit`, and the offset
     that follows it; -1 where that is not known.
 
-    The first entry is taken whatever its size if `at_least_one`. The file's entries end at `stop`. Raises as
+    The first entry is taken at any size if `at_least_one`. The file's entries end at `stop`. Raises as
     `find_entry`.
     """
     if type(file) is not DiskFile:
@@ -68,7 +68,7 @@ def whole_end(
 
 
 def read_now(tail: Tail, offset: int, max_bytes: int, up_to: int) -> Slice | None:
-    """What `Log.read` gives where `offset` is in the active segment and below `up_to`.
+    """The result of `Log.read` for an `offset` in the active segment and below `up_to`.
 
     None leaves it to `Log.read`. Raises as `find_entry` without `wait`.
     """

@@ -22,8 +22,8 @@ _SEARCHED_WITHOUT_INDEX_BYTES: Final = 4096
 class Segment:
     """A log file named by its base offset, with offset, time and transaction index.
 
-    Files are opened when they are needed; a sealed segment that nobody reads costs a few hundred bytes. The
-    newest segment of a log is active: `size` and the timestamps are kept by the log's tail and written here.
+    Files are opened when they are needed; a sealed segment without readers costs a few hundred bytes. The
+    newest segment of a log is active: the log's tail keeps `size` and the timestamps and writes them here.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class Segment:
 
     @property
     def offsets(self) -> OffsetIndex:
-        """The offset index; made anew if it is damaged."""
+        """The offset index; rebuilt if it is damaged."""
         if self._offsets is None:
             index = OffsetIndex(self.files, self.path(SegmentFile.OFFSET_INDEX), self.base_offset)
             try:
@@ -117,7 +117,7 @@ class Segment:
 
     @property
     def times(self) -> TimeIndex:
-        """The time index; made anew if it is damaged."""
+        """The time index; rebuilt if it is damaged."""
         if self._times is None:
             index = TimeIndex(self.files, self.path(SegmentFile.TIME_INDEX), self.base_offset)
             try:
@@ -135,7 +135,7 @@ class Segment:
         rebuild_indexes(self)
 
     def create(self, *, preallocate_bytes: int = 0) -> None:
-        """Make its log file, empty."""
+        """Create an empty log file."""
         self._file = self.files.open(self.path(SegmentFile.LOG), create=True)
         self._file.truncate(0)
         self.size = 0
@@ -156,11 +156,11 @@ class Segment:
         self.active = True
 
     def seal(self) -> None:
-        """Cut the files to what is in them: nothing more will be written."""
+        """Shorten the files to their content: nothing more will be written."""
         if not self.active:
             return
         self.active = False
-        with suppress(OSError):  # a full disk: what is found by time is found a little earlier
+        with suppress(OSError):  # on a full disk, a search by time begins a little earlier
             self.times.maybe_append(self.max_timestamp, self.max_timestamp_offset, last_one=True)
         self.offsets.trim()
         self.times.trim()
@@ -168,7 +168,7 @@ class Segment:
             self.file.truncate(self.size)
 
     def close_indexes(self) -> None:
-        """Let go of the indexes."""
+        """Close the indexes."""
         for index in (self._offsets, self._times):
             if index is not None:
                 index.close()
@@ -177,12 +177,12 @@ class Segment:
         self.active = False
 
     def close(self) -> None:
-        """Let go of all files; who reads one keeps it open."""
+        """Close all files; a reader keeps the one it reads open."""
         self.close_indexes()
         self._file = None
 
     def to_sync(self, *, indexes: bool | None = None) -> list[File]:
-        """The files that were written to and have to be forced to the disk, indexes too once it is sealed."""
+        """The written files that a flush has to sync; the indexes only once the segment is sealed."""
         found: list[File | None] = [self.file, self.transactions.file]
         if not self.active if indexes is None else indexes:
             found += [self.offsets.file, self.times.file]
@@ -216,7 +216,7 @@ class Segment:
 
     @property
     def max_timestamp_offset(self) -> int:
-        """The offset that has it."""
+        """The offset of the record with the largest timestamp."""
         if self._max_timestamp == UNKNOWN:
             self._load_times()
         return self._max_timestamp_offset
@@ -225,12 +225,12 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = self.times.last
 
     def set_max_timestamp(self, timestamp_ms: int, offset: int) -> None:
-        """Note the largest timestamp and where it is."""
+        """Set the largest timestamp and its offset."""
         self._max_timestamp, self._max_timestamp_offset = timestamp_ms, offset
 
     @property
     def first_timestamp(self) -> int:
-        """The timestamp its age counts from: the first batch's largest one; -1 if there is none."""
+        """The timestamp that its age counts from: the largest of the first batch; -1 if there is none."""
         if self._first_timestamp == UNKNOWN:
             self._first_timestamp = self._read_first_timestamp()
         return self._first_timestamp
@@ -256,7 +256,7 @@ class Segment:
 
     @property
     def largest_timestamp(self) -> int:
-        """What retention by time goes by: the largest timestamp, or the file's time where there is none."""
+        """The timestamp for retention: the largest one, or the file's modification time without any."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.last_modified_ms
 
     # ---- finding
@@ -279,7 +279,7 @@ class Segment:
     # ---- deletion
 
     def mark_deleted(self) -> list[Path]:
-        """Rename its files so that they will not be loaded again; gives the paths to unlink later."""
+        """Rename its files to `.deleted`, which no start loads; returns the paths to unlink later."""
         self.close()
         marked = []
         for kind in SegmentFile:

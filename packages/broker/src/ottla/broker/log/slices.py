@@ -1,4 +1,4 @@
-"""A region of a segment, to be sent from file to socket, and whether that would have to wait for the disk."""
+"""Regions of segment files for `sendfile`, and bringing cold ones into the page cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK_BYTES: Final = 256 * 1024
 
 
 async def warm(slices: Iterable[Slice]) -> None:
-    """Bring those that are cold into memory, on a thread; returns at once when none is."""
+    """Bring cold slices into the page cache, on a thread; returns at once when none is cold."""
     cold = [one for one in slices if not one.is_hot()]
     if cold:
         await asyncio.to_thread(_warm_all, cold)
@@ -27,7 +27,7 @@ def _warm_all(cold: list[Slice]) -> None:
 
 
 def bring_into_memory(one: Slice) -> None:
-    """Read a slice once. Blocks: for a thread."""
+    """Read a slice once, so that the page cache holds it. Blocks: for a thread."""
     position, end = one.position, one.position + one.length
     descriptor = one.fileno()
     os.posix_fadvise(descriptor, position, one.length, os.POSIX_FADV_WILLNEED)

@@ -1,4 +1,4 @@
-"""Producers' state on disk: `.snapshot` files, and how it is rebuilt from the newest that is good."""
+"""Producer state on disk: write `.snapshot` files, rebuild the state from the newest intact one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def take_snapshot(files: Files, directory: Path, offset: int, entries: list[ProducerEntry]) -> Path:
-    """Write the snapshot of an offset; a damaged one is found out by its checksum, so nothing is
-    synced here.
-    """
+    """Write the snapshot of an offset, without a sync: its checksum shows a torn one."""
     path = directory / file_name(offset, SegmentFile.PRODUCER_SNAPSHOT)
     file = files.open(path, create=True)
     file.truncate(0)
@@ -34,7 +32,7 @@ def take_snapshot(files: Files, directory: Path, offset: int, entries: list[Prod
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:
-    """The offsets there are snapshots of, the lowest first."""
+    """The offsets of all snapshots, the lowest first."""
     parsed = (parse_file_name(name) for name in files.list(directory))
     return [
         one.base_offset
@@ -44,16 +42,14 @@ def snapshot_offsets(files: Files, directory: Path) -> list[int]:
 
 
 def drop_snapshots(files: Files, directory: Path, unwanted: Callable[[int], bool]) -> None:
-    """Remove the snapshots of some offsets."""
+    """Delete the snapshots of the offsets that `unwanted` selects."""
     for offset in snapshot_offsets(files, directory):
         if unwanted(offset):
             files.unlink(directory / file_name(offset, SegmentFile.PRODUCER_SNAPSHOT))
 
 
 class Replay:
-    """Brings producers' state forward over the entries of a log, and with `index` the transaction indexes
-    too.
-    """
+    """Applies the entries of a log to producer state and, with `index`, to the transaction indexes."""
 
     __slots__ = ("_index", "states")
 
@@ -62,12 +58,12 @@ class Replay:
         self._index = index
 
     def begin(self, segment: Segment) -> None:
-        """Go on with a segment."""
+        """Continue with a segment."""
         if self._index:
             segment.transactions.reset()
 
     def take(self, segment: Segment, header: BatchHeader, position: int, size: int) -> None:
-        """Take in one batch."""
+        """Apply one batch."""
         if header.producer_id < 0:
             return
         if not header.is_control:
@@ -81,7 +77,7 @@ class Replay:
 def rebuilt_producers(
     files: Files, directory: Path, segments: Sequence[Segment], log_start_offset: int, end_offset: int
 ) -> ProducerStates:
-    """The producers' state at `end_offset`: the newest good snapshot, and what was appended since."""
+    """The producer state at `end_offset`: the newest intact snapshot, and the batches behind it."""
     first = segments[0].base_offset if segments else end_offset
     states = _newest_snapshot(files, directory, first, end_offset)
     if states is None:
@@ -97,8 +93,9 @@ def rebuilt_producers(
 
 
 def _newest_snapshot(files: Files, directory: Path, first: int, end: int) -> ProducerStates | None:
-    """The newest good one that the log goes on from: in front of its first segment, batches would be missed,
-    and a producer that is known wrongly is worse off than one that is not known.
+    """The newest intact snapshot within the log.
+
+    One below the first segment would miss batches, and a wrong producer state is worse than none.
     """
     for offset in reversed(snapshot_offsets(files, directory)):
         path = directory / file_name(offset, SegmentFile.PRODUCER_SNAPSHOT)
@@ -113,7 +110,7 @@ def _newest_snapshot(files: Files, directory: Path, first: int, end: int) -> Pro
 
 
 def _take_in(replay: Replay, segment: Segment, end_offset: int) -> None:
-    """Take in a segment's batches behind where the state ends."""
+    """Apply a segment's batches behind the end of the state."""
     was_open = segment.is_open
     start = _start_in(segment, replay.states.end_offset)
     if start is not None:

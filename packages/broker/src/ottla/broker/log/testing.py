@@ -1,4 +1,4 @@
-"""What tests of logs need: batches, and logs on a disk in memory."""
+"""For tests: batches, and logs on a disk in memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def log_in(directory: Path, files: Files | None = None, *, clean: bool = True, *
 
 
 def append(log: Log, *values: bytes, now_ms: int = 1_000, leader_epoch: int = 0, **how: Any) -> int:
-    """Append one batch and commit it; gives its base offset."""
+    """Append one batch and commit it; returns its base offset."""
     appended = log.append(batch(*values, **how), leader_epoch=leader_epoch, now_ms=now_ms)
     commit(log)
     return appended.base_offset

@@ -1,7 +1,7 @@
-"""What a log takes from clients, and the rewriting that some of it needs first.
+"""Validation of batches from clients, and conversion, recompression and key checks before the append.
 
 The functions are pure and may run on any thread. `convert`, `prepare` and `opened` may take milliseconds and
-belong on one: what they decompress can be a thousand times what was sent.
+belong on one: decompressed records can be a thousand times as large as the request.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _CODECS: Final = {
 
 
 def target_codec(config: LogConfig) -> Codec | None:
-    """The codec a topic stores with; None when it keeps the producer's."""
+    """The codec a topic stores with; None when it keeps the producer's codec."""
     return _CODECS.get(config.compression_type)
 
 
 def needs_conversion(batches: bytes | bytearray | memoryview) -> bool:
-    """Whether there is anything but v2 batches. Raises CorruptMessage for torn ones."""
+    """Whether any batch is older than v2. Raises CorruptMessage for torn ones."""
     return not all_magic_2(batches)
 
 
 def convert(batches: bytes | bytearray | memoryview, now_ms: int, config: LogConfig) -> bytes:
-    """Message sets of magic 0 and 1 as one v2 batch, in the topic's codec.
+    """Convert message sets of magic 0 and 1 into one v2 batch, in the topic's codec.
 
-    Messages without a time get `now_ms`'s place left empty, as Kafka does: -1. Raises `CorruptMessage` and
-    `InvalidRecord`.
+    Messages without a timestamp get -1, as in Kafka, unless the topic stamps with `now_ms`. Raises
+    `CorruptMessage` and `InvalidRecord`.
     """
     if magic_at(batches) == 2:
         raise InvalidRecord("formats are mixed in one set of records")
@@ -65,7 +65,7 @@ def convert(batches: bytes | bytearray | memoryview, now_ms: int, config: LogCon
 
 
 def needs_preparation(batches: bytes | bytearray | memoryview, config: LogConfig) -> bool:
-    """Whether v2 batches have to be compressed anew before they are appended."""
+    """Whether v2 batches have to be recompressed before they are appended."""
     codec = target_codec(config)
     if codec is None:
         return False
@@ -73,21 +73,19 @@ def needs_preparation(batches: bytes | bytearray | memoryview, config: LogConfig
 
 
 def prepare(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
-    """The same v2 batches, those of another codec than the topic's compressed anew."""
+    """The same v2 batches, recompressed where they have another codec than the topic."""
     codec = target_codec(config)
     assert codec is not None
     return b"".join(_recompressed(one, codec) for one in split_batches(batches))
 
 
 def may_have_to_be_opened(config: LogConfig) -> bool:
-    """Whether a topic's settings ask to look into some batches."""
+    """Whether a topic's settings may require that batches are decompressed."""
     return config.compact or target_codec(config) is not None
 
 
 def must_be_opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bool:
-    """Whether v2 batches have to be decompressed before they are appended. Raises CorruptMessage for torn
-    ones.
-    """
+    """Whether v2 batches have to be decompressed before the append. Raises CorruptMessage for torn ones."""
     if not may_have_to_be_opened(config):
         return False
     target = target_codec(config)
@@ -96,13 +94,12 @@ def must_be_opened(batches: bytes | bytearray | memoryview, config: LogConfig) -
 
 
 def opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
-    """Do with v2 batches whatever needs their records: in the topic's codec, with keys where it has to have
-    them.
+    """Do the checks and changes of v2 batches that need their records: keys and the topic's codec.
 
     Raises `CorruptMessage`, `MessageTooLarge` and `InvalidRecord`.
     """
     headers = validate_batches(batches, dense=True)
-    check_size(headers, config.max_message_bytes)  # as they were sent; what they become is looked at later
+    check_size(headers, config.max_message_bytes)  # as they were sent; the append checks the result
     if config.compact:
         check_keys(memoryview(batches), headers)
     return prepare(batches, config) if target_codec(config) is not None else bytes(batches)
@@ -135,7 +132,7 @@ def check_size(headers: Sequence[BatchHeader], max_message_bytes: int) -> None:
 
 
 class TimestampLimits:
-    """How far timestamps may be from the broker's clock; falsy when they may be anything."""
+    """How far timestamps may be from the broker's clock; false when there is no limit."""
 
     __slots__ = ("after_ms", "before_ms")
 
@@ -160,7 +157,7 @@ def check_timestamps(
 ) -> None:
     """Raise `InvalidTimestamp` for records too far from the broker's clock.
 
-    Of compressed batches the header is believed: first and largest timestamp.
+    Compressed batches are checked by the first and largest timestamp of their header.
     """
     for header in headers:
         first, last = header.base_timestamp, header.max_timestamp
@@ -171,7 +168,7 @@ def check_timestamps(
 
 
 def check_keys(batches: memoryview, headers: Sequence[BatchHeader]) -> None:
-    """Raise `InvalidRecord` for a record without key: a compacted topic could not keep it."""
+    """Raise `InvalidRecord` for a record without a key: compaction needs one."""
     for header in headers:
         if header.attributes & _CONTROL:
             continue
