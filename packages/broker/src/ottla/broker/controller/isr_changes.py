@@ -34,7 +34,7 @@ class IsrChanges:
             return
         wanted: dict[TopicPartition, Leadership] = {}
         for partition, proposal in event.proposals.items():
-            error = self._why_not_alter(partition, proposal, event.broker_id)
+            error = self._validate_proposal(partition, proposal, event.broker_id)
             if error is not None:
                 answers.partitions[partition] = error
                 continue
@@ -54,7 +54,7 @@ class IsrChanges:
                 answers.partitions[partition] = ErrorCode.INVALID_UPDATE_VERSION
         self._batch.metadata(self._context.live, results.keys() & self._context.leaderships.keys())
 
-    def _why_not_alter(
+    def _validate_proposal(
         self, partition: TopicPartition, proposal: ProposedIsr, leader: int
     ) -> ErrorCode | None:
         now = self._context.leaderships.get(partition)

@@ -79,7 +79,7 @@ class GroupCoordinator:
             return JoinResult(error=partition, member_id=join.member_id)
         hosted = self._hosted.find_or_create(partition, group_id)
         answer = self._request(hosted, join)
-        self._hosted.drop_if_void(hosted)
+        self._hosted.drop_if_unused(hosted)
         return cast("JoinResult", await answer)
 
     async def sync(self, group_id: str, sync: Sync) -> SyncResult:

@@ -43,7 +43,7 @@ from ottla.broker.groups.joins import Joins
 from ottla.broker.groups.members import GroupMember, Members
 from ottla.broker.groups.rebalance import Rebalance
 from ottla.broker.groups.states import GroupLimits, Wait
-from ottla.broker.groups.validation import why_not_commit, why_not_current
+from ottla.broker.groups.validation import validate_commit, validate_member
 from ottla.protocol.errors import ErrorCode
 
 
@@ -142,7 +142,7 @@ class Group:
     ) -> ErrorCode:
         """Return whether this member may commit offsets now; a commit also counts as a heartbeat."""
         group = self._metadata
-        error = why_not_commit(group, member_id, generation, instance_id, transactional=transactional)
+        error = validate_commit(group, member_id, generation, instance_id, transactional=transactional)
         if error is not ErrorCode.NONE or group.state is GroupState.EMPTY:
             return error
         if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
@@ -187,7 +187,7 @@ class Group:
 
     def _heartbeat(self, heartbeat: Heartbeat) -> ErrorCode:
         group = self._metadata
-        error = why_not_current(group, heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
+        error = validate_member(group, heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
         if error is not ErrorCode.NONE:
             return error
         group.expect_heartbeat(group.members[heartbeat.member_id])
@@ -215,7 +215,7 @@ class Group:
             self._metadata.forget_pending(member_id)
             self._rebalance.complete_join_if_all_joined()
             return ErrorCode.NONE
-        error = why_not_current(self._metadata, member_id, identity.instance_id)
+        error = validate_member(self._metadata, member_id, identity.instance_id)
         if error is ErrorCode.NONE:
             self._remove(self._metadata.members[member_id])
         return error

@@ -97,10 +97,10 @@ class HostedGroups:
             hosted = partition.state.groups[group_id] = HostedGroup(group, partition.number)
         return hosted
 
-    def drop_if_void(self, hosted: HostedGroup) -> None:
+    def drop_if_unused(self, hosted: HostedGroup) -> None:
         """Forget a group that has no member, no generation and no offset."""
         partition = self.runtime.partitions.get(hosted.partition)
-        if partition is not None and hosted.is_void:
+        if partition is not None and hosted.is_unused:
             partition.state.groups.pop(hosted.group.group_id, None)
             self.timers.cancel(hosted)
 

@@ -7,7 +7,7 @@ from ottla.broker.groups.group_metadata import GroupMetadata
 from ottla.broker.groups.members import GroupMember
 from ottla.broker.groups.rebalance import Rebalance
 from ottla.broker.groups.states import Wait
-from ottla.broker.groups.validation import has_room_for, supports, why_not_current
+from ottla.broker.groups.validation import has_room_for, supports, validate_member
 from ottla.protocol.errors import ErrorCode
 
 
@@ -65,7 +65,7 @@ class Joins:
             group.refuse_join(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, join.member_id)
         elif join.member_id in group.pending_members and join.instance_id is None:
             self._add_and_rebalance(join, join.member_id)
-        elif (error := why_not_current(group, join.member_id, join.instance_id)) is not ErrorCode.NONE:
+        elif (error := validate_member(group, join.member_id, join.instance_id)) is not ErrorCode.NONE:
             group.refuse_join(join, error, join.member_id)
         else:
             self._rejoin(join, group.members[join.member_id])

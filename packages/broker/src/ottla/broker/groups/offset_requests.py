@@ -60,7 +60,7 @@ class OffsetRequests:
             results = await self._commit(partition, hosted, offsets)
         else:
             results = dict.fromkeys(offsets, error)
-        groups.drop_if_void(hosted)
+        groups.drop_if_unused(hosted)
         return results
 
     async def _commit(

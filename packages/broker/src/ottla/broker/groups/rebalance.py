@@ -13,7 +13,7 @@ from ottla.broker.groups.events import (
 )
 from ottla.broker.groups.group_metadata import GroupMetadata
 from ottla.broker.groups.states import PREVIOUS_STATES, SHORTEST_SECOND_WAIT_MS, Wait
-from ottla.broker.groups.validation import why_not_sync
+from ottla.broker.groups.validation import validate_sync
 from ottla.protocol.errors import ErrorCode
 
 _REBALANCE: Final = (Wait.REBALANCE, "")
@@ -124,7 +124,7 @@ class Rebalance:
     def sync(self, sync: Sync) -> None:
         """Answer SyncGroup, now or when the leader's assignment is in the log."""
         group = self._group
-        error = why_not_sync(group, sync)
+        error = validate_sync(group, sync)
         if error is not ErrorCode.NONE:
             group.reply(sync.token, SyncResult(error=error))
             return

@@ -23,7 +23,7 @@ class HostedGroup:
         return self.group.group_id
 
     @property
-    def is_void(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether the group can be forgotten: no member, no generation, no offset."""
         group = self.group
         return (

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ottla.broker.groups.group_metadata import GroupMetadata
 
 
-def why_not_current(
+def validate_member(
     group: GroupMetadata, member_id: str, instance_id: str | None, generation: int | None = None
 ) -> ErrorCode:
     """Return the error for a request of this member in this generation."""
@@ -30,7 +30,7 @@ def why_not_current(
     return ErrorCode.NONE
 
 
-def why_not_commit(
+def validate_commit(
     group: GroupMetadata, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
 ) -> ErrorCode:
     """Return the error for a commit; the caller handles a group in rebalance."""
@@ -39,13 +39,13 @@ def why_not_commit(
     if generation < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE  # a simple consumer or an administrator
     if generation >= 0 or member_id != UNKNOWN_MEMBER_ID or instance_id is not None:
-        return why_not_current(group, member_id, instance_id, generation)
+        return validate_member(group, member_id, instance_id, generation)
     return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def why_not_sync(group: GroupMetadata, sync: Sync) -> ErrorCode:
+def validate_sync(group: GroupMetadata, sync: Sync) -> ErrorCode:
     """Return the error for a sync that cannot get an assignment, now or later."""
-    error = why_not_current(group, sync.member_id, sync.instance_id, sync.generation)
+    error = validate_member(group, sync.member_id, sync.instance_id, sync.generation)
     if error is not ErrorCode.NONE:
         return error
     if sync.protocol_type is not None and sync.protocol_type != group.protocol_type:
