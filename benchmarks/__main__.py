@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# From the small parts to the whole: what a later one measures is made of what an earlier one does.
+# From parts to the whole: later benchmarks measure combinations of what earlier ones measure.
 IN_ORDER = (
     "protocol_codecs",
     "record_codec",
@@ -32,7 +32,7 @@ APART = ("__main__", "two_trees")
 
 
 def benchmarks() -> dict[str, str]:
-    """Give each benchmark's name and the first sentence of its text, in the order to run them."""
+    """Return each benchmark's name and the first sentence of its docstring, in running order."""
     found = {path.stem: ast.parse(path.read_text()) for path in sorted(HERE.glob("*.py"))}
     scripts = {name: tree for name, tree in found.items() if _is_script(tree) and name not in APART}
     ordered = sorted(scripts, key=lambda name: IN_ORDER.index(name) if name in IN_ORDER else len(IN_ORDER))
@@ -44,7 +44,7 @@ def _is_script(tree: ast.Module) -> bool:
 
 
 def run(name: str, options: list[str]) -> bool:
-    """Run one benchmark; tell whether it ended well."""
+    """Run one benchmark; return whether it succeeded."""
     print(f"\n=== {name}", flush=True)
     done = subprocess.run([sys.executable, str(HERE / f"{name}.py"), *options], check=False)
     if done.returncode:

@@ -1,9 +1,9 @@
-"""A broker as its users meet it, paired with Apache Kafka 3.9 in one run.
+"""End-to-end figures of a broker, paired with Apache Kafka 3.9 in one run.
 
-Start to first acknowledged record, idle memory, produce-to-consume latency at 1,000 messages a
-second, MB/s with confluent-kafka, and throughput with 1 and with 1,000 segments per partition.
+Start to first acknowledged record, idle memory, produce-to-consume latency at 1,000 messages a second, MB/s
+with confluent-kafka, and throughput with 1 and with 1,000 segments per partition.
 
-    python benchmarks/broker_end_to_end.py [--quick]
+python benchmarks/broker_end_to_end.py [--quick]
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def first_acknowledgement(servers: str) -> None:
 
 
 def latencies_ms(contender: Contender, topic: str, seconds: float, rate: int = 1000) -> list[float]:
-    """Send at a steady rate and measure each record from `produce` to the consumer's hands."""
+    """Send at a steady rate and measure each record from `produce` to its delivery by the consumer."""
     create(contender, topic)
     arrived: list[float] = []
     wanted = int(seconds * rate)
@@ -135,7 +135,7 @@ def consume_rate(contender: Contender, topic: str, count: int, size: int) -> tup
 
 
 def measure(start: Start, folder: Path, quick: bool) -> dict[str, str]:
-    """Take all figures of one contender."""
+    """Measure all figures of one contender."""
     figures: dict[str, str] = {}
     begun = time.perf_counter()
     with start(folder, None) as contender:
@@ -143,7 +143,7 @@ def measure(start: Start, folder: Path, quick: bool) -> dict[str, str]:
         figures["start to first acknowledged record"] = f"{time.perf_counter() - begun:.2f} s"
         quiet(contender)
         figures["idle memory"] = f"{contender.resident_mib():.0f} MiB"
-        # A JVM needs a while at this very load until its compilers are done.
+        # A JVM needs a while under this load until its compilers are done.
         latencies_ms(contender, "latency-warm-up", 10 if quick else 20)
         times = sorted(latencies_ms(contender, "latency", 5 if quick else 20))
         figures["produce to consume, 1,000/s, p50"] = f"{statistics.median(times):.2f} ms"

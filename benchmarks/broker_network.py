@@ -1,8 +1,8 @@
-"""Broker CPU per request, next to the floor: a C server that does nothing but move the same bytes.
+"""Broker CPU per request, next to the floor: a C server that only moves the same bytes.
 
 The load comes from a C program, so that the client is never the limit. The unit is the CPU time of the
-broker's process per request; within a round the contenders run one after another. Point it at any broker
-with `--broker HOST:PORT --pid PID`; without, it starts Ottla and, where it is installed, Apache Kafka 3.9.
+broker's process per request; within a round the contenders run one after another. Point it at any broker with
+`--broker HOST:PORT --pid PID`; otherwise it starts Ottla and, if it is installed, Apache Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CASES = (
 
 @dataclass
 class Figures:
-    """What the rounds of one contender and case gave."""
+    """The results of one contender in one case."""
 
     cpu_us: list[float] = field(default_factory=list)
     per_second: list[float] = field(default_factory=list)
@@ -72,7 +72,7 @@ def compile_native(folder: Path) -> None:
 def load(
     folder: Path, port: int, topic: str, case: Case, seconds: float, last: int, *, floor: bool
 ) -> list[float]:
-    """Run the load generator; gives its figures."""
+    """Run the load generator; return its figures."""
     arguments = [case.api, topic, "0", case.size, case.connections, case.in_flight, seconds, last]
     done = subprocess.run(
         [str(folder / "load"), "127.0.0.1", str(port), *map(str, arguments)],
@@ -85,14 +85,14 @@ def load(
 
 
 def cpu_of(pid: int) -> float:
-    """CPU time of a process so far, all threads."""
+    """Return the CPU time of a process so far, all threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @contextmanager
 def floor(folder: Path, case: Case) -> Iterator[tuple[int, int]]:
-    """The C server for one case; gives its pid and port."""
+    """Run the C server for one case; yield its pid and port."""
     file = folder / "floor.data"
     if case.api == "fetch":
         with file.open("wb") as out:
@@ -112,7 +112,7 @@ def floor(folder: Path, case: Case) -> Iterator[tuple[int, int]]:
 def measure(
     folder: Path, pid: int, port: int, topic: str, case: Case, seconds: float, last: int, **how: bool
 ) -> tuple[float, float, float]:
-    """Load one broker; gives CPU µs per request, requests a second, and p99 in µs."""
+    """Load one broker; return CPU µs per request, requests a second, and p99 in µs."""
     before = cpu_of(pid)
     requests, took, _, _, _, errors, _, p99 = load(folder, port, topic, case, seconds, last, **how)
     if errors:
@@ -121,7 +121,7 @@ def measure(
 
 
 def prepare(folder: Path, contender: Contender, case: Case) -> tuple[str, int]:
-    """Make the topic of a case, filled for fetches; gives its name and the load generator's last argument."""
+    """Create a case's topic, filled for fetches; return its name and the load generator's last argument."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic = f"{case.api}-{case.size}-{case.in_flight}-{time.monotonic_ns()}"
@@ -142,7 +142,7 @@ def run(folder: Path, contenders: list[Contender], rounds: int, seconds: float, 
     for case in (one for one in CASES if only in one.name):
         figures = {name: Figures() for name in ("floor", *(one.name for one in contenders))}
         prepared = [(one, *prepare(folder, one, case)) for one in contenders]
-        for contender, topic, last in prepared:  # compilers, caches, segments
+        for contender, topic, last in prepared:  # warm compilers, caches and segments
             measure(folder, contender.pid, contender.port, topic, case, seconds, last, floor=False)
         for _ in range(rounds):
             with floor(folder, case) as (pid, port):

@@ -1,10 +1,9 @@
-"""Latency of clients: one record at a time, sent and awaited, and from one's hands to another's.
+"""Latency of clients: single records, until their acknowledgement and until their delivery.
 
-Nothing lingers. `send and wait` is until the acknowledgement (acks=all) is there; `produce to consume`
-until a consumer of the same client, in the same process, has the record in its hands. Ours and three
-others in turns.
+Nothing lingers. `send and wait` ends with the acknowledgement (acks=all); `produce to consume` ends when a
+consumer of the same client, in the same process, returns the record. Ours and three others in turns.
 
-    python benchmarks/client_latency.py [--quick] [--only TEXT] [--rounds N] [--broker kafka]
+python benchmarks/client_latency.py [--quick] [--only TEXT] [--rounds N] [--broker kafka]
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ VALUE = b"v" * 100
 
 @dataclass(frozen=True)
 class Way:
-    """One client's way to do it, which returns milliseconds, one for each record."""
+    """One client's way to do it; returns the milliseconds of each record."""
 
     client: str
     what: str
@@ -189,7 +188,7 @@ WAYS = [
 
 
 def in_child(way: Way, servers: str, topic: str, count: int) -> list[float]:
-    """Measure in a process of its own; returns milliseconds, sorted, without those of the warm-up."""
+    """Measure in a child process; return milliseconds, sorted, without those of the warm-up."""
     task = json.dumps({"name": way.name, "servers": servers, "topic": topic, "count": count + WARM_UP})
     done = subprocess.run(
         [sys.executable, __file__, "--child", task], capture_output=True, text=True, timeout=300, check=False
@@ -201,7 +200,7 @@ def in_child(way: Way, servers: str, topic: str, count: int) -> list[float]:
 
 
 def be_a_child(task_json: str) -> int:
-    """Do what `in_child` asks for."""
+    """The child of `in_child`."""
     task = json.loads(task_json)
     way = next(each for each in WAYS if each.name == task["name"])
     made = way.work(task["servers"], task["topic"], task["count"])

@@ -1,10 +1,9 @@
-"""How clients are compared: each in a process of its own, in turns, by the CPU seconds they take.
+"""Comparison of clients: each in its own process, in turns, by CPU seconds.
 
-CPU time depends less on what else the machine does than wall time; so a figure is the median over rounds of
-the client process's CPU seconds per million messages, and ratios are medians of ratios within a round. What a
-core does in a second still differs from machine to machine and from hour to hour on a shared one. Goals were
-set where awaiting an empty coroutine takes 76 ns; each process measures what it takes here, before and after
-its work, and goals are judged in proportion.
+CPU time depends less than wall time on other processes; so a figure is the median over rounds of the client
+process's CPU seconds per million messages, and ratios are medians of ratios within a round. CPU speed still
+differs between machines, and over time on a shared one. Goals were set where awaiting an empty coroutine
+takes 76 ns; each process measures that here, before and after its work, and goals are scaled in proportion.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from contenders import Contender, apache_kafka, ottla, show
 from ottla.client.admin import Admin
 
 PARTITIONS = 8
-# What awaiting an empty coroutine takes on the machine that the goals are for.
+# The time to await an empty coroutine on the machine of the goals.
 GOAL_AWAIT_NS = 76.0
 _SETTINGS = {"log.segment.delete.delay.ms": "200", "log.retention.check.interval.ms": "86400000"}
 
 
 @dataclass(frozen=True)
 class Idiom:
-    """One way to use one client; `share` is how much of the messages it gets: the slow ones get fewer."""
+    """One way to use one client; `share` is its fraction of the messages: slow ones get fewer."""
 
     client: str
     how: str
@@ -56,11 +55,11 @@ class Meter:
         self.messages = 0
 
     def start(self) -> None:
-        """Begin; what came before, connecting and warming up, does not count."""
+        """Start; earlier work such as connecting and warming up does not count."""
         self._cpu, self._wall = _cpu_seconds(), time.perf_counter()
 
     def stop(self, messages: int) -> None:
-        """End, after this many messages."""
+        """Stop after this many messages."""
         self.cpu_s, self.wall_s = _cpu_seconds() - self._cpu, time.perf_counter() - self._wall
         self.messages = messages
 
@@ -72,7 +71,7 @@ def _cpu_seconds() -> float:
 
 @dataclass
 class Result:
-    """What one run of an idiom took."""
+    """The result of one run of an idiom."""
 
     cpu_s_per_million: float
     wall_s_per_million: float
@@ -81,7 +80,7 @@ class Result:
 
 
 def await_ns() -> float:
-    """CPU nanoseconds that this machine takes just now to await an empty coroutine."""
+    """Return the CPU nanoseconds that this machine currently takes to await an empty coroutine."""
 
     async def nothing() -> None:
         return
@@ -96,7 +95,7 @@ def await_ns() -> float:
 
 
 def run_in_child(script: str, name: str, servers: str, topic: str, size: int, count: int) -> Result | None:
-    """Run an idiom in a process of its own; says so and returns None when it fails."""
+    """Run an idiom in a child process; print the failure and return None if it fails."""
     task = json.dumps({"name": name, "servers": servers, "topic": topic, "size": size, "count": count})
     done = subprocess.run(
         [sys.executable, script, "--child", task], capture_output=True, text=True, timeout=600, check=False
@@ -111,7 +110,7 @@ def run_in_child(script: str, name: str, servers: str, topic: str, size: int, co
 
 
 def be_a_child(idioms: Iterable[Idiom], task_json: str) -> int:
-    """Do what `run_in_child` asks for, and print what it took."""
+    """The child of `run_in_child`, which prints the result."""
     task = json.loads(task_json)
     idiom = next(each for each in idioms if each.name == task["name"])
     meter, before_ns = Meter(), await_ns()
@@ -124,7 +123,7 @@ def be_a_child(idioms: Iterable[Idiom], task_json: str) -> int:
 
 
 def _most_resident_mib() -> float:
-    # getrusage's figure would be that of the parent, where it is larger.
+    # getrusage would return the parent's figure if that is larger.
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
@@ -156,7 +155,7 @@ def broker(kind: str) -> Iterator[Contender]:
 
 @contextmanager
 def fresh_topic(servers: str, name: str) -> Iterator[str]:
-    """Make a topic and delete it afterwards: what has been measured need not stay on disk."""
+    """Create a topic and delete it afterwards, to free its disk space."""
 
     async def create() -> None:
         async with Admin(servers) as admin:
@@ -174,7 +173,7 @@ def fresh_topic(servers: str, name: str) -> Iterator[str]:
 
 
 def records_in(servers: str, topic: str) -> int:
-    """Count what is in a topic."""
+    """Count the records of a topic."""
     from ottla.client.admin import LATEST
     from ottla.protocol.topics import TopicPartition
 
@@ -189,7 +188,7 @@ def records_in(servers: str, topic: str) -> int:
 def table(
     title: str, idioms: Iterable[Idiom], size: int, results: dict[str, list[Result]], base: str
 ) -> None:
-    """Print medians, ratios to `base` within rounds, and goals where there are some."""
+    """Print medians, ratios to `base` within rounds, and goals if there are any."""
     rows: list[tuple[str, ...]] = []
     for idiom in idioms:
         found = results.get(idiom.name)
@@ -213,6 +212,6 @@ def table(
 def _judged(goal: float | None, found: list[Result]) -> str:
     if goal is None:
         return ""
-    # CPU seconds per million as they would be on the machine that the goals are for.
+    # CPU seconds per million, scaled to the machine of the goals.
     there = statistics.median(each.cpu_s_per_million * GOAL_AWAIT_NS / each.await_ns for each in found)
     return f"{goal:g} {'reached' if 1 / there >= goal else 'missed'} ({1 / there:.1f} there)"

@@ -1,10 +1,10 @@
 """Consumers: CPU seconds of the client process per million messages, ours and three others in turns.
 
-Everybody reads the same topic of eight partitions from its beginning, without a group, and looks at each
-record's value. The clock starts with the first records and stops with the last. Ours checks CRCs, and so do
-aiokafka and kafka-python; librdkafka does not unless told to.
+All clients read the same topic of eight partitions from its beginning, without a group, and access each
+record's value. The clock starts with the first records and stops with the last. Ours checks CRCs, as aiokafka
+and kafka-python do; librdkafka does not by default.
 
-    python benchmarks/consumer_sdk.py [--quick] [--only TEXT] [--rounds N] [--broker kafka]
+python benchmarks/consumer_sdk.py [--quick] [--only TEXT] [--rounds N] [--broker kafka]
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ async def batches(meter: Meter, servers: str, topic: str, size: int, count: int)
 
 
 async def arrow(meter: Meter, servers: str, topic: str, size: int, count: int) -> None:
-    """Record batches; the values are there as a column, without an object for each."""
+    """Record batches; values are a column, without an object for each."""
     async with ours(servers, topic) as consumer:
         wanted = count - (await consumer.fetch_arrow(timeout_ms=10_000)).num_rows
         seen = 0
@@ -100,7 +100,7 @@ async def arrow(meter: Meter, servers: str, topic: str, size: int, count: int) -
 
 
 async def arrow_values(meter: Meter, servers: str, topic: str, size: int, count: int) -> None:
-    """Record batches of nothing but the values."""
+    """Record batches with values only."""
     async with ours(servers, topic) as consumer:
         wanted = count - (await consumer.fetch_arrow(timeout_ms=10_000, columns=["value"])).num_rows
         seen = 0
@@ -233,7 +233,7 @@ IDIOMS = [
 
 
 def fill(servers: str, topic: str, size: int, count: int) -> None:
-    """Write the records that everybody reads, in batches such as a busy producer makes."""
+    """Write the records that all clients read, in batches like those of a busy producer."""
     from confluent_kafka import Producer
 
     producer = Producer(

@@ -1,4 +1,4 @@
-"""The brokers that are compared, started the same way, and how their cost is read."""
+"""The compared brokers, started in the same way, and readings of their cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Contender:
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
     def resident_mib(self) -> float:
-        """Memory of the process that is in RAM now."""
+        """Resident memory of the process."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) / 1024
@@ -61,7 +61,7 @@ def apache_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> Ite
 
 
 def kafka_is_here() -> bool:
-    """Tell whether Apache Kafka can be run; say what is missing when it cannot."""
+    """Return whether Apache Kafka can be run; print what is missing otherwise."""
     missing = missing_tools()
     if missing:
         print(f"  without Apache Kafka: {missing}")
@@ -69,7 +69,7 @@ def kafka_is_here() -> bool:
 
 
 def quiet(contender: Contender, within_s: float = 15) -> None:
-    """Return once the broker has used next to no CPU for a second (a JVM compiles for a while)."""
+    """Return once the broker has used almost no CPU for a second (a JVM compiles for a while)."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         before = contender.cpu_seconds()
@@ -79,7 +79,7 @@ def quiet(contender: Contender, within_s: float = 15) -> None:
 
 
 def show(title: str, rows: list[tuple[str, ...]], header: tuple[str, ...]) -> None:
-    """Print a table whose columns line up."""
+    """Print a table with aligned columns."""
     table = [header, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     print(f"\n{title}")

@@ -1,8 +1,8 @@
-"""What a log costs: appends beside bare pwrite(2), and reads with 1 and with 1,000 segments.
+"""The cost of a log: appends beside bare pwrite(2), and reads with 1 and with 1,000 segments.
 
 CPU time of the process, the best of several alternating rounds; nothing is synced.
 
-    python benchmarks/log_append.py [--quick]
+python benchmarks/log_append.py [--quick]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def batch(size: int, *, producer_id: int = -1) -> bytearray:
     builder = BatchBuilder(2 << 20)
     while not builder.record_count or builder.size_in_bytes + 110 <= size:
         builder.append(None, b"v" * 100, 1_000)
-    first = min(producer_id, 0)  # -1 for both epoch and sequence where there is no producer id
+    first = min(producer_id, 0)  # -1 for both epoch and sequence without a producer id
     return bytearray(builder.build(producer_id=producer_id, producer_epoch=first, base_sequence=first))
 
 
@@ -74,7 +74,7 @@ def appends(directory: Path, size: int, count: int) -> tuple[float, float, int]:
 
 
 def filled(directory: Path, segments: int) -> Log:
-    """A log of that many segments with 64 KB in each, closed and opened again."""
+    """A log of this many segments with 64 KB in each, closed and opened again."""
     log = opened(directory, segment_bytes=64 * 1024)
     data = batch(2_000)
     while len(log.segments) < segments or log.tail.position < 60_000:
@@ -84,7 +84,7 @@ def filled(directory: Path, segments: int) -> Log:
 
 
 def reads(directory: Path, segments: int, count: int) -> dict[str, float]:
-    """Best CPU of the ways a log is read, in ns."""
+    """Best CPU of each way to read a log, in ns."""
     log = filled(directory, segments)
     end, chance = log.log_end_offset, Random(1)
     near = log.tail.segment.base_offset

@@ -1,10 +1,10 @@
 """Producers: CPU seconds of the client process per million messages, ours and three others in turns.
 
-Everybody sends to a topic of eight partitions with acks=all, idempotence, 5 ms of linger and batches of up to
-128 KiB, and has everything acknowledged before the clock stops. Values are 1,000 different ones, and so are
-keys where there are some.
+All clients send to a topic of eight partitions with acks=all, idempotence, 5 ms of linger and batches of up
+to 128 KiB, and have all records acknowledged before the clock stops. There are 1,000 different values, and as
+many keys in the idioms with keys.
 
-    python benchmarks/producer_sdk.py [--quick] [--only TEXT] [--rounds N] [--broker kafka]
+python benchmarks/producer_sdk.py [--quick] [--only TEXT] [--rounds N] [--broker kafka]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COUNTS = {100: 2_000_000, 1000: 400_000}
 WARM_UP = 20_000
 CHUNK = 10_000
 LINGER_MS, BATCH_BYTES = 5, 128 * 1024
-# What a confluent-kafka user writes to hear of each record's fate.
+# The code of a confluent-kafka user for the delivery report of each record.
 BASE = "confluent produce(on_delivery)"
 
 
@@ -84,7 +84,7 @@ async def await_send_keyed(meter: Meter, servers: str, topic: str, size: int, co
 
 
 async def send_nowait(meter: Meter, servers: str, topic: str, size: int, count: int) -> None:
-    """`send_nowait(...)`, with a turn for the event loop after every thousand; a wait when all is full."""
+    """`send_nowait(...)`, yielding to the event loop after every thousand; waits if the buffer is full."""
     import asyncio
 
     from ottla.producer.errors import BufferFull
@@ -100,7 +100,7 @@ async def send_nowait(meter: Meter, servers: str, topic: str, size: int, count: 
                     try:
                         send(topic, value)
                     except BufferFull:
-                        await producer.send(topic, value)  # which waits for room
+                        await producer.send(topic, value)  # waits for buffer space
                 await asyncio.sleep(0)
             await producer.flush()
 
@@ -220,7 +220,7 @@ def confluent_keyed(meter: Meter, servers: str, topic: str, size: int, count: in
 
 
 def confluent_batch(meter: Meter, servers: str, topic: str, size: int, count: int) -> None:
-    """`produce_batch` of 10,000 at a time; what did not fit into its queue goes again."""
+    """`produce_batch` of 10,000 at a time; records that did not fit into its queue are repeated."""
     producer = confluent(servers)
     values = values_of(size) * (CHUNK // 1000)
 
@@ -283,7 +283,7 @@ async def aiokafka_keyed(meter: Meter, servers: str, topic: str, size: int, coun
 
 
 async def aiokafka_batch(meter: Meter, servers: str, topic: str, size: int, count: int) -> None:
-    """`create_batch`, `append`, `send_batch` to partition after partition."""
+    """`create_batch`, `append`, `send_batch` to one partition after another."""
     values = values_of(size)
     async with aiokafka(servers) as producer:
         partitions = sorted(await producer.partitions_for(topic))

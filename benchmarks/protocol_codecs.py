@@ -1,10 +1,10 @@
 """Encoding and decoding of messages, paired with kio and kafka-python.
 
-    python benchmarks/protocol_codecs.py [--rounds 15]
+python benchmarks/protocol_codecs.py [--rounds 15]
 
-Every contender writes the same message to the same bytes, which is checked first. Each round runs every
-contender once, in turn, so that a busy neighbour hurts all alike. The figures are CPU time: the median over
-the rounds, and the median of the ratios within a round; above 1 the other takes longer than we do.
+All contenders encode the same message to the same bytes, which is checked first. Each round runs every
+contender once, in turn, so that other load affects all alike. The figures are CPU time: the median over the
+rounds, and the median of the ratios within a round; above 1 the other is slower than ours.
 """
 
 import argparse
@@ -49,7 +49,7 @@ KAFKA_PYTHON = (kafka.protocol.metadata, kafka.protocol.producer, kafka.protocol
 
 @dataclass(frozen=True)
 class Case:
-    """One message to be written and read; `build` makes it anew, as a broker or client has to."""
+    """One message to encode and decode; `build` creates it anew, as a broker or client has to."""
 
     title: str
     version: int
@@ -153,7 +153,7 @@ def kafka_python_class(message: Message) -> Any:
 
 
 def contenders(case: Case) -> tuple[Mapping[str, Callable[[], object]], Mapping[str, Callable[[], object]]]:
-    """Return what encodes and what decodes the case, ours first; all agree on the bytes."""
+    """Return the encoders and the decoders of the case, ours first; all agree on the bytes."""
     message, version = case.build(), case.version
     written = message.encode(version)
     peer_of_kio = kio_class(message, version)

@@ -1,9 +1,9 @@
 """Record batches and checksums, paired with aiokafka, kafka-python and the crc32c package.
 
-    python benchmarks/record_codec.py [--rounds 15]
+python benchmarks/record_codec.py [--rounds 15]
 
-Each round runs every contender once, in turn, so that a busy neighbour hurts all alike. The figures are CPU
-time: the median over the rounds, and the median of the ratios within a round.
+Each round runs every contender once, in turn, so that other load affects all alike. The figures are CPU time:
+the median over the rounds, and the median of the ratios within a round.
 """
 
 import argparse
@@ -45,9 +45,7 @@ def seconds_of(call: Callable[[], object], times: int) -> float:
 
 
 def compare(title: str, contenders: Contenders, *, rounds: int, times: int, unit: str, scale: float) -> None:
-    """Print one line for each contender; the first is ours, and the ratio says how many times as long others
-    take.
-    """
+    """Print one line for each contender; the first is ours, and the ratio is the others' time over ours."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():

@@ -1,4 +1,4 @@
-"""What the benchmarks of Spark share: topics to read, and two ways of doing the same thing in turns."""
+"""Shared parts of the Spark benchmarks: topics to read, and paired runs in turns."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from peers.topics import Topics
 
 PARTITIONS = 4
 COUNTS = {100: 4_000_000, 1000: 800_000}
-"""How many records of each size, in bytes of their values."""
+"""The number of records of each size, in bytes of their values."""
 
 
 @dataclass(frozen=True)
 class Took:
-    """What a run took: time, and time of processors of Spark and its Python workers, without the broker's."""
+    """The time of a run, and the CPU time of Spark and its Python workers, without the broker."""
 
     seconds: float
     cpu_seconds: float
@@ -33,10 +33,10 @@ Pair = tuple[Took, Took]
 
 
 def fill(contender: Contender, topic: str, size: int, count: int, codec: CompressionType) -> None:
-    """Write a topic of records of a size."""
+    """Write a topic of records of one size."""
     with Topics(contender.bootstrap_servers) as topics:
         topics.create(topic, PARTITIONS)
-    # Codecs can fold half of a value and not all of it, or segments would never be full, and closed.
+    # Codecs can compress half of a value but not all of it, otherwise no segment would fill up and be closed.
     chance = random.Random(size)
     half = (size - 8) // 2
     values = [b"%08d" % number + chance.randbytes(half) + b"v" * (size - 8 - half) for number in range(1000)]
@@ -50,7 +50,7 @@ def fill(contender: Contender, topic: str, size: int, count: int, codec: Compres
 
 
 def cpu_seconds(without: int) -> float:
-    """Return what this process and all it has started have used, but for the broker with this process id."""
+    """Return the CPU time of this process and all its descendants, except the broker with this process id."""
     me = psutil.Process()
     total = 0.0
     for each in (me, *me.children(recursive=True)):
@@ -66,7 +66,7 @@ def cpu_seconds(without: int) -> float:
 def in_turns(
     contender: Contender, one: Callable[[], object], other: Callable[[], object], rounds: int
 ) -> list[Pair]:
-    """Return what both took in each round; who is first alternates, and a first round does not count."""
+    """Return the results of both in each round; the order alternates, and a first round does not count."""
 
     def took(work: Callable[[], object]) -> Took:
         cpu, begun = cpu_seconds(contender.pid), time.perf_counter()
@@ -86,9 +86,9 @@ def in_turns(
 
 
 def rates(count: int, pairs: Sequence[Pair], what: str = "seconds") -> tuple[float, float, float]:
-    """Return the medians of rows a second of both, and of the second's rate over that of the first.
+    """Return the medians of rows per second of both, and of the second's rate over that of the first.
 
-    With `cpu_seconds` they are rows for each second of a processor.
+    With `cpu_seconds` they are rows per CPU second.
     """
     spent = [(getattr(one, what), getattr(other, what)) for one, other in pairs]
     first, second = (

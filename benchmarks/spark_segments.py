@@ -1,10 +1,10 @@
-"""Segments on disk as Spark tables: rows a second, in turns with reading the same topic through its broker.
+"""Segments on disk as Spark tables: rows per second, in turns with reads through the broker.
 
 Both read the same records, those of closed segments, into `noop`, on Spark with two threads. The broker runs
-all the time. Pairs of runs alternate in who is first; the figure is the median over rounds, and the ratio is
-the median of ratios within a round. A first round warms both up and does not count.
+all the time. The order within pairs of runs alternates; the figure is the median over rounds, and the ratio
+is the median of ratios within a round. A first round warms both up and does not count.
 
-    python benchmarks/spark_segments.py [--quick] [--rounds N] [--codec lz4] [--broker kafka]
+python benchmarks/spark_segments.py [--quick] [--rounds N] [--codec lz4] [--broker kafka]
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reading:
 
 
 def written(contender: Contender, topic: str, size: int, count: int, codec: CompressionType) -> Reading:
-    """Write a topic; return what of it is in closed segments."""
+    """Write a topic; return the part of it in closed segments."""
     fill(contender, topic, size, count, codec)
     ends = {str(each): _closed(contender.data_dir / f"{topic}-{each}") for each in range(PARTITIONS)}
     return Reading(topic, sum(ends.values()), ends)
@@ -69,7 +69,7 @@ def _closed(folder: Path) -> int:
 
 
 def until_noted(reading: Reading, spark: SparkSession, contender: Contender) -> None:
-    """Wait until segments give all that the broker gives: it has to note first what is replicated."""
+    """Wait until segments yield the broker's records: it has to checkpoint its high watermark first."""
     deadline = time.monotonic() + _WAIT_S
     while (found := reading.from_segments(spark, contender).count()) != reading.count:
         if time.monotonic() > deadline:
@@ -78,7 +78,7 @@ def until_noted(reading: Reading, spark: SparkSession, contender: Contender) -> 
 
 
 def measure(reading: Reading, spark: SparkSession, contender: Contender, rounds: int) -> list[Pair]:
-    """Return how long it took through the broker and from segments, in each round."""
+    """Return the seconds through the broker and from segments, in each round."""
     return in_turns(
         contender,
         lambda: into_noop(reading.through_the_broker(spark, contender)),
@@ -93,14 +93,14 @@ def into_noop(table: DataFrame) -> None:
 
 @contextmanager
 def broker(name: str, folder: Path, *, quick: bool) -> Iterator[Contender]:
-    # A tenth of the records has to fill segments, too: only closed ones are read.
+    # A tenth of the records has to fill segments, too, because only closed ones are read.
     settings = _SETTINGS | ({"log.segment.bytes": str(1024 * 1024)} if quick else {})
     with (apache_kafka if name == "kafka" else ottla)(folder, settings) as running:
         yield running
 
 
 def report(found: dict[tuple[int, str], tuple[int, list[Pair]]]) -> bool:
-    """Print the table; tell whether the goal is met in every case."""
+    """Print the table; return whether the goal is met in every case."""
     rows: list[tuple[str, ...]] = []
     met = True
     for (size, codec), (count, pairs) in found.items():

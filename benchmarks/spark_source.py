@@ -1,12 +1,12 @@
 """Topics in Spark: `format("ottla")` in turns with Spark's own Kafka connector, on the same broker.
 
 Reads topics into `noop` and into Parquet, writes rows into topics, and times micro-batches of a few rows.
-Both are as one gets them, without settings, and the JVM compiles as it likes. Rounds alternate in who is
-first; a first round warms both up and does not count. Rates are medians over rounds, and a ratio is the
-median of the ratios within rounds. The broker runs on the same cores; rows for each second of a processor
-are counted without it, and say more where others use the machine too.
+Both run with default settings, and the JVM compiles as usual. The order alternates in each round; a first
+round warms both up and does not count. Rates are medians over rounds, and a ratio is the median of the ratios
+within rounds. The broker runs on the same cores; rows per CPU second exclude it, and are more reliable on a
+shared machine.
 
-    python benchmarks/spark_source.py [--quick] [--rounds N] [--cores N] [--size N] [--only read ...]
+python benchmarks/spark_source.py [--quick] [--rounds N] [--cores N] [--size N] [--only read ...]
 
 Spark's connector comes from Maven; without `mvn` only our own rates are shown.
 """
@@ -42,7 +42,7 @@ _SETTINGS = {"log.segment.bytes": str(256 * 1024 * 1024)}
 
 @dataclass(frozen=True)
 class Bench:
-    """Spark, a broker, and what is to be done with them."""
+    """Spark, a broker, and the operations to measure."""
 
     spark: SparkSession
     contender: Contender
@@ -75,7 +75,7 @@ class Bench:
         )  # fmt: skip
 
     def write(self, size: int, count: int) -> list[Pair]:
-        """Write rows that are in memory already, so that both wait for nothing else."""
+        """Write rows that are already in memory, so that nothing else is measured."""
         value = f"CAST(concat(lpad(id % 1000, 8, '0'), repeat('v', {size - 8})) AS BINARY) AS value"
         rows = self.spark.range(0, count, 1, PARTITIONS).selectExpr(value).cache()
         rows.count()
@@ -92,7 +92,7 @@ class Bench:
             rows.unpersist()
 
     def trigger(self, source: str) -> tuple[float, float]:
-        """Return what a small micro-batch takes, and the time from its rows to its end: medians, in ms."""
+        """Return the duration of a small micro-batch, and the time from its rows to its end (medians, ms)."""
         name = f"trigger-{source}"
         place = self.folder / f"checkpoint-{source}"
         with Topics(self.contender.bootstrap_servers) as topics:
@@ -147,7 +147,7 @@ def rows_per_second(bench: Bench, parts: list[str], sizes: dict[int, int]) -> No
 
 
 def triggers(bench: Bench) -> None:
-    """Print what a small micro-batch takes."""
+    """Print the durations of a small micro-batch."""
     found = {source: bench.trigger(source) for source in dict.fromkeys(bench.formats)}
     names = ("the batch itself", "from rows sent to batch done")
     lines = [

@@ -1,7 +1,7 @@
-"""How long a broker takes from process start to its first acknowledged record, and what it weighs idle.
+"""Broker start until the first acknowledged record, and idle memory.
 
 Run `python benchmarks/startup.py`. Each round starts a complete node with its coordinator on an empty
-directory; the smallest figure of all rounds is what the broker needs, the rest is the machine's noise.
+directory; the smallest figure of all rounds is the broker's cost, the rest is noise of the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TITLES = ("", "ready ms", "first record ms", "CPU ms ready", "CPU ms first reco
 
 @dataclass(frozen=True)
 class Start:
-    """What one start took."""
+    """The figures of one start."""
 
     ready_ms: float
     first_record_ms: float
@@ -41,7 +41,7 @@ class Start:
 
 @contextmanager
 def starting(folder: Path, flags: list[str]) -> Iterator[tuple[Contender, float]]:
-    """A broker that has just said it is ready, and when its process was started."""
+    """Yield a broker that has just printed that it is ready, and the start time of its process."""
     read_end, write_end = os.pipe()
     command = [sys.executable, "-m", "ottla.broker", "start", "--listen", "127.0.0.1:0"]
     command += ["--data-dir", str(folder), "--ready-fd", str(write_end), *flags]
@@ -60,7 +60,7 @@ def starting(folder: Path, flags: list[str]) -> Iterator[tuple[Contender, float]
 
 
 def measure(flags: list[str]) -> Start:
-    """Start a broker, produce one record to a topic that is not there yet, and leave it alone for a while."""
+    """Start a broker, produce one record to a new topic, and leave it idle for a while."""
     with (
         tempfile.TemporaryDirectory(prefix="ottla-startup-") as folder,
         starting(Path(folder), flags) as (broker, begun),
@@ -98,7 +98,7 @@ def help_ms() -> float:
 
 
 def main() -> None:
-    """Measure with each event loop that is there."""
+    """Measure with each available event loop."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds

@@ -71,7 +71,7 @@ class Pairs:
 
 
 def paired(name: str, unit: str, rounds: int, measure: Callable[[str], float]) -> Pairs:
-    """Measure all turns in each round, and begin each round with another one."""
+    """Measure all variants in each round, and begin each round with another one."""
     pairs = Pairs(name, unit)
     for number in range(rounds):
         first = number % len(TURNS)
@@ -85,7 +85,7 @@ def paired(name: str, unit: str, rounds: int, measure: Callable[[str], float]) -
 
 @contextmanager
 def serving(python: str, folder: Path) -> Iterator[Contender]:
-    """A broker of one tree, once it serves."""
+    """Run a broker of one tree; yield it once it accepts connections."""
     folder.mkdir(parents=True)
     read_end, write_end = os.pipe()
     extra = ["--data-dir", str(folder), "--ready-fd", str(write_end)]
@@ -122,7 +122,7 @@ def network_pairs(brokers: dict[str, Contender], folder: Path, rounds: int) -> l
 
 
 def producing(folder: Path, brokers: dict[str, Contender], case: Case) -> Callable[[str], float]:
-    """Produce to a topic of its own each time: what was written is deleted before it reaches the disk."""
+    """Produce to a new topic each time; written data is deleted before it reaches the disk."""
 
     def measure(turn: str) -> float:
         topic, last = broker_network.prepare(folder, brokers[turn], case)
@@ -211,7 +211,7 @@ def consumer_pairs(pythons: dict[str, str], servers: str, rounds: int) -> list[P
 
 
 def start_pairs(pythons: dict[str, str], folder: Path, rounds: int) -> list[Pairs]:
-    """CPU until a broker is ready, and what it holds a moment later."""
+    """Return the CPU until a broker is ready, and its memory a moment later."""
     idle: dict[str, list[float]] = {turn: [] for turn in TURNS}
 
     def measure(turn: str) -> float:

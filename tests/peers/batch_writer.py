@@ -1,4 +1,4 @@
-"""Writing batches exactly as a test wants them."""
+"""Write batches with exact control over their contents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_MS = 10_000
 
 
 class Writer:
-    """Writes batches; topics are made as they are needed."""
+    """Writes batches; topics are created when they are needed."""
 
     def __init__(self, servers: str) -> None:
         self._cluster = Cluster(servers)
@@ -49,7 +49,7 @@ class Writer:
         return await self.write_raw(topic, partition, builder.build())
 
     async def write_raw(self, topic: str, partition: int, batch: bytes) -> int:
-        """Write a batch that is there already; return its offset."""
+        """Write an encoded batch; return its offset."""
         data = TopicProduceData(
             name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)]
         )

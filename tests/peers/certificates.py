@@ -1,4 +1,4 @@
-"""An authority of one's own, and certificates that it signs: PEM files made by openssl's command line."""
+"""A certificate authority for tests, and certificates that it signs: PEM files made by openssl."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _DAYS = "30"
 
 
 def missing_openssl() -> str | None:
-    """Say that openssl is missing, or None when it is there."""
+    """Return a message if openssl is missing, otherwise None."""
     return None if shutil.which("openssl") else "needs openssl (Debian: openssl)"
 
 
 class Authority:
-    """Signs certificates; `cafile` is what is to be trusted."""
+    """Signs certificates; `cafile` is the certificate to trust."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ class Authority:
         )  # fmt: skip
 
     def sign(self, name: str, hosts: str = "IP:127.0.0.1,DNS:localhost") -> tuple[Path, Path]:
-        """Make a certificate for a name and some hosts; return its file and its key's."""
+        """Make a certificate for a name and some hosts; return its file and the file of its key."""
         key, wish, certificate = (self._folder / f"{name}.{ending}" for ending in ("key", "csr", "crt"))
         _openssl(
             "req", "-new", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",

@@ -1,4 +1,4 @@
-"""A proxy that understands frames and falsifies answers: cut, grown, bent, doubled, dropped, mixed up."""
+"""A proxy that corrupts responses: truncated, extended, modified, repeated, dropped, reordered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOST = "127.0.0.1"
 
 
 class CorruptingProxy:
-    """Passes requests on as they are, and lies in a `share` of the answers, as the seed has it."""
+    """Forwards requests unchanged, and corrupts a `share` of the responses, chosen by the seed."""
 
     def __init__(self, port: int, target_port: int) -> None:
         self.port = port
@@ -22,7 +22,7 @@ class CorruptingProxy:
         self._writers: set[asyncio.StreamWriter] = set()
 
     def lie(self, seed: int, share: float) -> None:
-        """Begin to lie."""
+        """Start to corrupt responses."""
         self._rng, self.share, self.lies = random.Random(seed), share, 0
 
     async def __aenter__(self) -> Self:
@@ -67,27 +67,27 @@ class CorruptingProxy:
             await writer.drain()
 
     def _falsify(self, frame: bytes) -> tuple[bytes, bool]:
-        """Return what goes out instead of a frame, and whether the connection stays open after it."""
+        """Return the bytes to send instead of a frame, and whether the connection stays open after it."""
         rng = self._rng
         match rng.randrange(9):
-            case 0:  # any bytes, of the right length
+            case 0:  # random bytes of the right length
                 return frame[:4] + rng.randbytes(len(frame) - 4), True
-            case 1:  # the right answer to no question, then nonsense
+            case 1:  # a correct correlation id, then random bytes
                 return frame[:8] + rng.randbytes(len(frame) - 8), True
-            case 2:  # a frame that ends early, and says so
+            case 2:  # a truncated frame with its actual size
                 kept = rng.randrange(4, len(frame))
                 return (kept - 4).to_bytes(4, "big") + frame[4:kept], True
-            case 3:  # the connection ends in the middle
+            case 3:  # the connection ends within the frame
                 return frame[: rng.randrange(len(frame))], False
-            case 4:  # a length that no memory holds, or that is negative
+            case 4:  # a size beyond memory, or a negative one
                 return rng.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x60\0\0\0")) + frame[4:], True
-            case 5:  # another's answer
+            case 5:  # the response to another request
                 return frame[:4] + rng.randbytes(4) + frame[8:], True
             case 6:  # twice
                 return frame * 2, True
             case 7:  # not at all
                 return b"", True
-            case _:  # some bits
+            case _:  # flipped bits
                 bent = bytearray(frame)
                 for _ in range(rng.choice((1, 1, 3, 20))):
                     bent[rng.randrange(8, len(bent))] ^= 1 << rng.randrange(8)

@@ -1,4 +1,4 @@
-"""A consumer that reads nothing: what a membership in a group does to it is all there is to see."""
+"""A consumer without fetching, to observe the effects of a group membership."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_EVERY_S = 0.005
 
 
 class GroupApplication:
-    """Owns partitions and remembers how it came to them; a test sets what it is asked."""
+    """Owns partitions and records how they were assigned; a test sets its answers."""
 
     def __init__(self) -> None:
         self.partitions: Partitions = frozenset()
@@ -34,7 +34,7 @@ class GroupApplication:
         self.membership: Membership = None  # type: ignore[assignment]
         self.commits: Commits = None  # type: ignore[assignment]
 
-    # --- what a membership wants to know and to have done
+    # --- called by a membership
 
     def owned(self) -> Partitions:
         return self.partitions
@@ -69,14 +69,14 @@ class GroupApplication:
     def keeps(self, partitions: Iterable[TopicPartition]) -> bool:
         return self.membership.keeps_partitions and self.partitions.issuperset(partitions)
 
-    # --- what tests want to know
+    # --- called by tests
 
     def numbers(self) -> list[int]:
-        """Return the partitions that are owned and given out, by number."""
+        """Return the partitions that are owned and released for reading, by number."""
         return sorted(each.partition for each in self.partitions - self.held)
 
     async def until(self, holds: Callable[[], bool], what: str = "") -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds."""
         for _ in range(int(PATIENCE_S / LOOK_EVERY_S)):
             if holds():
                 return
@@ -84,7 +84,7 @@ class GroupApplication:
         raise AssertionError(f"{what} did not come about: {self.numbers()}, {self.events}")
 
     async def until_owning(self, *numbers: int) -> None:
-        """Wait until exactly these partitions are owned and given out."""
+        """Wait until exactly these partitions are owned and released for reading."""
         await self.until(lambda: self.numbers() == list(numbers), f"owning {numbers}")
 
     def _note(self, what: str, partitions: Partitions) -> None:
@@ -95,7 +95,7 @@ class GroupApplication:
 async def group_application(
     servers: str, subscription: Subscription, *, listener: Any = None, **settings: Any
 ) -> AsyncIterator[GroupApplication]:
-    """Give a member of a group; it leaves in the end, unless `close` was made to do nothing."""
+    """Yield a member of a group; it leaves at the end, unless `close` was replaced."""
     config = GroupConfig(**{"heartbeat_interval_ms": 200, "session_timeout_ms": 6_000} | settings)
     application = GroupApplication()
     async with Cluster(servers, ClientConfig(retry_backoff_ms=20)) as cluster:
@@ -121,5 +121,5 @@ async def group_application(
 
 
 def outside(group_id: str) -> GroupMetadata:
-    """Speak for a group without members."""
+    """Return a client for a group without members."""
     return GroupMetadata(group_id)

@@ -16,7 +16,7 @@ SESSION_TIMEOUT_MS, HEARTBEAT_MS, AUTO_COMMIT_MS, METADATA_MAX_AGE_MS = 6_000, 5
 
 
 class _Owned:
-    """What is owned, told whenever it changes."""
+    """The owned partitions, printed at each change."""
 
     def __init__(self) -> None:
         self._partitions: set[int] = set()

@@ -1,4 +1,4 @@
-"""Groups of processes of several kinds of clients, and what each of them says that it owns and has read."""
+"""Groups of member processes, with several kinds of clients, and their reported partitions and records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 class MemberProcess:
-    """One member in a process of its own."""
+    """One member in its own process."""
 
     def __init__(self, kind: str, servers: str, group: str, topic: str, assignor: str) -> None:
         self.kind = kind
@@ -50,7 +50,7 @@ class MemberProcess:
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """Let it leave and end. Raises AssertionError where it does not, or ends badly."""
+        """Let it leave and exit. Raises AssertionError if it does not, or fails."""
         assert self._process.stdin is not None
         if self.is_running:
             self._process.stdin.close()
@@ -63,7 +63,7 @@ class MemberProcess:
         assert code == 0, f"{self} ended with {code}:\n{self._said()}"
 
     def kill(self) -> None:
-        """End it at once, so that the group has to find out."""
+        """Kill it, so that the group has to detect its failure."""
         self._process.kill()
         self._process.wait(STOP_TIMEOUT_S)
         self._end()
@@ -118,7 +118,7 @@ class MixedGroup:
         member.kill()
 
     def settle(self, timeout_s: float = 60.0) -> None:
-        """Wait until each partition is owned once, by members that all have some, for a second on end."""
+        """Wait until each partition has one owner, and each member some partitions, for a whole second."""
         deadline, since = time.monotonic() + timeout_s, None
         while since is None or time.monotonic() < since + 1:
             since = (since or time.monotonic()) if self._is_settled() else None
@@ -126,7 +126,7 @@ class MixedGroup:
             time.sleep(0.02)
 
     def wait_for(self, written: set[tuple[int, int]], timeout_s: float = 30.0) -> None:
-        """Wait until all that was written was read by some member, at least once."""
+        """Wait until every written record was read by a member, at least once."""
         deadline = time.monotonic() + timeout_s
         while missing := written.difference(*[member.read for member in self.members + self.gone]):
             assert time.monotonic() < deadline, f"not read: {sorted(missing)[:20]}\n{self._said()}"
@@ -144,7 +144,7 @@ class MixedGroup:
 
 @contextmanager
 def mixed_group(servers: str, group: str, topic: str, partitions: int, assignor: str) -> Iterator[MixedGroup]:
-    """Give a group without members; those that run in the end are killed."""
+    """Yield a group without members; members that still run at the end are killed."""
     mixed = MixedGroup(servers, group, topic, partitions, assignor)
     try:
         yield mixed

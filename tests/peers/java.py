@@ -1,4 +1,4 @@
-"""Small Java programs of the tests: compiled once per class path, run with a bound."""
+"""Small Java programs of the tests: compiled once per class path, run with a timeout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def compile_program(source: Path, class_path: str) -> Path:
-    """Compile one source file; return the folder of its classes, which is remembered."""
+    """Compile one source file; return the folder of its classes, which is cached."""
     digest = hashlib.sha256(source.read_bytes() + class_path.encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"ottla-java-{os.getuid()}-{digest}"
     if not (folder / f"{source.stem}.class").exists():
@@ -22,7 +22,7 @@ def compile_program(source: Path, class_path: str) -> Path:
 
 
 def run_program(source: Path, class_path: str, *arguments: str, timeout_s: float = 240) -> str:
-    """Compile and run a program; return what it printed, or raise with it."""
+    """Compile and run a program; return its output, or raise with it."""
     classes = compile_program(source, class_path)
     command = [
         "java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",

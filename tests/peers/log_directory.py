@@ -1,4 +1,4 @@
-"""The directory of a partition as a broker writes it, batch by batch, and what a reader has to find there."""
+"""A partition directory written batch by batch as a broker does, with the records that a reader must find."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NONE_YET = TimeEntry(-1, 0)
 
 @dataclass
 class Written:
-    """A record that is in the log."""
+    """A record in the log."""
 
     offset: int
     timestamp_ms: int
@@ -39,7 +39,7 @@ class Written:
 
 @dataclass
 class PartitionWriter:
-    """Writes a partition. `index_interval` is after how many batches the offset index has an entry."""
+    """Writes a partition; the offset index has an entry for every `index_interval` batches."""
 
     log_dir: Path
     partition: TopicPartition = ORDERS
@@ -48,7 +48,7 @@ class PartitionWriter:
     next_offset: int = 0
     base_offset: int = 0
     open: dict[int, int] = field(default_factory=dict)
-    """Where the transaction of a producer begins."""
+    """The first offset of each producer's open transaction."""
     _batches: int = 0
     _latest: TimeEntry = _NONE_YET
 
@@ -62,7 +62,7 @@ class PartitionWriter:
         return self.log_dir / directory_name(self.partition)
 
     def path(self, kind: SegmentFile = SegmentFile.LOG, base_offset: int | None = None) -> Path:
-        """Return a file of a segment; of the active one unless another is named."""
+        """Return a file of a segment; of the active one by default."""
         return self.folder / file_name(self.base_offset if base_offset is None else base_offset, kind)
 
     def batch(
@@ -91,7 +91,7 @@ class PartitionWriter:
         self._append(data, last)
 
     def end_transaction(self, producer_id: int, kind: ControlType) -> None:
-        """Append the marker that ends a transaction, which is in the index if it was aborted."""
+        """Append the end marker of a transaction; an aborted one is added to the index."""
         begun = self.open.pop(producer_id, None)
         at = self.next_offset
         marker = end_transaction_marker(
@@ -108,7 +108,7 @@ class PartitionWriter:
                 each.is_aborted |= each.producer_id == producer_id and each.offset >= begun
 
     def roll(self) -> None:
-        """Close the segment and begin the next."""
+        """Close the segment and start the next."""
         self._add(SegmentFile.TIME_INDEX, encode_time_entry(self._latest, self.base_offset))
         self.base_offset = self.next_offset
         self._begin()
@@ -116,11 +116,11 @@ class PartitionWriter:
         self.path(SegmentFile.PRODUCER_SNAPSHOT).write_bytes(encode_producer_snapshot(states))
 
     def checkpoint(self, name: str, offset: int) -> None:
-        """Note an offset of the partition beside it, as brokers do."""
+        """Write an offset of the partition to a checkpoint file, as brokers do."""
         (self.log_dir / name).write_bytes(encode_offset_checkpoint({self.partition: offset}))
 
     def visible(self, start: int = 0, end: int | None = None, *, committed: bool = False) -> list[Written]:
-        """Return what a reader finds between two offsets: by default in all that is closed."""
+        """Return the records that a reader finds between two offsets; by default in all closed segments."""
         until = self.base_offset if end is None else end
         if committed:
             until = min([until, *self.open.values()])

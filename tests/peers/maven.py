@@ -1,4 +1,4 @@
-"""Jars from Maven, resolved once per set of coordinates and remembered beside Maven's cache."""
+"""Jars from Maven, resolved once per set of coordinates and cached beside Maven's cache."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId><
 
 
 def missing_tools() -> str | None:
-    """Say which tool a Java peer lacks on this machine, or None when all are there."""
+    """Return the tool for Java peers that this machine lacks, or None."""
     lacking = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
     return f"needs {' and '.join(lacking)} (Debian: openjdk-17-jdk-headless, maven)" if lacking else None
 
 
 def classpath(*coordinates: str, alone: bool = False) -> str:
-    """Resolve `group:artifact:version` coordinates with all they need, or alone; return a Java class path."""
+    """Resolve `group:artifact:version`, with or without dependencies; return a Java class path."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ottla-peers"
     cache.mkdir(parents=True, exist_ok=True)
     wanted = " ".join([*coordinates, *(["alone"] if alone else [])])
@@ -79,8 +79,8 @@ def kafka_clients(version: str) -> str:
 def spark_connector() -> str:
     """Class path of Spark's own Kafka source and sink, for Spark 4.3.
 
-    Its newest release on Maven Central is that of Spark 4.2, and runs in 4.3; of the part that fetches tokens
-    the newest that is there is of 4.0. All else that they need comes with Spark.
+    The newest release on Maven Central is for Spark 4.2, and runs in 4.3; the newest token provider is for
+    4.0. All other dependencies are part of Spark.
     """
     return classpath(
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",

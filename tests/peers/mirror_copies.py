@@ -13,7 +13,7 @@ from peers.topics import Sent
 
 
 def read(servers: str, topic: str) -> list[ConsumerRecord]:
-    """Return all that readers of committed records see of a topic."""
+    """Return all records that a reader of committed records sees in a topic."""
     with SyncConsumer(
         topic, bootstrap_servers=servers, auto_offset_reset="earliest", isolation_level="read_committed",
         consumer_timeout_ms=1_500,
@@ -22,7 +22,7 @@ def read(servers: str, topic: str) -> list[ConsumerRecord]:
 
 
 def names(servers: str, stem: str) -> set[str]:
-    """Return the topics that have a word in their names."""
+    """Return the topics whose names contain a word."""
 
     async def ask() -> set[str]:
         async with Admin(servers) as admin:
@@ -32,7 +32,7 @@ def names(servers: str, stem: str) -> set[str]:
 
 
 def what(records: list[ConsumerRecord]) -> dict[int, list[tuple[object, ...]]]:
-    """Return all that a copy has to keep, in order, by partition."""
+    """Return everything that a copy has to preserve, in order, by partition."""
     found: dict[int, list[tuple[object, ...]]] = {}
     for each in records:
         kept = (each.key, each.value, each.timestamp, tuple(each.headers))
@@ -41,7 +41,7 @@ def what(records: list[ConsumerRecord]) -> dict[int, list[tuple[object, ...]]]:
 
 
 def varied(count: int, start: int = 0) -> list[Sent]:
-    """Return records of all sorts: without keys, tombstones, with headers."""
+    """Return various records: without keys, tombstones, with headers."""
     return [
         Sent(
             key=None if number % 5 == 0 else b"key-%d" % (number % 17),
@@ -56,7 +56,7 @@ def varied(count: int, start: int = 0) -> list[Sent]:
 def check_translations(
     mapping: Mapping[TopicPartition, Spans], originals: list[ConsumerRecord], copies: list[ConsumerRecord]
 ) -> None:
-    """Hold what a mapping says of each record against where it is; all have times of their own."""
+    """Compare the mapping of each record with its actual offset; records have unique timestamps."""
     copied = {(each.partition, each.offset): each.timestamp for each in copies}
     for each in originals:
         offset = mapping[each.topic_partition].translate(each.offset)

@@ -1,4 +1,4 @@
-"""Pipelines run by the `ottla` command in processes of their own, for tests that kill them."""
+"""Pipelines run by the `ottla` command in their own processes, for tests that kill them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.jobs.run import Run
 
 LIMIT_S = 600.0
-"""How long anything may take: a Spark begins in ten seconds, or in two minutes where the machine is busy."""
+"""The general timeout: Spark starts in ten seconds, or in two minutes on a busy machine."""
 SPARK = """
 [spark]
 master = "local[2,4]"
@@ -32,7 +32,7 @@ sql.shuffle.partitions = 2
 driver.memory = "512m"
 driver.extraJavaOptions = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """
-"""What a declaration of a test says of Spark: little, and soon begun."""
+"""Spark settings of the tests: small, for a quick start."""
 
 
 class Pipeline:
@@ -44,7 +44,7 @@ class Pipeline:
         self._running: subprocess.Popen[str] | None = None
 
     def once(self) -> dict[str, Any]:
-        """Run it until all is done, and return its status."""
+        """Run it with --once, and return its status."""
         done = subprocess.run(
             [*_OTTLA, "run", "--once", str(self.file)],
             capture_output=True, text=True, timeout=LIMIT_S, check=False,
@@ -53,7 +53,7 @@ class Pipeline:
         return self.status()
 
     def start(self) -> None:
-        """Begin to run it until it is stopped."""
+        """Start it without --once."""
         with (self.file.parent / f"{self.file.stem}.log").open("a") as log:
             self._running = subprocess.Popen(
                 [*_OTTLA, "run", str(self.file)], stdout=log, stderr=log, text=True, start_new_session=True
@@ -66,25 +66,25 @@ class Pipeline:
         self._running.wait()
 
     def stop(self) -> int:
-        """Ask it to stop, and return its exit code."""
+        """Send SIGTERM, and return its exit code."""
         assert self._running is not None
         self._running.terminate()
         return self._running.wait(LIMIT_S)
 
     def stop_all(self) -> int:
-        """Ask it and its Java to stop, as who ends a whole process group does, and return its exit code."""
+        """Send SIGTERM to its whole process group, Java included, and return its exit code."""
         assert self._running is not None
         os.killpg(self._running.pid, signal.SIGTERM)
         return self._running.wait(LIMIT_S)
 
     def interrupt(self) -> int:
-        """Ask it to stop as Ctrl+C in a terminal does, all processes at once, and return its exit code."""
+        """Send SIGINT to all its processes, as Ctrl+C in a terminal does; return its exit code."""
         assert self._running is not None
         os.killpg(self._running.pid, signal.SIGINT)
         return self._running.wait(LIMIT_S)
 
     def kill_worker_and(self, broker: BrokerProcess, send: Callable[[], object], query: str = "main") -> None:
-        """Kill a worker and the broker amid work: `send` gives it some, and a batch of it is waited for."""
+        """Kill a worker and the broker during work: `send` provides records, and a batch is awaited."""
         done = self.committed(query)
         send()
         self.until(lambda: self.committed(query) > done)
@@ -93,19 +93,21 @@ class Pipeline:
         broker.start()
 
     def kill_java(self) -> int:
-        """Kill Spark's Java alone, and return the exit code that this has."""
+        """Kill only Spark's Java, and return the exit code of the pipeline."""
         assert self._running is not None
         family = psutil.Process(self._running.pid).children(recursive=True)
-        for java in [each for each in family if _is_java(each)]:  # found first: others end with it
+        for java in [
+            each for each in family if _is_java(each)
+        ]:  # found before the kill, because others end with it
             java.kill()
         return self._running.wait(LIMIT_S)
 
     def said(self) -> str:
-        """Return what was printed by what was begun with `start`."""
+        """Return the output of the process that `start` started."""
         return (self.file.parent / f"{self.file.stem}.log").read_text()
 
     def kill_worker(self) -> bool:
-        """Kill a Python of Spark's tasks; False if there is none."""
+        """Kill a Python worker of Spark; return False if there is none."""
         assert self._running is not None
         family = psutil.Process(self._running.pid).children(recursive=True)
         workers = [each for each in family if _is_worker(each)]
@@ -114,20 +116,20 @@ class Pipeline:
         return bool(workers)
 
     def planned(self, query: str = "main") -> int:
-        """Return how many batches were begun."""
+        """Return how many batches were planned."""
         return _numbered(self.checkpoint / "queries" / query / "offsets")
 
     def committed(self, query: str = "main") -> int:
-        """Return how many batches are done."""
+        """Return how many batches are committed."""
         return _numbered(self.checkpoint / "queries" / query / "commits")
 
     def status(self) -> dict[str, Any]:
-        """Return what the pipeline says of itself."""
+        """Return the status of the pipeline."""
         found: dict[str, Any] = json.loads((self.checkpoint / "status.json").read_text())
         return found
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so; fails if the pipeline ends before."""
+        """Wait until a condition holds; fails if the pipeline ends before."""
         assert self._running is not None
         end = time.monotonic() + LIMIT_S
         while not is_so():
@@ -142,7 +144,7 @@ _OTTLA = (sys.executable, "-c", "from ottla.client.cli import main; main()", "pi
 
 
 class FailingLogs(Logs):
-    """Fails after its second batch was written, dead letters and all, and before Spark knows."""
+    """Fails after its second batch is written, including dead letters, and before Spark commits it."""
 
     kind: Literal["logs"]
 

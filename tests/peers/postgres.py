@@ -1,4 +1,4 @@
-"""A PostgreSQL server of this machine, in a folder of its own."""
+"""A PostgreSQL server on this machine, in its own folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _program(name: str) -> str | None:
 
 
 def missing_postgres() -> str | None:
-    """Say what this machine lacks, or None."""
+    """Return what this machine lacks for PostgreSQL, or None."""
     if _program("pg_ctl") is None or _program("initdb") is None:
         return "needs a PostgreSQL server (Debian: apt-get install postgresql)"
     try:
@@ -34,7 +34,7 @@ def missing_postgres() -> str | None:
 
 
 def _user() -> str | None:
-    """Return who the server runs as: it refuses to be root."""
+    """Return the user of the server, which refuses to run as root."""
     if os.geteuid() != 0:
         return None
     try:
@@ -44,7 +44,7 @@ def _user() -> str | None:
 
 
 class Postgres:
-    """A server that runs while the context lasts."""
+    """A server that runs while the context is open."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path("/tmp") / f"ottla-postgres-{os.getpid()}-{folder.name}"
@@ -53,16 +53,16 @@ class Postgres:
 
     @property
     def dsn(self) -> str:
-        """Its address, as libpq has it."""
+        """Its address, in libpq's form."""
         return f"host=127.0.0.1 port={self.port} user=shop dbname=postgres"
 
     @property
     def url(self) -> str:
-        """Its address, as SQLAlchemy has it."""
+        """Its address, in SQLAlchemy's form."""
         return f"postgresql+psycopg://shop@127.0.0.1:{self.port}/postgres"
 
     def __enter__(self) -> Self:
-        # Not in pytest's folders: only root may enter those, and the server is somebody else.
+        # Not in pytest's folders, which only root may enter: the server runs as another user.
         self._folder.mkdir(mode=0o755)
         if (user := _user()) is not None:
             shutil.chown(self._folder, user)
@@ -71,7 +71,7 @@ class Postgres:
         return self
 
     def restart(self) -> None:
-        """End it at once, with all connections, and start it again."""
+        """Kill it with all connections, and start it again."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
         self._start()
 

@@ -1,4 +1,4 @@
-"""Child processes of tests and benchmarks: started, awaited by their port, and always ended."""
+"""Child processes of tests and benchmarks: started, awaited by their port, and always stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 
 
 class Process:
-    """A program that runs while the context lasts; what it writes goes to `log`."""
+    """A program that runs while the context is open; its output is written to `log`."""
 
     def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
         self.command = list(command)
@@ -32,7 +32,7 @@ class Process:
         return self
 
     def wait_for_port(self, port: int, timeout_s: float = 60) -> None:
-        """Return once the port accepts, or raise with the program's last words."""
+        """Return once the port accepts connections, or raise with the end of the program's output."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._process is not None and self._process.poll() is not None:
@@ -49,7 +49,7 @@ class Process:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self, timeout_s: float = 30) -> None:
-        """End the program with SIGTERM, and with SIGKILL when it takes too long."""
+        """Stop the program with SIGTERM, and with SIGKILL if it takes too long."""
         if self._process is None:
             return
         self._process.terminate()

@@ -1,4 +1,4 @@
-"""Apache Kafka with a listener for each way to be secured: TLS, mutual TLS, SASL, and both."""
+"""Apache Kafka with a listener for each security protocol: TLS, mutual TLS, SASL, and both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER = "anna"
 PASSWORD = "a secret=1"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 SESSION_MS = 3_000
-"""How long a login lasts on the listener SESSION, unless it is renewed (KIP-368)."""
+"""The lifetime of a login on the listener SESSION, unless it is renewed (KIP-368)."""
 
 _PROTOCOLS = {
     "LOGIN": "SASL_PLAINTEXT",
@@ -47,7 +47,7 @@ class SecuredKafka:
 
 @contextmanager
 def secured_kafka(folder: Path, kind: str) -> Iterator[SecuredKafka]:
-    """Run kafka-3.9 or kafka-4.1 with all listeners, and `USER` known to each mechanism."""
+    """Run kafka-3.9 or kafka-4.1 with all listeners; each mechanism has the credentials of `USER`."""
     authority = Authority(folder / "certificates")
     other = Authority(folder / "certificates", "other")
     client = authority.sign("client")

@@ -1,4 +1,4 @@
-"""The code on README and docs pages, and how to run it."""
+"""The code on README and docs pages, and functions to run it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Block:
 
 
 def blocks(page: Path, mark: str | None = None) -> list[Block]:
-    """Return the blocks of a page with a mark in front of them; without one, those that run anywhere."""
+    """Return the blocks of a page with a given mark; without one, those that run anywhere."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(found["language"], found["code"], text.count("\n", 0, found.start("code")))
@@ -60,7 +60,7 @@ def run_page(
     printed: str = PRINTED_SERVERS,
     timeout_s: float = TIMEOUT_S,
 ) -> None:
-    """Run the blocks of a page in their order, against a broker; names live on from block to block."""
+    """Run the blocks of a page in order, against a broker; names persist from block to block."""
     names: dict[str, object] = {"__name__": "snippet"}
     for block in blocks(page, mark):
         code = block.code.replace(printed, bootstrap_servers)
@@ -74,7 +74,7 @@ def run_page(
 
 
 def run_python(code: str, names: dict[str, object], page: Path, line: int) -> None:
-    """Run a block as if it stood in its page, so that tracebacks name its line; `await` is allowed."""
+    """Run a block with the line numbers of its page, for tracebacks; `await` is allowed."""
     compiled = compile("\n" * line + code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if compiled.co_flags & inspect.CO_COROUTINE:
         asyncio.run(asyncio.wait_for(eval(compiled, names), TIMEOUT_S))
@@ -83,7 +83,7 @@ def run_python(code: str, names: dict[str, object], page: Path, line: int) -> No
 
 
 def run_as_tests(code: str, folder: Path) -> None:
-    """Run a block that holds tests with pytest, in a process and a project of its own."""
+    """Run a block of tests with pytest, in its own process and project."""
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_snippet.py").write_text(code, encoding="utf-8")
     done = subprocess.run(
@@ -94,7 +94,7 @@ def run_as_tests(code: str, folder: Path) -> None:
 
 
 def run_console(code: str, bootstrap_servers: str, folder: Path, timeout_s: float = TIMEOUT_S) -> None:
-    """Run the commands of a block; compare what they print, `...` standing for anything."""
+    """Run the commands of a block; compare their output, in which `...` matches anything."""
     scripts = Path(sys.executable).parent
     environment = os.environ | {
         "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
@@ -106,7 +106,7 @@ def run_console(code: str, bootstrap_servers: str, folder: Path, timeout_s: floa
 
 
 def run_command(command: str, environment: dict[str, str], folder: Path, timeout_s: float) -> str:
-    """Run a command line in a shell and return all it printed; what hangs is ended with all it started."""
+    """Run a command line in a shell and return its output; on a timeout, kill it with its children."""
     with subprocess.Popen(
         command, shell=True, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True,
@@ -119,7 +119,7 @@ def run_command(command: str, environment: dict[str, str], folder: Path, timeout
 
 
 def commands(code: str) -> Iterator[tuple[str, str]]:
-    """Split a block into commands and what they should print."""
+    """Split a block into commands and their expected output."""
     for part in re.split(r"^\$ ", code, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
         while command.endswith("\\"):
@@ -129,7 +129,7 @@ def commands(code: str) -> Iterator[tuple[str, str]]:
 
 
 def matches(printed: str, expected: str) -> bool:
-    """Compare without regard to how wide the columns are."""
+    """Compare without regard to the widths of columns."""
     pattern = ".*?".join(re.escape(part) for part in _trimmed(expected).split("..."))
     return re.fullmatch(pattern, _trimmed(printed), re.DOTALL) is not None
 

@@ -29,7 +29,7 @@ _SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
-    # Compiling less and one collector thread: starts in half the time on two cores.
+    # Less compilation and one collector thread start in half the time on two cores.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
@@ -38,7 +38,7 @@ _SETTINGS = {
 
 
 def missing_java() -> str | None:
-    """Say what this machine lacks for Spark, or None."""
+    """Return what this machine lacks for Spark, or None."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
@@ -54,10 +54,10 @@ def missing_java() -> str | None:
 
 @contextmanager
 def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Start Spark with two threads for tasks, and end it; `folder` takes whatever it writes by itself."""
+    """Start Spark with two task threads, and stop it; `folder` takes the files that it writes by itself."""
     from pyspark.sql import SparkSession
 
-    # Without this Spark takes the python3 that is first on PATH for its workers, and not this one.
+    # Otherwise Spark starts its workers with the first python3 on PATH instead of this one.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[2]").appName("ottla")
@@ -73,7 +73,7 @@ def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> It
 
 
 def with_patience(run: Callable[[], object]) -> None:
-    """Run a query to its end, and again where Python did not start within Spark's ten seconds."""
+    """Run a query to its end; repeat it if a Python worker did not start within Spark's ten seconds."""
     for _ in range(_STARTS):
         try:
             run()
@@ -86,7 +86,7 @@ def with_patience(run: Callable[[], object]) -> None:
 
 @dataclass
 class Stream:
-    """A query that collects rows, batch by batch; it can be started again at its checkpoint."""
+    """A query that collects rows, batch by batch; it can be restarted at its checkpoint."""
 
     rows: Callable[[], DataFrame]
     checkpoint: Path
@@ -99,7 +99,7 @@ class Stream:
         self.collect = self._collect
 
     def start(self) -> StreamingQuery:
-        """Start, at the checkpoint where there is one."""
+        """Start, at the checkpoint if there is one."""
         writer = self.rows().writeStream.option("checkpointLocation", str(self.checkpoint))
         self.query = writer.trigger(**self.trigger).foreachBatch(self.collect).start()
         return self.query
@@ -113,7 +113,7 @@ class Stream:
         return self.all_rows
 
     def read(self) -> list[Row]:
-        """Wait until all that there is has been read; return all rows."""
+        """Wait until all existing records are read; return all rows."""
         assert self.query is not None, "start the query first"
         self.query.processAllAvailable()
         return self.all_rows
@@ -125,7 +125,7 @@ class Stream:
 
     @property
     def sizes(self) -> list[int]:
-        """How many rows each batch had."""
+        """The number of rows of each batch."""
         return [len(rows) for rows in self.batches.values()]
 
     def stop(self) -> None:

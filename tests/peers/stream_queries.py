@@ -29,20 +29,20 @@ Read = list[tuple[TopicPartition, int, int]]
 
 @dataclass
 class Topic(OffsetLookup):
-    """A topic in memory: where each partition begins and ends."""
+    """A topic in memory: start and end of each partition."""
 
     ends: Offsets
     begins: Offsets = field(default_factory=dict)
     grows: Offsets = field(default_factory=dict)
-    """How much each partition grows whenever its end was asked for: somebody writes."""
+    """Growth of each partition per lookup of its end, as if a producer wrote."""
     behind: int = 0
-    """How many more answers come from a broker that knows of no record yet."""
+    """The number of further answers from a broker that has no records yet."""
     unknown: int = 0
-    """How many more answers come from a broker that knows of no topic yet."""
+    """The number of further answers from a broker that knows no topic yet."""
     hidden: frozenset[TopicPartition] = frozenset()
-    """Partitions of which no broker says anything."""
+    """Partitions that no broker reports."""
     asked: int = 0
-    """How often somebody asked which partitions there are."""
+    """The number of lookups of partitions."""
     closed: bool = False
 
     def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
@@ -72,7 +72,7 @@ class Topic(OffsetLookup):
 
 
 class ManualClock(Clock):
-    """Time that passes only when somebody waits for it."""
+    """A clock that advances only by waiting."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -84,14 +84,14 @@ class ManualClock(Clock):
         self.waits.append(seconds)
 
     def long(self) -> float:
-        """Return for how long brokers were asked again since last time, in seconds."""
+        """Return the seconds of repeated lookups since the last call."""
         waited = sum(each for each in self.waits if each != IDLE_S)
         self.waits.clear()
         return round(waited, 3)
 
 
 class Query:
-    """What Spark does with a reader: it writes down where a batch ends, and asks again after a restart."""
+    """Spark's use of a reader: it stores the ends of batches, and asks again after a restart."""
 
     def __init__(self, topic: Topic, **options: object) -> None:
         self.topic = topic
@@ -105,13 +105,13 @@ class Query:
         self.restart()
 
     def restart(self, *, available_now: bool = False) -> None:
-        """Begin with a new reader, as another process."""
+        """Create a new reader, as another process would."""
         self.reader = StreamReader(self.options, SCHEMA, self.topic, self.clock)
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
 
     def plan(self, limit: ReadLimit | None = None) -> bool:
-        """Write down the next batch; return whether there is one."""
+        """Store the next batch; return whether there is one."""
         start = _through_json(self.reader.initialOffset()) if not self.log else json.loads(self.log[-1])
         end = json.dumps(self.reader.latestOffset(start, limit or ReadAllAvailable()))
         if self.log and end == self.log[-1]:
@@ -120,7 +120,7 @@ class Query:
         return True
 
     def read(self) -> Read:
-        """Return what the tasks of the last batch in the log read, in whatever process that is."""
+        """Return the ranges that the tasks of the last batch read, in any process."""
         start = json.loads(self.log[-2]) if len(self.log) > 1 else _through_json(self.reader.initialOffset())
         pieces = self.reader.partitions(start, json.loads(self.log[-1]))
         return [

@@ -1,4 +1,4 @@
-"""Topics for tests that are not asynchronous: made, filled, deleted."""
+"""Topics for synchronous tests: created, filled, deleted."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Sent:
 
 
 class Topics:
-    """Makes and fills topics of one cluster, from any thread. Use it as a context manager.
+    """Creates and fills topics of one cluster, from any thread. Use it as a context manager.
 
-    How many records become one batch depends on how busy the machine is; `batch_size` bounds it, in bytes.
+    The number of records in a batch depends on the load of the machine; `batch_size` bounds it, in bytes.
     """
 
     def __init__(self, bootstrap_servers: str, batch_size: int = 16_384) -> None:
@@ -58,7 +58,7 @@ class Topics:
         return name
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Give a topic more partitions."""
+        """Add partitions to a topic."""
         opened = self._admin.start()
         self._admin.call(lambda: opened.topics.add_partitions(name, total))
 
@@ -68,12 +68,12 @@ class Topics:
         self._admin.call(lambda: opened.topics.delete(name))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records of partitions that are before an offset."""
+        """Delete the records of partitions before an offset."""
         opened = self._admin.start()
         self._admin.call(lambda: opened.offsets.delete_records(before))
 
     def send(self, name: str, records: Iterable[Sent]) -> int:
-        """Send records, wait until all are written, and return how many they were."""
+        """Send records, wait until all are acknowledged, and return their number."""
         acknowledgements = [
             self._producer.send(
                 name, each.value, each.key, each.partition, each.timestamp_ms, list(each.headers) or None
@@ -85,7 +85,7 @@ class Topics:
         return len(acknowledgements)
 
     def fill(self, name: str, counts: Mapping[int, int], start: int = 0) -> None:
-        """Send so many records to each partition: the value `0-7` is the eighth of partition 0."""
+        """Send this many records to each partition: the value `0-7` is the eighth of partition 0."""
         for partition, count in counts.items():
             self.send(
                 name,

@@ -1,4 +1,4 @@
-"""Members of groups in ZooKeeper as processes, Java's and ours, with what they print."""
+"""Members of groups in ZooKeeper as processes, Java's and ours, with their output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 
 
 class GroupMember:
-    """A member in a process of its own; leaving the context shuts it down in good order."""
+    """A member in its own process; leaving the context shuts it down."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self.command = command
@@ -60,7 +60,7 @@ class GroupMember:
         return self
 
     def commit(self) -> None:
-        """Let it commit, and wait until it has."""
+        """Let it commit, and wait for the end of that."""
         process = self._running()
         assert process.stdin is not None
         before = self._words.count("committed")
@@ -69,7 +69,7 @@ class GroupMember:
         self.until(lambda: self._words.count("committed") > before)
 
     def leave(self) -> None:
-        """Shut it down in good order."""
+        """Shut it down normally."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -85,7 +85,7 @@ class GroupMember:
             self._listener.join(10)
 
     def kill(self) -> None:
-        """End it at once: its session lives on for a while."""
+        """Kill it: its session survives for a while."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -95,15 +95,15 @@ class GroupMember:
             self._listener.join(10)
 
     def pause(self) -> None:
-        """Hold it: its session expires if it takes long."""
+        """Pause it: its session expires if the pause is long."""
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._running().send_signal(signal.SIGCONT)
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something holds, and raise with the member's last words when it does not come."""
+        """Wait until a condition holds; otherwise raise with the end of the member's log."""
         deadline = time.monotonic() + BOUND_S
         while not condition():
             if self._process is not None and self._process.poll() is not None:
@@ -112,7 +112,7 @@ class GroupMember:
             time.sleep(0.02)
 
     def last_words(self, lines: int = 30) -> str:
-        """Return the end of what it logged."""
+        """Return the end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _running(self) -> subprocess.Popen[str]:
@@ -132,7 +132,7 @@ class GroupMember:
 
 
 class Group:
-    """A group at one ZooKeeper; makes members of it."""
+    """A group at one ZooKeeper; creates members of it."""
 
     def __init__(self, name: str, zookeeper: str, folder: Path) -> None:
         self.name = name
@@ -168,7 +168,7 @@ def kafka_1() -> str:
 
 
 def run_kafka_1_tool(main_class: str, *arguments: str) -> str:
-    """Run one of Kafka 1.1's command-line classes; return all it said."""
+    """Run one of Kafka 1.1's command-line classes; return its output."""
     command = ["java", "-Xmx128m", "-cp", kafka_1(), main_class, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=True)
     return done.stdout + done.stderr

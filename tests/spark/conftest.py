@@ -1,4 +1,4 @@
-"""One Spark, and one broker, for all tests of the session: starting Spark takes longer than most of them."""
+"""One Spark and one broker for all tests of the session: starting Spark takes longer than most tests."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Options = Mapping[str, object]
 
 
 TIMEOUT_S = 300
-"""For a test that says nothing else. One that is cut off in a call to Java spoils Spark for all others."""
+"""The default timeout. A test that is aborted within a call to Java breaks Spark for all others."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip everything here where there is no Java, and say what to install; have patience where there is."""
+    """Skip all tests here without Java, and say what to install; raise timeouts otherwise."""
     missing = missing_java()
     for item in items:
         if "tests/spark/" not in item.path.as_posix():
@@ -37,34 +37,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark with two threads for tasks."""
+    """Spark with two task threads."""
     with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for all tests; the names of topics keep them apart."""
+    """One broker for all tests, which use different topics."""
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def topics(broker: BrokerProcess) -> Iterator[Topics]:
-    """Makes and fills topics of the broker."""
+    """Creates and fills topics of the broker."""
     with Topics(broker.bootstrap_servers) as topics:
         yield topics
 
 
 @pytest.fixture
 def fresh() -> Callable[[str], str]:
-    """Make names that no other test uses."""
+    """Return names that no other test uses."""
     return lambda stem: f"{stem}-{secrets.token_hex(4)}"
 
 
 @pytest.fixture
 def table(spark: SparkSession, broker: BrokerProcess) -> Callable[[Options], DataFrame]:
-    """Make tables of topics of the broker: `table({"subscribe": "orders"})`."""
+    """Return tables of topics of the broker: `table({"subscribe": "orders"})`."""
 
     def table(options: Options) -> DataFrame:
         return with_options(spark.read.format("ottla"), broker, options).load()
@@ -74,7 +74,7 @@ def table(spark: SparkSession, broker: BrokerProcess) -> Callable[[Options], Dat
 
 @pytest.fixture
 def stream(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Iterator[Callable[..., Stream]]:
-    """Make streams of topics of the broker: `stream({"subscribe": "orders"}, availableNow=True)`."""
+    """Return streams of topics of the broker: `stream({"subscribe": "orders"}, availableNow=True)`."""
     made: list[Stream] = []
 
     def stream(options: Options, of: BrokerProcess = broker, **trigger: Any) -> Stream:
@@ -93,5 +93,5 @@ def stream(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Iterat
 
 
 def with_options(reader: Any, broker: BrokerProcess, options: Options) -> Any:
-    """Give a reader of Spark the broker and other options."""
+    """Set the broker and other options of a reader."""
     return reader.options(**{"kafka.bootstrap.servers": broker.bootstrap_servers, **options})

@@ -1,4 +1,4 @@
-"""Runs drivers that copy a topic, kills them, and counts what arrived."""
+"""Run drivers that copy a topic, kill them, and count the copies."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ottla.protocol.topics import TopicPartition
 DRIVER = Path(__file__).with_name("topic_copying_driver.py")
 LAST_RUN_TIMEOUT_S = 500
 STARTS = 4
-"""How often a driver may give up by itself: Spark waits just ten seconds for a Python that it starts."""
+"""How often a driver may fail by itself: Spark waits only ten seconds for a Python worker."""
 
 
 @dataclass
 class Copying:
-    """A query from a topic into another, over the lives of many drivers."""
+    """A query from one topic into another, over the lives of many drivers."""
 
     servers: str
     source: str
@@ -40,7 +40,7 @@ class Copying:
     life: int = 0
 
     def start(self) -> subprocess.Popen[str]:
-        """Begin a driver in a group of processes of its own."""
+        """Start a driver in its own process group."""
         self.life += 1
         self.folder.mkdir(parents=True, exist_ok=True)
         given = {
@@ -63,22 +63,20 @@ class Copying:
             )
 
     def run_and_kill(self, chance: random.Random, *, workers_too: bool) -> list[int]:
-        """Kill a driver some moment after its first batch; return the batches that it said were done."""
+        """Kill a driver at a random time after its first batch; return the batches reported as done."""
         with self._under_way() as (driver, batches):
-            # The moment is drawn: a batch takes some tenths of a second, its transaction some hundredths.
+            # A random time: a batch takes some tenths of a second, its transaction some hundredths.
             time.sleep(chance.uniform(0, 1.5))
             kill(driver, workers_too=workers_too)
             return batches + [int(line) for line in driver.stdout or () if line.strip().isdigit()]
 
     def run_and_kill_early(self, chance: random.Random, *, workers_too: bool) -> None:
-        """Kill a new query's driver some moment after it planned its first batch: `has_begun` says if before
-        that was done.
-        """
+        """Kill a new query's driver at a random time after planning; `has_begun` tells if it committed."""
         for _ in range(STARTS):
             with self.start() as driver:
                 try:
                     if self._planned(driver):
-                        # Drawn, too: a transaction of the batch may be open, or over, or not begun yet.
+                        # Random, too: a transaction of the batch may be open, complete, or not begun yet.
                         time.sleep(chance.uniform(0, 0.6))
                         kill(driver, workers_too=workers_too)
                         return
@@ -92,7 +90,7 @@ class Copying:
         return self._logged("commits")
 
     def _planned(self, driver: subprocess.Popen[str]) -> bool:
-        """Wait until the first batch is in the checkpoint; False when the driver ended before."""
+        """Wait until the first batch is in the checkpoint; return False if the driver ended before."""
         until = time.monotonic() + LAST_RUN_TIMEOUT_S
         while not self._logged("offsets"):
             if driver.poll() is not None or time.monotonic() > until:
@@ -104,9 +102,9 @@ class Copying:
         return (self.folder / "checkpoint" / what / "0").exists()
 
     def run_through(self, harm: Callable[[subprocess.Popen[str]], None], times: int) -> int:
-        """Do harm after each of the first batches, and let the driver go on; return how often it was done.
+        """Cause a failure after each of the first batches; return how many failures were caused.
 
-        The driver ends when it has everything, or when the harm was too much for it.
+        The driver ends when everything is copied, or when it gives up.
         """
         done = 0
         with self._under_way() as (driver, _):
@@ -118,7 +116,7 @@ class Copying:
         return done
 
     def run(self) -> None:
-        """Let a driver copy what is left."""
+        """Let a driver copy the rest."""
         for _ in range(STARTS):
             with self.start() as driver:
                 try:
@@ -131,7 +129,7 @@ class Copying:
 
     @contextmanager
     def _under_way(self) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-        """Give a driver whose first batch is done, and that batch; nothing is left of it afterwards."""
+        """Yield a driver whose first batch is done, and that batch; kill all its processes afterwards."""
         for _ in range(STARTS):
             with self.start() as driver:
                 try:
@@ -143,11 +141,11 @@ class Copying:
         raise AssertionError(f"driver {self.life} ended before its first batch:\n{self.last_words()}")
 
     def last_words(self) -> str:
-        """Return the end of what the last driver wrote."""
+        """Return the end of the last driver's output."""
         return (self.folder / f"driver-{self.life}.log").read_text()[-6_000:]
 
     def _next_batch(self, driver: subprocess.Popen[str]) -> list[int]:
-        """Wait until the driver says that a batch is done; nothing when it ended."""
+        """Wait until the driver reports a batch; return None if it ended."""
         assert driver.stdout is not None
         for line in driver.stdout:
             if line.strip().isdigit():
@@ -156,7 +154,7 @@ class Copying:
 
 
 def kill_python_workers(driver: subprocess.Popen[str]) -> None:
-    """Kill the Python processes that work for Spark, and leave the driver, its JVM and their parent alone."""
+    """Kill Spark's Python workers, but not the driver, its JVM and their parent."""
     for each in psutil.Process(driver.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if each.name() != "java" and not each.children():
@@ -164,7 +162,7 @@ def kill_python_workers(driver: subprocess.Popen[str]) -> None:
 
 
 def kill(driver: subprocess.Popen[str], *, workers_too: bool) -> None:
-    """Kill a driver and its JVM at once; its Python workers too, or they learn of it by themselves."""
+    """Kill a driver and its JVM at once, and its Python workers too, which otherwise notice it later."""
     with suppress(psutil.NoSuchProcess):
         family = psutil.Process(driver.pid).children(recursive=True)
         doomed = [each for each in family if workers_too or each.name() == "java"]

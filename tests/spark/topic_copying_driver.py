@@ -1,8 +1,8 @@
-"""A driver that copies a topic exactly once, until it has everything or is killed: into a topic, or a lake.
+"""A driver that copies a topic exactly once, into a topic or a lake, until it has everything or is killed.
 
-Its one argument is JSON: servers, source, target, checkpoint, folder (for Spark), and maybe master, at_once
-(rows of a batch), lake (a folder for Parquet, in place of the target), and options of the sink. Says `ready`
-when Spark is up, then the number of each batch that is done.
+Its one argument is JSON: servers, source, target, checkpoint, folder (for Spark), and optionally master,
+at_once (rows of a batch), lake (a folder for Parquet, instead of the target), and options of the sink. Prints
+`ready` when Spark runs, then the number of each completed batch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(given: dict[str, Any]) -> None:
 
 
 def sink(rows: Any, given: dict[str, Any]) -> Any:
-    """Return what writes the rows."""
+    """Return the writer of the rows."""
     if "lake" in given:
         return rows.writeStream.format("parquet").option("path", given["lake"])
     options = {"kafka.bootstrap.servers": given["servers"], **given.get("options", {})}
@@ -57,7 +57,7 @@ def sink(rows: Any, given: dict[str, Any]) -> Any:
 
 
 def say(progress: Any, said: int) -> int:
-    """Say which batch is done, if it was not said."""
+    """Print the number of a batch, once."""
     batch = -1 if progress is None else int(progress["batchId"])
     if batch > said:
         print(batch, flush=True)

@@ -1,4 +1,4 @@
-"""What stands in the log, read by a client of other hands in a process of its own, and what that proves.
+"""Compare the log, read by an independent client in its own process, with what the writers were promised.
 
 python tests/system/chaos_checks.py SERVERS TOPIC PARTITIONS     prints the log as JSON
 """
@@ -12,7 +12,7 @@ from chaos_writers import Writer
 
 
 def compare(log: Log, writers: Iterable[Writer]) -> list[str]:
-    """Return what the log lacks, doubles or confuses of what the writers were promised."""
+    """Return lost, duplicated and misplaced records, compared with the writers' acknowledgements."""
     wrong: list[str] = []
     for writer in writers:
         found = _places(log, writer.name)
@@ -53,7 +53,7 @@ def _lost(log: Log, writer: Writer) -> list[str]:
 
 
 def _torn(writer: Writer, found: Mapping[int, list[tuple[int, int]]]) -> list[str]:
-    """Transactions of which there is more or less than their fate says."""
+    """Return transactions that are partly written, or not as they ended."""
     wrong: list[str] = []
     for transaction in writer.transactions:
         there = sum(number in found for number in transaction.numbers)
@@ -67,7 +67,7 @@ def _torn(writer: Writer, found: Mapping[int, list[tuple[int, int]]]) -> list[st
 
 
 def _astray(writer: Writer, found: Mapping[int, list[tuple[int, int]]]) -> list[str]:
-    """Records in partitions they were not sent to, and keys that are in two partitions."""
+    """Return records in a wrong partition, and keys that are in two partitions."""
     homes: dict[bytes, set[int]] = {}
     wrong: list[str] = []
     for number, places in found.items():
@@ -89,7 +89,7 @@ def _astray(writer: Writer, found: Mapping[int, list[tuple[int, int]]]) -> list[
 
 
 def _disordered(log: Log, writer: Writer) -> list[str]:
-    """Within a partition a writer's records stand in the order they were sent, repetitions left aside."""
+    """Return records out of a writer's order of sending within a partition, repetitions aside."""
     for partition, records in log.items():
         last, seen = -1, set[int]()
         for offset in sorted(records):

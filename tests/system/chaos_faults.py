@@ -1,4 +1,4 @@
-"""What happens to the network and the broker in a round of chaos: planned from a seed, then done."""
+"""Faults of the network and the broker in a chaos round: planned from a seed, then executed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOAD_S = 2.5
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens at a time of the round."""
+    """A fault at a time of the round."""
 
     at_s: float
     kind: str
@@ -29,7 +29,7 @@ class Fault:
 
 
 def plan(rng: random.Random) -> list[Fault]:
-    """Choose what happens in a round; after most faults that last there is some time of peace."""
+    """Choose the faults of a round; most lasting faults are followed by a quiet time."""
     faults: list[Fault] = []
     at_s = rng.uniform(0.1, 0.6)
     while at_s < LOAD_S:
@@ -81,7 +81,7 @@ class Victim(Protocol):
 
 @dataclass
 class PausedOnly:
-    """A broker that takes long to start: it is paused where others are killed."""
+    """A broker that starts slowly: it is paused instead of killed."""
 
     port: int
     pid: int
@@ -97,14 +97,14 @@ class PausedOnly:
 
 
 class Faults:
-    """Does what was planned to proxy and broker."""
+    """Executes the plan on the proxy and the broker."""
 
     def __init__(self, proxy: ProxyProcess, broker: Victim) -> None:
         self._proxy = proxy
         self._broker = broker
 
     async def do(self, fault: Fault) -> None:
-        """Do one fault; returns when it is there, or over in the broker's case."""
+        """Execute one fault; return when it is active, or over for the broker."""
         match fault.kind:
             case "kill":
                 await self._kill(fault.how["down_s"])
@@ -117,13 +117,13 @@ class Faults:
                 self._proxy.tell(kind, **fault.how)
 
     def heal(self) -> None:
-        """End all faults that last."""
+        """End all lasting faults."""
         self._proxy.tell("heal")
 
     async def _kill(self, down_s: float) -> None:
         self._broker.kill()
         await asyncio.sleep(down_s)
-        # Not to be interrupted: the broker has to be there in the end.
+        # Not cancellable: the broker has to run at the end.
         await asyncio.shield(asyncio.to_thread(self._broker.start))
 
     async def _pause(self, seconds: float) -> None:

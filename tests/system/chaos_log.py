@@ -1,4 +1,4 @@
-"""What stands in a topic's log, read by a client of other hands in a process of its own.
+"""Read a topic's log with an independent client in its own process.
 
 python tests/system/chaos_log.py SERVERS TOPIC PARTITIONS     prints the log as JSON
 """

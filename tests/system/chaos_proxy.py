@@ -1,9 +1,9 @@
-"""A TCP proxy that misbehaves on command, in a process of its own.
+"""A TCP proxy that injects faults on command, in its own process.
 
-Commands come as lines of JSON on standard input, and each is answered by a line: the test knows when
-the fault is there. What a command leaves to chance it draws from the seed in it.
+Commands are lines of JSON on standard input, each answered by a line when the fault is active. Random choices
+use the seed in the command.
 
-    python tests/system/chaos_proxy.py LISTEN_PORT TARGET_PORT
+python tests/system/chaos_proxy.py LISTEN_PORT TARGET_PORT
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LINGER_NOT = struct.pack("ii", 1, 0)
 
 @dataclass
 class NetworkConditions:
-    """What happens to bytes, for each direction: how late, in what pieces, and whether at all."""
+    """The condition of each direction: delay, chunk size, and whether bytes pass at all."""
 
     delay_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
     piece_bytes: int = 65536
@@ -36,20 +36,20 @@ class NetworkConditions:
 
 
 class Link:
-    """One client's connection and the one it is joined to."""
+    """A client's connection and its counterpart to the broker."""
 
     def __init__(self, proxy: Proxy, client: asyncio.StreamWriter) -> None:
         self._proxy = proxy
         self._client = client
         self._broker: asyncio.StreamWriter | None = None
         self.swallows = [False, False]
-        # After so many further bytes the link is reset; None: never.
+        # The link is reset after this many further bytes; None: never.
         self.left: list[int | None] = [None, None]
 
     async def run(self, reader: asyncio.StreamReader) -> None:
-        """Carry bytes until one side ends."""
+        """Forward bytes until one side ends."""
         if self._proxy.conditions.deaf:
-            # Half-open for as long as the client keeps it: nobody answers, and nobody closes.
+            # Half-open for as long as the client keeps it: no answer and no close.
             while await reader.read(65536):
                 pass
             return
@@ -59,7 +59,7 @@ class Link:
             tasks.create_task(self._carry(from_broker, self._client, TO_CLIENT))
 
     def end(self, *, reset: bool) -> None:
-        """Close both sides, in good order or with a reset."""
+        """Close both sides, normally or with a reset."""
         for writer in (self._client, self._broker):
             if writer is None:
                 continue
@@ -90,13 +90,13 @@ class Link:
         self.left[way] = max(0, left - len(data))
         if len(data) < left:
             return True
-        await asyncio.sleep(0.005)  # a reset overtakes what the system has not sent yet
+        await asyncio.sleep(0.005)  # a reset drops bytes that the system has not sent yet
         self.end(reset=True)
         return False
 
 
 class Proxy:
-    """Listens, joins, and does as it is told."""
+    """Listens, connects, and executes commands."""
 
     def __init__(self, port: int, target_port: int) -> None:
         self.target_port = target_port
@@ -106,7 +106,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
 
     async def serve(self) -> None:
-        """Do commands until there are no more."""
+        """Execute commands until the input ends."""
         await self._listen()
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -140,7 +140,7 @@ class Proxy:
     # --- commands
 
     async def cut(self, rng: random.Random, share: float) -> None:
-        """Close some links in good order."""
+        """Close some links normally."""
         for link in self._some(rng, share):
             link.end(reset=False)
 
@@ -150,25 +150,25 @@ class Proxy:
             link.end(reset=True)
 
     async def swallow(self, rng: random.Random, share: float, way: int) -> None:
-        """Lose everything that goes one way on some links, for as long as they live."""
+        """Drop all bytes in one direction of some links, for their lifetime."""
         for link in self._some(rng, share):
             link.swallows[way] = True
 
     async def truncate(self, rng: random.Random, share: float, way: int, within_bytes: int) -> None:
-        """Reset some links after a number of further bytes: in the middle of some frame."""
+        """Reset some links after a number of further bytes, in the middle of a frame."""
         for link in self._some(rng, share):
             link.left[way] = rng.randrange(1, within_bytes)
 
     async def delay(self, rng: random.Random, way: int, seconds: float) -> None:
-        """Make everything late that goes one way."""
+        """Delay all bytes in one direction."""
         self.conditions.delay_s[way] = seconds
 
     async def dribble(self, rng: random.Random, piece_bytes: int) -> None:
-        """Carry only so many bytes at a time."""
+        """Forward only this many bytes at a time."""
         self.conditions.piece_bytes = piece_bytes
 
     async def stall(self, rng: random.Random, way: int) -> None:
-        """Hold back everything that goes one way."""
+        """Hold back all bytes in one direction."""
         self.conditions.flowing[way].clear()
 
     async def deafen(self, rng: random.Random) -> None:
@@ -176,14 +176,14 @@ class Proxy:
         self.conditions.deaf = True
 
     async def refuse(self, rng: random.Random, share: float) -> None:
-        """Listen no more, and reset some links."""
+        """Stop listening, and reset some links."""
         if self._server is not None:
             self._server.close()
             self._server = None
         await self.reset(rng, share)
 
     async def heal(self, rng: random.Random) -> None:
-        """Be an honest proxy for all that comes. Links that swallow go on: clients have to notice."""
+        """Forward new links without faults. Links that drop bytes continue: clients have to notice."""
         self.conditions.delay_s = [0.0, 0.0]
         for flowing in self.conditions.flowing:
             flowing.set()
@@ -198,14 +198,14 @@ class Proxy:
 
 
 class ProxyProcess:
-    """The proxy as the test holds it."""
+    """The proxy process, controlled by a test."""
 
     def __init__(self, port: int, target_port: int) -> None:
         self.port = port
         self._command = [sys.executable, str(Path(__file__).resolve()), str(port), str(target_port)]
 
     def tell(self, do: str, **how: Any) -> None:
-        """Give a command, and return when it is done."""
+        """Send a command, and return when it is done."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": do, **how}) + "\n")

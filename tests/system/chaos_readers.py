@@ -1,4 +1,4 @@
-"""Consumers for the chaos rounds, and the book of what a group has handled."""
+"""Consumers of the chaos rounds, and a record of what their group has handled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ottla.consumer import Consumer, RebalanceListener
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
-# Committing, the listener and leaving, also where the broker does not answer.
+# The bound for committing, the listener and leaving, also if the broker does not answer.
 CLOSE_BOUND_S = 12.0
 
 
 class Handled:
-    """Which records a group's members are finished with, in order, and what it had committed meanwhile."""
+    """The records that a group's members have handled, in order, and the commits seen meanwhile."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, set[int]] = {}
@@ -34,12 +34,12 @@ class Handled:
         return offset in self.offsets.get(partition, ())
 
     def saw_commit(self, partition: int, offset: int) -> None:
-        """Note a committed offset: what is below it has to be handled by now."""
+        """Note a committed offset: everything below it must be handled by now."""
         handled = len(self._order.get(partition, ()))
         self._commits.setdefault(partition, []).append((handled, offset))
 
     def ahead(self, partition: int, there: Iterable[int]) -> list[str]:
-        """Return the commits that were ahead of what was handled; `there` are the partition's offsets."""
+        """Return the commits that were ahead of the handled records; `there` are the partition's offsets."""
         order, done, below, wrong = self._order.get(partition, []), set[int](), 0, list[str]()
         offsets = sorted(there)
         taken = 0
@@ -55,7 +55,7 @@ class Handled:
 
 
 class Watching(RebalanceListener):
-    """Forgets the order of what is assigned anew: it may begin again where the group had committed."""
+    """Resets the expected order of newly assigned partitions, which begin again at the committed offset."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -107,7 +107,7 @@ class Member:
                 self.wrong.append(f"{self.name} ({self.way}) took {self.closing_s:.1f} s to close")
 
     async def handle(self, partition: int, offset: int) -> None:
-        """Handle a record; between being given and being handled there may be a moment."""
+        """Handle a record; a delay may pass between its delivery and this."""
         self.given += 1
         last = self.last.get(partition, -1)
         if offset <= last:
@@ -118,13 +118,13 @@ class Member:
         self.handled.add(partition, offset)
 
     async def commit(self, consumer: Consumer) -> None:
-        """Commit by hand now and then; a rebalance or a fault may come between."""
+        """Commit manually at intervals; a rebalance or a fault may interfere."""
         if not self.commits_by_hand or self.rng.random() > 0.05:
             return
         try:
             await consumer.commit()
         except (ClientError, KafkaError):
-            return  # the group went on without us, or the broker is away: others will read it again
+            return  # a rebalance removed this member, or the broker is down: the records are read again
 
 
 async def _iterate(member: Member, consumer: Consumer) -> None:
@@ -170,7 +170,7 @@ _NEEDS = {"getmany": "getmany", "batches": "batches", "arrow": "arrow_batches"}
 
 
 def available_ways() -> list[str]:
-    """Name the ways to read that the consumer has."""
+    """Return the ways to read that the consumer has."""
     return [way for way in WAYS if hasattr(Consumer, _NEEDS.get(way, "__anext__"))]
 
 

@@ -1,4 +1,4 @@
-"""Producers for the chaos rounds: one per way to send, each with a book of what it was told."""
+"""Producers of the chaos rounds: one per way to send, each with a record of its acknowledgements."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ottla.protocol.errors import KafkaError
 
 PARTITIONS = 4
 KEYS = 10
-# A writer that is closed amid a fault: how long that may take.
+# The bound for closing a writer during a fault.
 CLOSE_BOUND_S = 5.0
-# Acknowledgements come, or fail, within the delivery timeout of patient writers.
+# Acknowledgements of patient writers arrive or fail within this delivery timeout.
 SETTLE_BOUND_S = 45.0
 
 FAR_AHEAD = 2_000
@@ -32,7 +32,7 @@ Pending = tuple[int, Any, int]
 
 @dataclass
 class Record:
-    """One record, and what became of it."""
+    """One record and its outcome."""
 
     number: int
     key: bytes | None
@@ -43,19 +43,19 @@ class Record:
 
 @dataclass
 class Transaction:
-    """Records that must be there all together or not at all; the fate says which, where it is known."""
+    """Records that must be written all or not at all; the outcome says which, if it is known."""
 
     fate: str = "unknown"
     numbers: list[int] = field(default_factory=list)
 
 
 class GivenUp(Exception):
-    """The writer's own reason to leave a transaction."""
+    """The writer's own reason to abort a transaction."""
 
 
 @dataclass
 class Writer:
-    """Sends numbered records in one way; `records` says what it was told of each."""
+    """Sends numbered records in one way; `records` has the acknowledgement of each."""
 
     name: str
     kind: str
@@ -74,7 +74,7 @@ class Writer:
         return self.settings.get("enable_idempotence") is not False
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Send until told to stop, or cancelled; then close, and look at every acknowledgement."""
+        """Send until stopped or cancelled; then close, and check every acknowledgement."""
         try:
             async with self._producer() as producer:
                 while not stopping.is_set():
@@ -101,7 +101,7 @@ class Writer:
             await producer.__aexit__(None, None, None)
 
     def _is_far_ahead(self) -> bool:
-        """Tell whether more is on its way than can be written soon after the last fault."""
+        """Whether more records are pending than can be written soon after the last fault."""
         return len(self._pending) > FAR_AHEAD and not self._pending[-FAR_AHEAD][1].done()
 
     async def _step(self, producer: Producer) -> None:
@@ -110,13 +110,13 @@ class Writer:
         except BufferFull:
             await asyncio.sleep(0.02)
         except (ClientError, KafkaError) as error:
-            # What `send` itself refuses was not sent; only impatient writers may meet that.
+            # A record that `send` rejects was not sent; only impatient writers may meet that.
             if self.patient:
                 self.wrong.append(f"{self.name} ({self.kind}) could not send: {error!r}")
             await asyncio.sleep(0.05)
 
     def next(self, *, keyed: bool | None = None, partition: int | None = None) -> tuple[Record, bytes]:
-        """Make the next record and its value."""
+        """Return the next record and its value."""
         use = self.rng.choice(("key", "partition", "free")) if keyed is None else "key" if keyed else "free"
         key = b"%s-%d" % (self.name.encode(), self.rng.randrange(KEYS)) if use == "key" else None
         if use == "partition" and partition is None:
@@ -127,7 +127,7 @@ class Writer:
         return record, b"%s %d %s" % (self.name.encode(), record.number, padding)
 
     def promised(self, record: Record, acknowledgement: Awaitable[Any], shift: int = 0) -> None:
-        """Remember an acknowledgement; `shift` is added to the offset in it."""
+        """Store an acknowledgement; `shift` is added to its offset."""
         self._pending.append((record.number, acknowledgement, shift))
 
     def unsent(self, *records: Record, error: BaseException) -> None:
@@ -135,7 +135,7 @@ class Writer:
             record.error = error
 
     async def _settle(self) -> None:
-        """Wait for every acknowledgement; one that never comes is a mistake."""
+        """Wait for every acknowledgement; one that never arrives is an error."""
         deadline = asyncio.get_running_loop().time() + SETTLE_BOUND_S
         for number, acknowledgement, shift in self._pending:
             record = self.records[number]
@@ -151,7 +151,7 @@ class Writer:
                 record.place = (metadata.partition, metadata.offset + shift) if metadata.offset >= 0 else None
         self._pending.clear()
         for transaction in self.transactions:
-            if transaction.fate != "committed":  # acknowledged, and yet nothing was promised
+            if transaction.fate != "committed":  # acknowledged without a promise
                 for number in transaction.numbers:
                     self.records[number].place = None
         self._judge_errors()
@@ -293,5 +293,5 @@ WAYS: dict[str, Callable[[Writer, Producer], Awaitable[None]]] = {
 
 
 def available_ways() -> list[str]:
-    """Name the ways to send that the producer has."""
+    """Return the ways to send that the producer has."""
     return [way for way in WAYS if hasattr(Producer, way)]

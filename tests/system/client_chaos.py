@@ -1,15 +1,15 @@
-"""Chaos between clients and their broker, in seeded rounds: nothing acknowledged is lost or doubled.
+"""Chaos between clients and their broker, in seeded rounds: no acknowledged record is lost or duplicated.
 
-In each round producers of every kind and the members of a group work through a proxy that cuts, resets,
-delays, truncates, swallows and goes deaf, while the broker is killed and paused. In the end everything is
-healed, the log is read back by another client, and these must hold: acknowledged records are where their
-acknowledgements say; idempotent writers are not doubled; each writer's records are in order in each
-partition; every acknowledgement came or failed; the group handled everything, and its committed offsets were
-never ahead of that; closing is bounded; no task, descriptor or memory is left.
+In each round producers of every kind and the members of a group work through a proxy that closes, resets,
+delays, truncates, drops and stops answering, while the broker is killed and paused. At the end all faults are
+removed, another client reads the log back, and these must hold: acknowledged records are at their
+acknowledged offsets; idempotent writers have no duplicates; each writer's records are in order in each
+partition; every acknowledgement arrived or failed; the group handled everything, and its committed offsets
+were never ahead of that; closing is bounded; no task, descriptor or memory is leaked.
 
-    python tests/system/client_chaos.py --rounds 100 --seed 1
+python tests/system/client_chaos.py --rounds 100 --seed 1
 
-A round that fails says how to repeat it: `--rounds 1 --seed N`.
+A failed round prints how to repeat it: `--rounds 1 --seed N`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
 
-# After the last fault is over: until producers are done, and until a group has read what there is.
+# After the last fault: the bound until producers are done, and until a group has read everything.
 WRITERS_BOUND_S = 20.0
 READERS_BOUND_S = 25.0
 ROUND_BOUND_S = 110.0
@@ -66,7 +66,7 @@ _NETWORK: dict[str, Any] = {
 
 @dataclass
 class Round:
-    """One round: its load, its faults, and what went wrong."""
+    """One round: its load, its faults, and its errors."""
 
     seed: int
     servers: str
@@ -89,13 +89,13 @@ class Round:
         return random.Random(f"{self.seed} {name}")
 
     async def run(self) -> None:
-        """Run the round; every mistake lands in `wrong`."""
+        """Run the round; every error is added to `wrong`."""
         asyncio.get_running_loop().set_exception_handler(self._unhandled)
         admin_config = ClientConfig(bootstrap_timeout_ms=60_000, **_NETWORK)
         async with Admin(self.servers, admin_config) as admin:
             with contextlib.suppress(
                 TopicAlreadyExists
-            ):  # made at the first try, which took too long to tell
+            ):  # created by the first attempt, whose answer took too long
                 await admin.topics.create(self.topic, partitions=PARTITIONS)
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(self._watch_commits(admin))
@@ -129,7 +129,7 @@ class Round:
         stopping.set()
         await self._end_of_writing(running)
         if any(each.fate == "unknown" for writer in self.writers for each in writer.transactions):
-            await asyncio.sleep(2 * TRANSACTION_S)  # until the broker has given up what was left open
+            await asyncio.sleep(2 * TRANSACTION_S)  # until the broker has aborted open transactions
         log = await asyncio.to_thread(read_back, self.servers, self.topic, PARTITIONS)
         self.wrong += compare(log, self.writers)
         self.acknowledged = sum(bool(record.place) for writer in self.writers for record in writer.records)
@@ -190,7 +190,7 @@ class Round:
             "max_partition_fetch_bytes": rng.choice((2_000, 50_000, 1_048_576)),
         }
 
-    # --- members and writers that come and go
+    # --- members and writers that join and leave
 
     def _join(self, tasks: asyncio.TaskGroup) -> None:
         if not ways_to_read():
@@ -201,7 +201,7 @@ class Round:
             "group_id": self.group,
             "session_timeout_ms": 3_000,
             "heartbeat_interval_ms": 200,
-            "max_poll_interval_ms": 8_000,  # also how long an answer to a join that got lost is waited for
+            "max_poll_interval_ms": 8_000,  # also the bound for the answer to a lost join
             "enable_auto_commit": not by_hand,
             "auto_commit_interval_ms": rng.choice((20, 100, 500)),
             "default_api_timeout_ms": 5_000,
@@ -216,7 +216,7 @@ class Round:
         self.member_tasks.append(tasks.create_task(member.run(), name=name))
 
     async def _leave(self, rng: random.Random) -> None:
-        """Cancel a member in the middle of what it does; the last one stays."""
+        """Cancel a member in the middle of its work; the last one stays."""
         alive = [task for task in self.member_tasks if not task.done() and not task.cancelling()]
         if len(alive) > 1:
             rng.choice(alive).cancel()
@@ -229,7 +229,7 @@ class Round:
             self.wrong += [f"{task.get_name()} did not close" for task in left]
 
     async def _quit(self, running: dict[str, asyncio.Task[None]]) -> None:
-        """Cancel a producer amid the faults: it closes at once, and nothing waits for it any more."""
+        """Cancel a producer during the faults: it closes at once, and no caller waits for it any more."""
         alive = [writer for writer in self.writers if not running[writer.name].done()]
         if len(alive) < 2:
             return
@@ -249,7 +249,7 @@ class Round:
                 task.cancel()
             await asyncio.wait(late, timeout=10)
 
-    # --- what must hold
+    # --- invariants
 
     async def _all_read(self, log: Log) -> None:
         """Wait until the follower and the group have read the whole log."""
@@ -275,7 +275,7 @@ class Round:
         return any(len(self.followed.get(partition, ())) < len(log[partition]) for partition in log)
 
     async def _watch_commits(self, admin: Admin) -> None:
-        """Look at the committed offsets all along: none may be ahead of what was handled."""
+        """Check the committed offsets continuously: none may be ahead of the handled records."""
         while True:
             with contextlib.suppress(ClientError, KafkaError):
                 await self._check_commits(admin)
@@ -288,13 +288,13 @@ class Round:
 
 
 class Leftovers:
-    """What the process holds before a round, to be compared with afterwards."""
+    """The resources of the process before a round, for a comparison afterwards."""
 
     def __init__(self) -> None:
         self._before = _descriptors()
 
     async def check(self) -> list[str]:
-        """Return what is left of a round; transports take a moment to close."""
+        """Return the resources that a round has leaked; transports take a moment to close."""
         deadline = time.monotonic() + 3
         while time.monotonic() < deadline and (_tasks() or self._more()):
             gc.collect()
@@ -314,10 +314,10 @@ def _tasks() -> list[asyncio.Task[Any]]:
 
 
 def _descriptors() -> dict[str, str]:
-    """Give the descriptors of this process and what each is."""
+    """Return the descriptors of this process with their targets."""
     found: dict[str, str] = {}
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one that lists them is gone again
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing is closed again
             found[entry.name] = str(entry.readlink())
     return {number: what for number, what in found.items() if what != "/dev/null"}  # uvloop keeps one open
 
@@ -327,7 +327,7 @@ def one_round(seed: int, servers: str, faults: Faults, *, transactions: bool) ->
     this = Round(seed, servers, faults, transactions)
 
     async def run() -> None:
-        # What a loop opens when it is first needed stays open as long as the loop.
+        # A loop keeps resources open that it opens at first use.
         await asyncio.to_thread(gc.collect)
         leftovers = Leftovers()
         try:
@@ -353,7 +353,7 @@ def one_round(seed: int, servers: str, faults: Faults, *, transactions: bool) ->
 
 @contextlib.contextmanager
 def victim(kind: str, folder: Path, port: int) -> Iterator[Victim]:
-    """Run the broker that suffers; it tells clients to come by the proxy's port."""
+    """Run the broker under test; it advertises the proxy's port."""
     settings = {
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "group.initial.rebalance.delay.ms": "50",
@@ -376,7 +376,7 @@ def victim(kind: str, folder: Path, port: int) -> Iterator[Victim]:
 
 
 def chaos(folder: Path, rounds: int, seed: int, kind: str) -> int:
-    """Run rounds, print what happened, and return how many failed."""
+    """Run rounds, print the results, and return how many failed."""
     failed, acknowledged, given, seconds, memory_mib = 0, 0, 0, [], []
     port = free_port()
     with victim(kind, folder, port) as broker, ProxyProcess(port, broker.port) as proxy:
@@ -408,7 +408,7 @@ def chaos(folder: Path, rounds: int, seed: int, kind: str) -> int:
 
 
 def report(this: Round) -> None:
-    """Print what went wrong in a round, and how to have it again."""
+    """Print the errors of a round, and how to repeat it."""
     if not this.wrong:
         return
     print(f"  round {this.seed} failed; again with: --rounds 1 --seed {this.seed}")
@@ -432,7 +432,7 @@ def main() -> int:
         help="kafka: Apache Kafka 3.9, with transactions, and paused where ours is killed",
     )
     options = parser.parse_args()
-    logging.getLogger("ottla").addHandler(logging.NullHandler())  # that faults are noticed is no news here
+    logging.getLogger("ottla").addHandler(logging.NullHandler())  # clients log the faults as expected
     with tempfile.TemporaryDirectory(prefix="ottla-chaos-") as folder:
         failed = chaos(Path(folder), options.rounds, options.seed, options.broker)
     print(

@@ -1,10 +1,9 @@
 """Five thousand idle connections and five hundred active clients on one broker at once.
 
-Opens the idle ones first (each says ApiVersions once and then keeps still), then lets the active
-ones produce and fetch for a while; all must be served. Prints the broker's memory per idle
-connection.
+Opens the idle ones first (each sends ApiVersions once), then lets the active ones produce and fetch for a
+while; all must be served. Prints the broker's memory per idle connection.
 
-    python tests/system/connections.py --idle 5000 --active 500
+python tests/system/connections.py --idle 5000 --active 500
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def resident_bytes(pid: int) -> int:
 
 
 async def open_idle(port: int, count: int) -> list[Client]:
-    """Open connections in handfuls; each asks for ApiVersions once."""
+    """Open connections in small groups; each sends ApiVersions once."""
     clients: list[Client] = []
     for start in range(0, count, 100):
         some = [Client(port) for _ in range(min(100, count - start))]

@@ -1,11 +1,11 @@
-"""A million structured frames against a broker: it must live, stay small and keep its word.
+"""A million structured frames against a broker: it must survive, stay small and keep acknowledged records.
 
-Frames of every served API go in over several connections: right ones with odd contents, torn
-ones, flipped bits, unknown keys, lies about sizes. A canary produces through an ordinary client
-all along and must find its records in the end. Then the topics and groups that came into being
-are deleted, and the broker's memory must be back where it was, within 16 MiB.
+Frames of every served API are sent over several connections: valid ones with unusual contents, truncated
+ones, flipped bits, unknown keys, wrong sizes. Meanwhile a canary produces through an ordinary client and must
+find its records at the end. Then the new topics and groups are deleted, and the broker's memory must return
+to its initial size, within 16 MiB.
 
-    python tests/system/fuzz.py --frames 1000000
+python tests/system/fuzz.py --frames 1000000
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TROUBLE = re.compile(r"Traceback|Unhandled|never retrieved|never awaited|Except
 
 
 class Attack:
-    """Some connections that frames are thrown at; a closed one is opened again."""
+    """Connections that frames are sent to; a closed one is opened again."""
 
     def __init__(self, port: int, width: int = 8) -> None:
         self._port = port
@@ -53,7 +53,7 @@ class Attack:
         self.reconnects = 0
 
     def throw(self, number: int, frame: bytes) -> None:
-        """Send one frame, without waiting for its answer; take what other answers are there."""
+        """Send one frame without waiting for its answer; read other answers that have arrived."""
         lane = number % len(self._sockets)
         link = self._sockets[lane] or self._open(lane)
         try:
@@ -98,7 +98,7 @@ class Attack:
 
 
 class Canary:
-    """An ordinary client whose records must all be there in the end."""
+    """An ordinary client whose records must all exist at the end."""
 
     def __init__(self, servers: str) -> None:
         self._servers = servers
@@ -120,7 +120,7 @@ class Canary:
 
 
 def served_apis(port: int) -> list[ApiKey]:
-    """Ask the broker which APIs it serves."""
+    """Return the APIs that the broker serves."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as link:
         frames = RandomFrames(0, [ApiKey.API_VERSIONS])
         body = frames.header(ApiKey.API_VERSIONS, 0, ApiVersionsRequest)
@@ -197,7 +197,7 @@ def run(folder: Path, count: int, seed: int) -> list[str]:
 
 
 def troubles(log: str) -> list[str]:
-    """Find what a broker must not say, each with the lines that say why."""
+    """Return lines of the broker's log that must not occur, each with its context."""
     lines = log.splitlines()
     return [
         "in the broker's log:\n    " + "\n    ".join(lines[max(0, number - 1) : number + 20])

@@ -1,10 +1,10 @@
-"""SIGKILL under load, round after round: every acknowledged record is there, in order, once.
+"""SIGKILL under load, round after round: every acknowledged record exists, in order, once.
 
-A confluent-kafka producer with idempotence writes numbered records without pause while the
-broker is killed and started again. Each partition gets 0, 1, 2, …, and nobody else writes, so in
-the end the record at offset n must be n: a hole is a loss, a shift is a duplicate.
+A confluent-kafka producer with idempotence writes numbered records continuously while the broker is killed
+and started again. Each partition gets 0, 1, 2, … from this only writer, so at the end the record at offset n
+must be n: a gap is a loss, a shift is a duplicate.
 
-    python tests/system/kill_rounds.py --rounds 200
+python tests/system/kill_rounds.py --rounds 200
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PADDING = b"x" * 100
 
 @dataclass
 class Load:
-    """A producer on a thread of its own that numbers what it writes to each partition."""
+    """A producer on its own thread that numbers its records in each partition."""
 
     servers: str
     acknowledged: list[int] = field(default_factory=lambda: [-1] * PARTITIONS)
@@ -91,7 +91,7 @@ class Load:
 
 
 def verify(servers: str, acknowledged: list[int]) -> list[str]:
-    """Read everything and compare; return what is wrong."""
+    """Read everything and compare; return the errors."""
     wrong: list[str] = []
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "verify", "check.crcs": True})
     consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
@@ -116,7 +116,7 @@ def verify(servers: str, acknowledged: list[int]) -> list[str]:
 
 
 def kill_rounds(folder: Path, rounds: int, seed: int) -> list[str]:
-    """Run the rounds, print the figures, return what went wrong."""
+    """Run the rounds, print the figures, return the errors."""
     rng = random.Random(seed)
     recovery_ms: list[float] = []
     settings = {"log.segment.bytes": "4000000"}
@@ -148,7 +148,7 @@ def kill_rounds(folder: Path, rounds: int, seed: int) -> list[str]:
 
 
 def wait_for_progress(load: Load, seconds: float) -> None:
-    """Let the load run for a while, and at least until something new is acknowledged."""
+    """Let the load run for a while, at least until a further record is acknowledged."""
     before, deadline = load.acked_total, time.monotonic() + 30
     time.sleep(seconds)
     while load.acked_total == before:

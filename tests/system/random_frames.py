@@ -1,4 +1,4 @@
-"""Random request frames made from the message schemas: right ones, nearly right ones, and nonsense."""
+"""Random request frames made from the message schemas: valid, nearly valid, and random bytes."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ INTER_BROKER = {
     ApiKey.UPDATE_METADATA,
     ApiKey.CONTROLLED_SHUTDOWN,
 }
-"""Requests that any client could break a cluster with, were they right; here they come torn only."""
+"""Requests with which any client could break a cluster; here they are only sent truncated."""
 
 _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 
 
 class RandomFrames:
-    """Makes frames from a seed; the same seed makes the same frames."""
+    """Makes frames from a seed; the same seed gives the same frames."""
 
     def __init__(self, seed: int, keys: list[ApiKey]) -> None:
         self.rng = random.Random(seed)
@@ -72,17 +72,17 @@ class RandomFrames:
         ]
 
     def frame(self) -> bytes:
-        """Make one frame, its size included; the size may lie."""
+        """Return one frame with its size; the size may be wrong."""
         kinds = [kind for _, kind in self._kinds]
         return self.rng.choices(kinds, [weight for weight, _ in self._kinds])[0]()
 
     def valid(self) -> bytes:
-        """A request that follows its schema, whatever its fields hold."""
+        """Return a request that follows its schema, with random fields."""
         key = self.rng.choice(self._keys)
         return self.truncated() if key in INTER_BROKER else sized(self.request(key))
 
     def flipped(self) -> bytes:
-        """A request with some bits turned over behind its header."""
+        """Return a request with some bits flipped after its header."""
         key = self.rng.choice([key for key in self._keys if key not in INTER_BROKER])
         body = bytearray(self.request(key))
         for _ in range(self.rng.choice((1, 1, 1, 2, 5, 20))):
@@ -91,35 +91,35 @@ class RandomFrames:
         return sized(bytes(body))
 
     def truncated(self) -> bytes:
-        """A request that ends early, in a frame that says so."""
+        """Return a truncated request in a frame of its actual size."""
         body = self.request(self.rng.choice(self._keys))
         return sized(body[: self.rng.randrange(len(body))])
 
     def grown(self) -> bytes:
-        """A request with bytes put in at random."""
+        """Return a request with random bytes inserted."""
         body = self.request(self.rng.choice([key for key in self._keys if key not in INTER_BROKER]))
         at = self.rng.randrange(8, len(body)) if len(body) > 8 else len(body)
         return sized(body[:at] + self.rng.randbytes(self.rng.randrange(1, 40)) + body[at:])
 
     def unknown_api(self) -> bytes:
-        """A header with a key or version that nobody serves."""
+        """Return a header with a key or version that is not served."""
         key = self.rng.choice((-1, 99, 1000, 32767, int(self.rng.choice(self._keys))))
         version = self.rng.choice((-1, 50, 32767))
         return sized(struct.pack(">hhih", key, version, 1, -1) + self.rng.randbytes(self.rng.randrange(40)))
 
     def wrong_flexibility(self) -> bytes:
-        """A body written for one version under a header that says another."""
+        """Return a body of one version under a header with another."""
         key = self.rng.choice([key for key in self._keys if key not in INTER_BROKER])
         cls = request_class(key)
         version, other = (self.rng.randint(cls.MIN_VERSION, cls.MAX_VERSION) for _ in range(2))
         return sized(self.header(key, version, cls) + self.body(cls, other))
 
     def garbage(self) -> bytes:
-        """Bytes without any meaning in a frame of the right size."""
+        """Return random bytes in a frame of the right size."""
         return sized(self.rng.randbytes(self.rng.randrange(0, 200)))
 
     def bad_size(self) -> bytes:
-        """A frame that lies about its size."""
+        """Return a frame with a wrong size."""
         return struct.pack(
             ">i", self.rng.choice((-1, -(2**31), 2**31 - 1, 200_000_000))
         ) + self.rng.randbytes(20)

@@ -1,4 +1,4 @@
-"""Whatever a broker answers, clients neither hang nor crash nor bloat; they raise errors of their own."""
+"""With any corrupted response, clients neither hang nor crash nor grow; they raise errors of their own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOPIC = "lies"
 
 
 class Lies:
-    """A broker behind the proxy, and what the event loop had to complain of."""
+    """A broker behind the proxy, and the complaints of the event loop."""
 
     def __init__(self, proxy: CorruptingProxy) -> None:
         self.proxy = proxy

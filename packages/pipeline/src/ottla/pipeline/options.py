@@ -79,8 +79,7 @@ class Options:
         return found
 
     def duration_ms(self, name: str, default: str) -> int:
-        """Return a duration such as 15m, 30s or 200ms, in milliseconds; a number without a unit is
-        milliseconds."""
+        """Return a duration such as 15m, 30s or 200ms, in milliseconds, which is also the default unit."""
         found = self.text(name, default) or default
         match = _DURATION.fullmatch(found)
         if match is None or match[2].lower() not in _UNITS_MS:

@@ -1,5 +1,4 @@
-"""Alert pipelines: rules about metrics produce a record when an alert begins to fire, and when it is
-resolved."""
+"""Alert pipelines: rules about metrics produce a record when an alert fires or is resolved."""
 
 from __future__ import annotations
 

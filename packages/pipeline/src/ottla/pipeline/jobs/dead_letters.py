@@ -17,8 +17,7 @@ RECORD: Final = ("key", "value", "headers", "topic", "partition", "offset")
 
 
 def dead_letters(bad: DataFrame, pipeline: str) -> DataFrame:
-    """Return the records unchanged, with headers that name the reason and the original topic, partition and
-    offset.
+    """Return the records with headers for the reason and the original topic, partition and offset.
 
     The original position identifies a dead letter, so that readers can drop a second copy.
     """
@@ -41,8 +40,7 @@ def dead_letters(bad: DataFrame, pipeline: str) -> DataFrame:
 
 
 def parses_for_dead_letters(begun: StateFile, batch_id: int, parse: Parse, *, has_dead: bool) -> list[Parse]:
-    """Return the parse declarations that find the dead letters of a batch: those of its first run, then
-    today's.
+    """Return the declarations that find a batch's dead letters: those of its first run, then today's.
 
     `has_dead` says whether the current declaration finds any. `begun` stores the result durably before any
     dead letter is sent. With exactly-once delivery, the dead letters of a batch must be repeated unchanged,

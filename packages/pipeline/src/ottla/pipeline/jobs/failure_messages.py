@@ -51,6 +51,8 @@ def is_slow_start(said: str) -> bool:
 
 
 def _is_raised(line: str) -> bool:
-    """Whether this is the last line of a Python traceback: `package.Error: message`. Our errors have any
-    name."""
+    """Whether this is the last line of a Python traceback: `package.Error: message`.
+
+    Our errors have any name.
+    """
     return _RAISED.match(line) is not None

@@ -37,8 +37,7 @@ class Lake(Table):
             yield Mistake(("format",), "delta needs a library: pip install 'ottla-pipeline[delta]'")
 
     def clashes(self, given: Iterable[str], own: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield column names that clash with those of the pipeline, and the reason; case does not distinguish
-        names."""
+        """Yield column names that clash with the pipeline's, in any case, and the reason."""
         taken = {name.lower(): "the pipeline writes that column itself" for name in own}
         if self.format == "parquet":
             taken[BATCH] = "in Parquet it names the batch of a row; Delta needs no such column"

@@ -69,8 +69,10 @@ class Logs(Job):
         run.wait()
 
     def _write(self, run: Run, parsed: DataFrame, batch_id: int) -> dict[str, int]:
-        """Write a batch. Good and malformed rows are counted in the same pass, so a few malformed ones cost
-        little."""
+        """Write a batch.
+
+        Good and malformed rows are counted in the same pass, so a few malformed ones cost little.
+        """
         from pyspark.sql import Observation, functions
 
         seen = Observation()

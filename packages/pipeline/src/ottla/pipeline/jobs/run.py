@@ -121,8 +121,7 @@ class Run:
     def stream(
         self, frame: DataFrame, each_batch: EachBatch, query: str = "main", output_mode: str = "append"
     ) -> StreamingQuery:
-        """Start a query that passes the batches of a stream to a function, and record its counts once per
-        batch."""
+        """Start a query that passes batches to a function, and record its counts once per batch."""
         batch_counts = self._progress.batch_counts(query)
 
         def do(batch: DataFrame, batch_id: int) -> None:
@@ -146,8 +145,10 @@ class Run:
 
     @property
     def app_id(self) -> str:
-        """The id of this checkpoint. Another checkpoint counts batches from 0 again, so their ids need a
-        prefix."""
+        """The id of this checkpoint.
+
+        Another checkpoint counts batches from 0 again, so their ids need a prefix.
+        """
         file = StateFile(self.checkpoint / "id.json")
         with self._naming:  # several queries may run their first batches at once
             found = file.read()
@@ -178,8 +179,10 @@ class Run:
             self._look_after()
 
     def _look_after(self) -> bool:
-        """Publish progress and restart queries; return whether all have ended. Raises PipelineError if one
-        failed."""
+        """Publish progress and restart queries; return whether all have ended.
+
+        Raises PipelineError if one failed.
+        """
         was_active = self._is_active()
         self._look()
         self._check_failed()  # which may have restarted a query

@@ -12,8 +12,10 @@ from typing import Any
 
 @contextmanager
 def stop_on_signals(stopping: threading.Event, said: str = "") -> Iterator[None]:
-    """Within this context, SIGTERM and a first Ctrl+C request a stop and print `said`; a second Ctrl+C exits
-    at once."""
+    """Within this context, SIGTERM and a first Ctrl+C request a stop; a second Ctrl+C exits at once.
+
+    `said` is printed at the request.
+    """
 
     def ask(number: int, frame: Any) -> None:
         if stopping.is_set():

@@ -35,8 +35,10 @@ class TopicSink(Table):
     """Any other option of the sink `ottla`, including `kafka.*` for the producer."""
 
     def inspect(self, source: Topics) -> Iterator[Mistake]:
-        """Yield what the sink would reject, and a topic that feeds its own source; paths are within this
-        table."""
+        """Yield what the sink would reject, and a topic that feeds its own source.
+
+        Paths are within this table.
+        """
         from ottla.pipeline.sink.config import SinkConfig
 
         yield from self._inspect_way(source)

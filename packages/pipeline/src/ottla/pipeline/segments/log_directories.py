@@ -38,8 +38,10 @@ _PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A `.log` file. `end_offset` is the base offset of the next segment; None: this segment is active and
-    may grow."""
+    """A `.log` file.
+
+    `end_offset` is the base offset of the next segment; None: this segment is active and may grow.
+    """
 
     folder: Path
     base_offset: int

@@ -127,8 +127,7 @@ class SegmentReader:
     # --- timestamps
 
     def first_at(self, time_ms: int, since_offset: int) -> int | None:
-        """Return the offset of the first record at or above an offset whose timestamp is at or after a time
-        in ms."""
+        """Return the first offset at or above an offset whose timestamp is at or after a time in ms."""
         for entry in self.entries(self.position_of(max(since_offset, self._before(time_ms)))):
             header = entry.header
             if header is not None and (header.max_timestamp < time_ms or header.last_offset < since_offset):

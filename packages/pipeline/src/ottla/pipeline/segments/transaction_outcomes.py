@@ -117,8 +117,10 @@ def _take_in(tracker: TransactionTracker, reader: SegmentReader, entry: Entry, h
 
 
 def _indexed(of: PartitionFolder) -> Iterator[Aborted]:
-    """Yield the entries of transaction indexes; that of the active segment counts, since a transaction may
-    end there."""
+    """Yield the entries of transaction indexes.
+
+    That of the active segment counts, since a transaction may end there.
+    """
     for segment in of.every:
         path = segment.path(SegmentFile.TRANSACTION_INDEX)
         if not path.exists():

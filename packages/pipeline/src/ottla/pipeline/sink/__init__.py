@@ -1,2 +1,4 @@
-"""The sink: rows of tables and streams become records, `df.write.format("ottla")` and
-`df.writeStream.format("ottla")`."""
+"""The sink `ottla`: rows of tables and streams become records.
+
+`df.write.format("ottla")` and `df.writeStream.format("ottla")`.
+"""

@@ -34,8 +34,7 @@ class TransactionFenced(PipelineError):
 
 
 class WaitedTooLong(PipelineError):
-    """A transaction that waited for the other tasks of its batch was ended from outside; its rows are not
-    visible."""
+    """A transaction that waited for other tasks of its batch was ended from outside, invisibly."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         super().__init__(

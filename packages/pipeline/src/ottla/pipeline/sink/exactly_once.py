@@ -173,10 +173,10 @@ def _compare(
 
 
 def commit_all(done: list[TaskResult], config: SinkConfig) -> None:
-    """Commit the transactions that tasks left open. Raises ReplayChanged if a task of an earlier run is
-    missing.
+    """Commit the transactions that tasks left open.
 
-    Tries to commit all, then raises the first error: WaitedTooLong, or an error of the producer.
+    Raises ReplayChanged if a task of an earlier run is missing. Tries to commit all, then raises the first
+    error: WaitedTooLong, or an error of the producer.
     """
     if not any(each.is_replay for each in done):
         return

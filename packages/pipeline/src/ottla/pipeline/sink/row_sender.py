@@ -27,8 +27,7 @@ class RowSender:
         self._underway: deque[Acknowledgements] = deque()
 
     def put(self, topic: str, records: pa.RecordBatch) -> None:
-        """Send rows to a topic, after the rows of earlier calls; waits until the earlier ones fit into the
-        producer's buffer."""
+        """Send rows to a topic, after those of earlier calls; wait while the producer's buffer is full."""
         self._handed_over()
         self._handing_over = self._thread.submit(lambda: self._hand_over(topic, records))
 

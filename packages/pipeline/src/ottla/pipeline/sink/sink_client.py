@@ -1,5 +1,4 @@
-"""Shared resources of the exactly-once tasks in a process: a thread, its connections, and the markers read so
-far."""
+"""Shared resources of a process's exactly-once tasks: a thread, connections, and the markers read."""
 
 from __future__ import annotations
 
@@ -174,8 +173,7 @@ _sink_clients: ProcessCache[SinkClient] = ProcessCache("what exactly-once tasks 
 
 @contextmanager
 def sink_client_for(config: SinkConfig) -> Iterator[SinkClient]:
-    """Return the sink client of this process for a configuration; after an error the next call creates a new
-    one."""
+    """Return this process's sink client for a configuration; after an error the next one is new."""
     key = (
         *sorted(config.producer.items()),
         config.markers_topic,

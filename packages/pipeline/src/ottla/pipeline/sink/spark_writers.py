@@ -66,8 +66,7 @@ class BatchWriter(DataSourceArrowWriter):
         return batch_task(task.getLocalProperty, task.partitionId(), self._config.write_id, self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the transactions that wait for all tasks; delete the markers that only this write could look
-        up."""
+        """Commit the transactions that wait for all tasks; delete the markers of this unnamed write."""
         if self._config.delivery != "exactly-once":
             return
         done = _done(messages)

@@ -33,8 +33,10 @@ class TaskIdentity:
         return f"{self.query}/{self.partition}".encode()
 
     def transactional_id(self, prefix: str) -> str:
-        """Return the transactional id, which fences earlier attempts at this task and at the same task of
-        earlier batches."""
+        """Return the transactional id.
+
+        It fences earlier attempts at this task, and at the same task of earlier batches.
+        """
         return f"{prefix}-{self.query}-{self.partition}"
 
 

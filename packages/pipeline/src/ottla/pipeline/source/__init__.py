@@ -1,2 +1,4 @@
-"""The source: topics as tables and streams, `spark.read.format("ottla")` and
-`spark.readStream.format("ottla")`."""
+"""The source `ottla`: topics as tables and streams.
+
+`spark.read.format("ottla")` and `spark.readStream.format("ottla")`.
+"""

@@ -131,8 +131,7 @@ def last_offsets(lookup: OffsetLookup, ending: Bound, partitions: Iterable[Topic
 
 
 def within(lookup: OffsetLookup, config: SourceConfig, end: Offsets) -> Offsets:
-    """Check the ending offsets against the log. Raises DataLoss for an offset behind the end of its
-    partition."""
+    """Check the ending offsets against the log. Raises DataLoss for one behind its partition's end."""
     asked = {each: end[each] for each in config.ending.known()}
     there = lookup.offsets(Edge.LATEST, asked)
     for partition, offset in asked.items():

@@ -152,8 +152,7 @@ _readers: ProcessCache[SourceConsumer] = ProcessCache("a consumer of the source"
 
 
 def consumer_for(config: SourceConfig) -> SourceConsumer:
-    """Return this process's consumer for a configuration; closes the least recently used one if there are too
-    many."""
+    """Return this process's consumer for a configuration; close the least recently used one if full."""
     return _readers.get(_key(config), lambda: SourceConsumer(config.consumer_config()))
 
 

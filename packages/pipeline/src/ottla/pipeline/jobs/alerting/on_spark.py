@@ -33,8 +33,10 @@ class AlertEvaluator:
     forget_ms: int
 
     def alerts(self, samples: DataFrame, late_after_s: float) -> DataFrame:
-        """Return the alert events about samples, with the columns COLUMNS. Spark drops late samples one by
-        one."""
+        """Return the alert events about samples, with the columns COLUMNS.
+
+        Spark drops late samples one by one.
+        """
         from pyspark.sql import functions
 
         need_pandas()

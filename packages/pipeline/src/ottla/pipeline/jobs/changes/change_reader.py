@@ -120,8 +120,7 @@ class ChangeReader:
     # --- the key
 
     def _read_key(self) -> Column:
-        """Read the key of a record: an object, possibly Debezium's with its schema, or a single value as
-        text."""
+        """Read the key of a record: an object, maybe with Debezium's schema, or a single value as text."""
         from pyspark.sql import functions
 
         if self._changes.key_from == "value":

@@ -36,8 +36,7 @@ class Merged(Lake):
     """The number of batches after which small files are compacted; 0: never."""
 
     def merge(self, changes: pa.Table, keys: Sequence[str], key: BatchKey) -> dict[str, int]:
-        """Apply changes, at most one of each row, once over all repetitions; return the counts of changed
-        rows."""
+        """Apply at most one change of each row, once over all repetitions; return the counts."""
         if self.is_done(key):
             return self.counts_of(key)
         table = self._made(changes)

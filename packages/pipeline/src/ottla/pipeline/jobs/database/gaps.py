@@ -20,8 +20,7 @@ class SeenNumbers:
     """Ids below `last` that were not seen, ascending."""
 
     def after(self, seen: Iterable[int], overlap: int) -> SeenNumbers:
-        """Return the state after these ids were seen too; drop gaps that are more than `overlap` below the
-        last id."""
+        """Return the state after these ids were seen too; drop gaps more than `overlap` below the last id."""
         numbers = sorted(set(seen))
         if not numbers:
             return self

@@ -53,8 +53,7 @@ class ClusterPair:
         return reading(self.target_client())
 
     def producer_config(self, part: str | None = None) -> ProducerConfig:
-        """Return the producer configuration for copies: idempotent, possibly with transactions of a part of
-        the mirror."""
+        """Return the producer configuration for copies: idempotent, maybe with transactions of one part."""
         own = {"enable.idempotence": "true", "acks": "all"}
         given = {"compression.type": "zstd", "max.request.size": _AT_MOST} | dict(self.target) | own
         name = f"ottla-mirror-{self.mirror}" if part is None else f"ottla-mirror-{self.mirror}-{part}"

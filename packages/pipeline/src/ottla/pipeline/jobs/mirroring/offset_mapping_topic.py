@@ -100,8 +100,7 @@ async def mapping_reader(client: ClientConfig, admin: Admin, topic: str) -> Asyn
 async def read_mapping(
     properties: Mapping[str, str], mirror: str, topic: str = MAPPING_TOPIC
 ) -> dict[TopicPartition, Spans]:
-    """Return the spans of a mirror by partition of the original; `properties` are for the cluster of the
-    copies."""
+    """Return the spans of a mirror by partition of the original; `properties` are for the target."""
     found = OffsetMapping(mirror)
     client = client_of(properties)
     async with (

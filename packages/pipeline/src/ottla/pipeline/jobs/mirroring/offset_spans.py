@@ -74,8 +74,7 @@ class Spans:
         self._spans = [each for each in self._spans if each.source != source]
 
     def cut(self, end: int) -> tuple[list[Span], list[Span]]:
-        """Drop offsets of the copy from `end` on; return the spans that became shorter, and those that are
-        removed.
+        """Drop offsets of the copy from `end` on; return the shortened spans, and the removed ones.
 
         The first span stays, even if it becomes empty, because it says where the partition begins.
         """

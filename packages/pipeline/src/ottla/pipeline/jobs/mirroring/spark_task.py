@@ -71,8 +71,7 @@ class Task:
 
 
 class Copies(DataSource):
-    """Passes rows to tasks as Arrow batches, which only a data source can do without pandas. For mirrors
-    only."""
+    """Passes rows to tasks as Arrow batches, which only a data source can do without pandas."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,5 +1,4 @@
-"""Metrics of web servers: one is overloaded for a while, one has unusual requests, one is silent; some are
-late."""
+"""Metrics of web servers: one overloaded, one with unusual requests, one silent; some are late."""
 
 from __future__ import annotations
 

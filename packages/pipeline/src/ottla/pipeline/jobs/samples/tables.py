@@ -38,8 +38,7 @@ def orders(count: int, seed: int = 1) -> Iterator[Order]:
 
 
 def send(bootstrap: str, topic: str, count: int) -> str:
-    """Write orders and events into a database in this folder, from which the pipeline sends them. Return a
-    summary."""
+    """Write orders and events into a database in this folder, and return a one-line summary."""
     with closing(sqlite3.connect(FILE)) as database, database:
         database.executescript(_TABLES)
         add_orders(database, count)
