@@ -6,8 +6,8 @@ import pytest
 
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import WrongMode
-from ottla.consumer.fetch.lookups import EARLIEST
-from ottla.consumer.runtime import ConsumerRuntime
+from ottla.consumer.fetch.offset_lookups import EARLIEST
+from ottla.consumer.lifecycle import ConsumerLifecycle
 from ottla.consumer.subscription import TopicFilter, subscription
 from ottla.consumer.subscription_state import SubscriptionState
 from ottla.protocol.errors import ErrorCode
@@ -27,32 +27,32 @@ def metadata(partitions: int, error_code: int = ErrorCode.NONE) -> MetadataRespo
     return MetadataResponse(topics=topics)
 
 
-def state_of(group_id: str | None = None) -> tuple[SubscriptionState, ConsumerRuntime]:
-    runtime = ConsumerRuntime(ConsumerConfig(group_id=group_id))
-    return runtime.subscriptions, runtime
+def state_of(group_id: str | None = None) -> tuple[SubscriptionState, ConsumerLifecycle]:
+    lifecycle = ConsumerLifecycle(ConsumerConfig(group_id=group_id))
+    return lifecycle.subscriptions, lifecycle
 
 
 async def test_partitions_found_later_are_read_from_their_beginning() -> None:
-    state, runtime = state_of()
+    state, lifecycle = state_of()
     state.subscribe(subscription("t"), None)
 
     state.topics_seen(metadata(1))
-    assert runtime.fetch.positions.assigned == {A}
-    assert runtime.fetch.positions[A].lookup_time is None, "the reset policy decides on the first ones"
+    assert lifecycle.fetch.positions.assigned == {A}
+    assert lifecycle.fetch.positions[A].lookup_time is None, "the reset policy decides on the first ones"
     state.topics_seen(metadata(2))
 
-    assert runtime.fetch.positions.assigned == {A, B}
-    assert runtime.fetch.positions[B].lookup_time == EARLIEST
+    assert lifecycle.fetch.positions.assigned == {A, B}
+    assert lifecycle.fetch.positions[B].lookup_time == EARLIEST
 
 
 async def test_a_topic_with_a_passing_error_keeps_its_partitions() -> None:
-    state, runtime = state_of()
+    state, lifecycle = state_of()
     state.subscribe(subscription("t"), None)
     state.topics_seen(metadata(2))
 
     state.topics_seen(metadata(0, ErrorCode.LEADER_NOT_AVAILABLE))
 
-    assert runtime.fetch.positions.assigned == {A, B}
+    assert lifecycle.fetch.positions.assigned == {A, B}
 
 
 async def test_the_metadata_of_all_topics_are_needed_for_a_pattern_only() -> None:
@@ -65,7 +65,7 @@ async def test_the_metadata_of_all_topics_are_needed_for_a_pattern_only() -> Non
 
 
 async def test_partitions_assigned_by_hand_exclude_a_subscription_until_unsubscribed() -> None:
-    state, runtime = state_of()
+    state, lifecycle = state_of()
     with pytest.raises(WrongMode):
         state.check_chosen()
     state.assign([A])
@@ -76,14 +76,14 @@ async def test_partitions_assigned_by_hand_exclude_a_subscription_until_unsubscr
     state.unsubscribe()
 
     state.check_subscribable()
-    assert runtime.fetch.positions.assigned == frozenset()
+    assert lifecycle.fetch.positions.assigned == frozenset()
 
 
 async def test_with_a_group_metadata_assign_nothing() -> None:
-    state, runtime = state_of("billing")
+    state, lifecycle = state_of("billing")
     state.subscribe(subscription("t"), None)
     state.topics_seen(metadata(2))
 
-    assert runtime.fetch.positions.assigned == frozenset()
+    assert lifecycle.fetch.positions.assigned == frozenset()
     with pytest.raises(WrongMode):
         state.assign([A])

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ottla.client.cluster import Cluster
-from ottla.consumer.fetch.lookups import Lookups
+from ottla.consumer.fetch.offset_lookups import OffsetLookups
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Edge
 from ottla.pipeline.source.offset_lookup import BrokerOffsetLookup, Connect, LookupClient
@@ -26,7 +26,7 @@ def config_of(servers: str = "localhost:9092", **options: object) -> SourceConfi
     return SourceConfig.of(given | more, streaming=False)
 
 
-class Answers(Lookups):
+class Answers(OffsetLookups):
     """Fails so many times, then says that everything ends at 7."""
 
     def __init__(self, failures: list[KafkaError]) -> None:

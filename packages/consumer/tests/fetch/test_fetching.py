@@ -206,11 +206,11 @@ async def test_an_answer_that_another_broker_has_overtaken_is_nothing(
 
         log.preferred = -1
         consumer._positions[A].preferred_until_s = 0.0
-        consumer._runtime.fetch.fetcher.wake()
+        consumer._lifecycle.fetch.fetcher.wake()
         assert await take(consumer, 2) == [b"a", b"b"]
         waiting = await waits_for(consumer)
         follower.may.set()
-        while FOLLOWER in consumer._runtime.fetch.fetcher._outstanding:  # noqa: ASYNC110
+        while FOLLOWER in consumer._lifecycle.fetch.fetcher._outstanding:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         log.add(b"c")
         assert await waiting == [b"c"]
@@ -228,8 +228,8 @@ async def test_a_topic_of_a_pattern_that_has_no_leader_for_a_while_keeps_its_pla
         for error in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NONE):
             log.topic_error = error
             asked = len(broker.seen(MetadataRequest))
-            consumer._runtime.fetch.leaders.refresh_soon()
+            consumer._lifecycle.fetch.leaders.refresh_soon()
             while len(broker.seen(MetadataRequest)) < asked + 2:
-                consumer._runtime.fetch.leaders.refresh_soon()
+                consumer._lifecycle.fetch.leaders.refresh_soon()
                 await asyncio.sleep(0.001)
         assert await take(consumer, 1) == [b"b"]

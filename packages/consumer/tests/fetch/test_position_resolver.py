@@ -10,11 +10,11 @@ from ottla.client.errors import DeadlineExceeded
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.fetch.epoch_validation import EpochValidation
-from ottla.consumer.fetch.lookups import Lookups
-from ottla.consumer.fetch.notifier import Notifier
+from ottla.consumer.fetch.offset_lookups import OffsetLookups
 from ottla.consumer.fetch.offset_reset import CommittedOffsets, FetchCommitted, OffsetReset
 from ottla.consumer.fetch.position_resolver import PositionResolver
 from ottla.consumer.fetch.positions import Positions
+from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.protocol.errors import GroupAuthorizationFailed
 from ottla.protocol.topics import TopicPartition
 
@@ -25,13 +25,13 @@ OTHER = TopicPartition("orders", 1)
 def resolver_of(
     cluster: Cluster, positions: Positions, committed: FetchCommitted, on_resolved: Callable[[], None]
 ) -> PositionResolver:
-    config, lookups = ConsumerConfig(group_id="billing"), Lookups(cluster, read_committed=False)
+    config, lookups = ConsumerConfig(group_id="billing"), OffsetLookups(cluster, read_committed=False)
     steps = (
         CommittedOffsets(config, committed),
         OffsetReset(config, lookups),
         EpochValidation(config, lookups, lambda: None),
     )
-    return PositionResolver(cluster, positions, Notifier(), steps, on_resolved=on_resolved)
+    return PositionResolver(cluster, positions, StateChangeNotifier(), steps, on_resolved=on_resolved)
 
 
 async def test_an_outage_longer_than_a_call_waits_does_not_end_reading() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.consumer.errors import NoOffset, NotAssigned
-from ottla.consumer.fetch.decoding import Cursor, end_of
+from ottla.consumer.fetch.decoding import RecordCursor, end_of
 from ottla.consumer.fetch.positions import FetchedData, PartitionState, Positions
 from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
@@ -17,7 +17,7 @@ def fetched(state: PartitionState, count: int = 2, epoch: int = 1) -> FetchedDat
         builder.append(None, b"%d" % n, 0)
     data = builder.build(base_offset=state.fetch_offset, partition_leader_epoch=epoch)
     end_offset, end_epoch, _ = end_of(data, state.fetch_offset)
-    cursor = Cursor(state.partition, data, state.fetch_offset)
+    cursor = RecordCursor(state.partition, data, state.fetch_offset)
     return FetchedData(cursor, data, None, end_offset, end_epoch, end_offset, 1)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.consumer import ConsumerRecord, RecordDeserializationFailed
-from ottla.consumer._records import Cursor, end_of
+from ottla.consumer._records import RecordCursor, end_of
 from ottla.protocol.errors import CorruptMessage, MessageTooLarge, UnsupportedCompressionType
 from ottla.protocol.records import BatchBuilder, Codec, TimestampType
 from ottla.protocol.records.control import ControlType, end_transaction_marker
@@ -38,7 +38,7 @@ def batch(base_offset: int, *values: bytes | None, **state: int | bool) -> bytes
     return builder.build(base_offset=base_offset, partition_leader_epoch=2, **state)  # type: ignore[arg-type]
 
 
-def read(cursor: Cursor) -> list[ConsumerRecord]:
+def read(cursor: RecordCursor) -> list[ConsumerRecord]:
     records = []
     while (record := cursor.read()) is not None:
         records.append(record)
@@ -71,7 +71,7 @@ def test_a_cursor_reads_what_the_reference_reads_however_it_is_asked(
     position = data.draw(st.integers(0, offset))
     whole = b"".join(built)
 
-    cursor = Cursor(T, whole, position)
+    cursor = RecordCursor(T, whole, position)
     taken: list[ConsumerRecord] = []
     while not cursor.at_end:
         if data.draw(st.booleans()):
@@ -80,7 +80,7 @@ def test_a_cursor_reads_what_the_reference_reads_however_it_is_asked(
             taken.append(record)
 
     assert shown(taken) == [each for each in written if each[0] >= position]
-    assert cursor.given == len(taken)
+    assert cursor.returned_count == len(taken)
     assert end_of(whole, 0)[2] == sum(len(records) for _, records in contents)
 
 
@@ -90,7 +90,7 @@ def test_arbitrary_bytes_raise_errors_and_nothing_worse(tail: bytes, where: int,
     damaged = bytearray(batch(0, b"a", b"b" * 30) + tail)
     damaged[where % len(damaged)] ^= byte
     for check_crcs in (True, False):
-        cursor = Cursor(T, bytes(damaged), 0, check_crcs=check_crcs)
+        cursor = RecordCursor(T, bytes(damaged), 0, check_crcs=check_crcs)
         try:
             for record in cursor.take(1000):
                 assert isinstance(record.value, bytes | None)
@@ -104,7 +104,7 @@ def test_arbitrary_bytes_raise_errors_and_nothing_worse(tail: bytes, where: int,
 def test_older_formats_are_read_too(magic: int, codec: Codec) -> None:
     data = encode_set([LegacyRecord(5 + n, 100 + n, b"k", b"%d" % n) for n in range(4)], magic, codec=codec)
 
-    records = Cursor(T, data, 7).take(10)
+    records = RecordCursor(T, data, 7).take(10)
 
     times = [-1, -1] if magic == 0 else [102, 103]
     assert [(each.offset, each.value) for each in records] == [(7, b"2"), (8, b"3")]
@@ -115,13 +115,13 @@ def test_older_formats_are_read_too(magic: int, codec: Codec) -> None:
 def test_an_entry_that_is_cut_off_is_no_error() -> None:
     data = batch(0, b"a") + batch(1, b"b")
     for size in range(len(data)):
-        assert len(Cursor(T, data[:size], 0).take(10)) == (1 if size >= len(batch(0, b"a")) else 0)
+        assert len(RecordCursor(T, data[:size], 0).take(10)) == (1 if size >= len(batch(0, b"a")) else 0)
 
 
 def test_a_damaged_batch_stays_an_error_and_the_position_in_front_of_it() -> None:
     good, bad = batch(0, b"a"), bytearray(batch(1, b"b"))
     bad[-1] ^= 1
-    cursor = Cursor(T, good + bytes(bad), 0)
+    cursor = RecordCursor(T, good + bytes(bad), 0)
 
     assert [record.value for record in cursor.take(10)] == [b"a"]
     for _ in range(2):
@@ -140,14 +140,14 @@ def test_the_position_moves_past_skipped_records() -> None:
         base_offset=2,
     )
     data = batch(0, b"x", b"y", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
-    cursor = Cursor(T, data + bytes(marker), 0, [(0, 7)])
+    cursor = RecordCursor(T, data + bytes(marker), 0, [(0, 7)])
 
     assert read(cursor) == []
     assert cursor.position == 3
 
 
 def test_a_record_knows_all_that_its_batch_knew() -> None:
-    (record,) = Cursor(T, batch(9, b"value"), 0).take(1)
+    (record,) = RecordCursor(T, batch(9, b"value"), 0).take(1)
 
     assert (record.topic, record.partition, record.offset, record.topic_partition) == ("t", 3, 9, T)
     assert (record.timestamp, record.timestamp_ms, record.leader_epoch) == (5, 5, 2)
@@ -157,7 +157,7 @@ def test_a_record_knows_all_that_its_batch_knew() -> None:
 
 
 def test_records_are_compared_copied_pickled_and_shown() -> None:
-    (record,) = Cursor(T, batch(9, b"value"), 0).take(1)
+    (record,) = RecordCursor(T, batch(9, b"value"), 0).take(1)
 
     again = pickle.loads(pickle.dumps(record))
 
@@ -177,7 +177,7 @@ class Bytes(bytearray):
 def test_a_record_whose_fields_were_read_does_not_keep_the_response_alive() -> None:
     data = Bytes(batch(0, b"a", b"b"))
     gone = weakref.ref(data)
-    records = Cursor(T, data, 0).take(10)
+    records = RecordCursor(T, data, 0).take(10)
     del data
     assert gone() is not None
 
@@ -192,7 +192,7 @@ def test_a_record_whose_fields_were_read_does_not_keep_the_response_alive() -> N
 
 def test_deserializers_get_what_is_there_and_their_failures_can_be_passed() -> None:
     data = batch(0, b"1", None, b"{", b"4")
-    cursor = Cursor(T, data, 0, key_deserializer=bytes.decode, value_deserializer=json.loads)
+    cursor = RecordCursor(T, data, 0, key_deserializer=bytes.decode, value_deserializer=json.loads)
 
     records = cursor.take(10)
 
@@ -211,7 +211,7 @@ def test_batches_decompressed_ahead_have_the_same_records() -> None:
         builder.append(None, b"%d" % n, 0)
     compressed = builder.build()
     data = compressed + batch(50, b"plain")
-    cursor = Cursor(T, data, 20)
+    cursor = RecordCursor(T, data, 20)
 
     assert cursor.compressed_sizes() == {Codec.GZIP: len(compressed)}
     cursor.decompress_ahead()

@@ -14,7 +14,7 @@ from ottla.consumer import (
     LogTruncated,
     TopicPartition,
 )
-from ottla.consumer.fetch.lookups import EpochEnd, LookupResults
+from ottla.consumer.fetch.offset_lookups import EpochEnd, LookupResults
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -100,11 +100,11 @@ async def test_data_that_arrives_during_a_validation_is_not_taken_for_truncated(
         monkeypatch.setattr(consumer._lookups, "once_epoch_ends", slowly)
         state = consumer._positions[A]
         state.must_validate = True
-        consumer._runtime.fetch.wake()
+        consumer._lifecycle.fetch.wake()
         await asked.wait()
         log.epoch = 2
         log.add(b"c", b"d")
-        await consumer._runtime.fetch.fetcher._fetch(
+        await consumer._lifecycle.fetch.fetcher._fetch(
             NODE_ID, [state]
         )  # it was out already when the leader changed
         assert [*await waiting, *await take(consumer, 1)] == [b"c", b"d"]
@@ -132,13 +132,13 @@ async def test_a_leader_that_came_while_a_position_was_validated_is_asked_too(
         monkeypatch.setattr(consumer._lookups, "once_epoch_ends", slowly)
         state = consumer._positions[A]
         state.must_validate = True
-        consumer._runtime.fetch.wake()
+        consumer._lifecycle.fetch.wake()
         await asked.wait()  # the leader says that nothing is truncated, and is none any more
-        while consumer._runtime.fetch.fetcher._outstanding:  # noqa: ASYNC110
+        while consumer._lifecycle.fetch.fetcher._outstanding:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         log.records[0] = [(b"a", 1), (b"x", 2), (b"y", 2)]
         log.epoch = 2
-        consumer._runtime.fetch.leaders.refresh_soon()
+        consumer._lifecycle.fetch.leaders.refresh_soon()
         while state.leader_epoch < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         may.set()

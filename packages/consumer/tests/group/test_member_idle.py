@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ottla.consumer.assignors import RangeAssignor
-from ottla.consumer.group.member_rules import MemberRules, Phase
-from ottla.consumer.group.payloads import encode_assignment
+from ottla.consumer.group.consumer_protocol import encode_assignment
+from ottla.consumer.group.member_phase import Phase
+from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance import MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
     Adopted,
@@ -18,7 +19,7 @@ from ottla.consumer.group.rebalance_events import (
 )
 from ottla.protocol.topics import TopicPartition
 
-RULES = MemberRules(group_id="g", assignors=(RangeAssignor(),), max_poll_interval_ms=1_000)
+RULES = MemberSettings(group_id="g", assignors=(RangeAssignor(),), max_poll_interval_ms=1_000)
 
 
 def joined(member: MemberStateMachine, asked_ms: float | None = None) -> None:

@@ -28,7 +28,8 @@ from ottla.broker.groups.events import Leave as LeaveSent
 from ottla.broker.groups.events import Sync as SyncSent
 from ottla.broker.groups.testing import GroupDriver
 from ottla.consumer.assignors import assignors
-from ottla.consumer.group.member_rules import MemberRules, Phase
+from ottla.consumer.group.member_phase import Phase
+from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance import MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
     Adopt,
@@ -82,7 +83,7 @@ class World:
 
     def start(self) -> None:
         self._names += 1
-        rules = MemberRules(
+        settings = MemberSettings(
             group_id="group",
             assignors=assignors(self.strategy.split("+")),
             instance_id=f"static{self._names}" if self.chance.random() < 0.2 else None,
@@ -90,7 +91,7 @@ class World:
             max_poll_interval_ms=MAX_POLL_MS,
         )
         name = self._names
-        self.members[name] = MemberStateMachine(rules, self.driver.now_ms)
+        self.members[name] = MemberStateMachine(settings, self.driver.now_ms)
         self.held[name] = frozenset()
         self.tell(name, Subscribed(self._some_topics()))
 
@@ -231,7 +232,7 @@ class World:
                     JoinSent(
                         token=token,
                         member_id=effect.member_id,
-                        instance_id=member.rules.instance_id,
+                        instance_id=member.settings.instance_id,
                         session_timeout_ms=SESSION_MS,
                         rebalance_timeout_ms=REBALANCE_MS,
                         protocol_type="consumer",
@@ -247,7 +248,7 @@ class World:
                         token=token,
                         member_id=effect.member_id,
                         generation=effect.generation,
-                        instance_id=member.rules.instance_id,
+                        instance_id=member.settings.instance_id,
                         assignments=effect.assignments,
                     )
                 )
@@ -258,7 +259,7 @@ class World:
                         token=token,
                         member_id=effect.member_id,
                         generation=effect.generation,
-                        instance_id=member.rules.instance_id,
+                        instance_id=member.settings.instance_id,
                     )
                 )
             case Leave():

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
-from ottla.client.aliases import CLIENT_ALIASES
 from ottla.client.security import SecurityConfig, SecurityProtocol, TokenProvider
+from ottla.client.setting_aliases import CLIENT_ALIASES
 from ottla.client.settings import Alias, SettingError, setting, validate
 
 if TYPE_CHECKING:

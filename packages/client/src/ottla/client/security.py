@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ottla.client.aliases import NO_KERBEROS, SECURITY_ALIASES
+from ottla.client.setting_aliases import NO_KERBEROS, SECURITY_ALIASES
 from ottla.client.settings import Alias, SettingError, setting, validate
 
 if TYPE_CHECKING:

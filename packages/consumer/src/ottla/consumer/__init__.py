@@ -23,7 +23,7 @@ from ottla.consumer.errors import (
     RecordDeserializationFailed,
     WrongMode,
 )
-from ottla.consumer.fetch.lookups import OffsetAndTimestamp
+from ottla.consumer.fetch.offset_lookups import OffsetAndTimestamp
 from ottla.consumer.interceptors import ConsumerInterceptor
 from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.metrics import ConsumerMetrics

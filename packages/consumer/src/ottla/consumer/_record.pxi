@@ -1,26 +1,26 @@
-# Records: numbers at once, key, value and headers when they are asked for.
+# Records: key, value and headers become Python objects on first access.
 
 @cython.final
 @cython.no_gc
-cdef class Held:
-    """Bytes that records point into, kept alive and unchanged."""
+cdef class PinnedBuffer:
+    """A buffer that records point into; it stays alive and unchanged as long as this object."""
 
     cdef Py_buffer view
-    cdef bint held
+    cdef bint is_held
 
     def __cinit__(self, data):
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
-        self.held = True
+        self.is_held = True
 
     def __dealloc__(self):
-        if self.held:
+        if self.is_held:
             PyBuffer_Release(&self.view)
 
 
 @cython.final
 @cython.no_gc
-cdef class Origin:
-    """What all records of a batch share."""
+cdef class BatchFields:
+    """The fields that all records of a batch share."""
 
     cdef object topic, topic_partition, timestamp_type
     cdef int32_t partition, leader_epoch
@@ -36,9 +36,9 @@ cdef class ConsumerRecord:
     cdef const unsigned char* _header_data
     cdef readonly int32_t serialized_key_size, serialized_value_size
     cdef int32_t _header_count
-    cdef bint _has_key, _has_value           # whether _key and _value are made
-    cdef Origin _origin
-    cdef Held _held                          # what the pointers point into; None when all is made
+    cdef bint _has_key, _has_value           # whether _key and _value are set
+    cdef BatchFields _batch_fields
+    cdef PinnedBuffer _buffer                # the pointers point into it; None when no pointer is needed
     cdef object _key, _value
     cdef tuple _headers
 
@@ -57,7 +57,9 @@ cdef class ConsumerRecord:
         serialized_key_size=None,
         serialized_value_size=None,
     ):
-        self._origin = _origin(TopicPartition(topic, partition), leader_epoch, timestamp_type)
+        self._batch_fields = _make_batch_fields(
+            TopicPartition(topic, partition), leader_epoch, timestamp_type
+        )
         self.offset = offset
         self.timestamp_ms = timestamp_ms
         self._key = key
@@ -69,23 +71,23 @@ cdef class ConsumerRecord:
 
     @property
     def topic(self):
-        return self._origin.topic
+        return self._batch_fields.topic
 
     @property
     def partition(self):
-        return self._origin.partition
+        return self._batch_fields.partition
 
     @property
     def topic_partition(self):
-        return self._origin.topic_partition
+        return self._batch_fields.topic_partition
 
     @property
     def leader_epoch(self):
-        return self._origin.leader_epoch
+        return self._batch_fields.leader_epoch
 
     @property
     def timestamp_type(self):
-        return self._origin.timestamp_type
+        return self._batch_fields.timestamp_type
 
     @property
     def timestamp(self):
@@ -107,26 +109,26 @@ cdef class ConsumerRecord:
         if not self._has_key:
             self._key = _bytes(self._key_data, self.serialized_key_size)
             self._has_key = True
-            self._let_go()
+            self._release_buffer()
         return self._key
 
     cdef inline object _get_value(self):
         if not self._has_value:
             self._value = _bytes(self._value_data, self.serialized_value_size)
             self._has_value = True
-            self._let_go()
+            self._release_buffer()
         return self._value
 
     cdef inline tuple _get_headers(self):
         if self._headers is None:
             self._headers = _unpack_headers(self._header_data, self._header_count)
-            self._let_go()
+            self._release_buffer()
         return self._headers
 
-    cdef inline void _let_go(self):
-        """A record that is kept for long must not keep all that was fetched with it."""
+    cdef inline void _release_buffer(self):
+        """Release the buffer once everything is decoded: a record must not keep a whole response alive."""
         if self._has_key and self._has_value and self._headers is not None:
-            self._held = None
+            self._buffer = None
 
     def __eq__(self, other):
         if not isinstance(other, ConsumerRecord):
@@ -134,7 +136,7 @@ cdef class ConsumerRecord:
         return _fields(self) == _fields(other)
 
     def __hash__(self):
-        return hash((self._origin.topic, self._origin.partition, self.offset))
+        return hash((self._batch_fields.topic, self._batch_fields.partition, self.offset))
 
     def __repr__(self):
         return (
@@ -168,9 +170,9 @@ cdef inline object _bytes(const unsigned char* data, int32_t size):
     return None if size < 0 else PyBytes_FromStringAndSize(<const char*>data, size)
 
 
-cdef int32_t _size(data, told) except -2:
-    if told is not None:
-        return told
+cdef int32_t _size(data, given) except -2:
+    if given is not None:
+        return given
     return len(data) if isinstance(data, (bytes, bytearray, memoryview)) else -1
 
 
@@ -181,18 +183,18 @@ cdef tuple _fields(ConsumerRecord record):
     )
 
 
-cdef Origin _origin(topic_partition, int32_t leader_epoch, timestamp_type):
-    cdef Origin origin = Origin.__new__(Origin)
-    origin.topic, partition = topic_partition
-    origin.partition = partition
-    origin.topic_partition = topic_partition
-    origin.leader_epoch = leader_epoch
-    origin.timestamp_type = timestamp_type
-    return origin
+cdef BatchFields _make_batch_fields(topic_partition, int32_t leader_epoch, timestamp_type):
+    cdef BatchFields fields = BatchFields.__new__(BatchFields)
+    fields.topic, partition = topic_partition
+    fields.partition = partition
+    fields.topic_partition = topic_partition
+    fields.leader_epoch = leader_epoch
+    fields.timestamp_type = timestamp_type
+    return fields
 
 
-cdef inline ConsumerRecord _made(RawRecord* r, Origin batch, Held held):
-    """A record but for its numbers, pointing into the bytes that are held."""
+cdef inline ConsumerRecord _record_of(RawRecord* r, BatchFields batch, PinnedBuffer held):
+    """Return a record that points into a buffer; its offset and timestamp are not set."""
     cdef ConsumerRecord record = ConsumerRecord.__new__(ConsumerRecord)
     record._key_data = r.key
     record.serialized_key_size = r.key_size
@@ -204,14 +206,14 @@ cdef inline ConsumerRecord _made(RawRecord* r, Origin batch, Held held):
     record._header_count = r.header_count
     if r.header_count == 0:
         record._headers = _NO_HEADERS
-    record._origin = batch
-    record._held = held
+    record._batch_fields = batch
+    record._buffer = held
     return record
 
 
 cdef tuple _unpack_headers(const unsigned char* p, int32_t count):
-    """The headers of a record that `parse_record` accepted: every length is known to fit."""
-    # Far enough for any length; the lengths themselves were seen to end in time.
+    """Decode the headers of a record; `parse_record` checked that every length fits."""
+    # Beyond any length: `parse_record` checked that the lengths themselves end within the record.
     cdef const unsigned char* end = p + (<Py_ssize_t>1 << 31)
     cdef int32_t size = 0
     cdef list headers = []
@@ -226,8 +228,8 @@ cdef tuple _unpack_headers(const unsigned char* p, int32_t count):
 
 
 cdef str _brief(value):
-    """What `repr` says, no longer than a line takes; a large value is not even looked at as a whole."""
-    if isinstance(value, (bytes, str)) and len(value) > MOST_SHOWN:
-        return f"{value[:MOST_SHOWN]!r}... ({len(value)} in all)"
+    """Return a `repr` that fits a line; of large bytes and strings only the start is formatted."""
+    if isinstance(value, (bytes, str)) and len(value) > REPR_LIMIT:
+        return f"{value[:REPR_LIMIT]!r}... ({len(value)} in all)"
     shown = repr(value)
-    return shown if len(shown) <= 5 * MOST_SHOWN else shown[:5 * MOST_SHOWN] + "..."
+    return shown if len(shown) <= 5 * REPR_LIMIT else shown[:5 * REPR_LIMIT] + "..."

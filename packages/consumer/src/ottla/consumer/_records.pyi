@@ -60,7 +60,7 @@ class ConsumerRecord:
         """The size of the serialized value in bytes; -1 for None."""
 
 @final
-class Cursor:
+class RecordCursor:
     """Decodes the records at or above a position from fetched bytes, which it keeps alive.
 
     Skips control records, an entry that is cut off at the end, and, with `aborted` (pairs of first offset and
@@ -89,7 +89,7 @@ class Cursor:
     def last_offset(self) -> int:
         """The offset of the last record returned; -1 before the first."""
     @property
-    def given(self) -> int:
+    def returned_count(self) -> int:
         """The number of records returned."""
     @property
     def leader_epoch(self) -> int:
@@ -118,21 +118,21 @@ def end_of(data: Buffer, position: int) -> tuple[int, int, int]:
     Only the headers of batches are read.
     """
 
-class RecordSource:
-    """The native half of delivery: iterates over the records of one cursor until it ends or is removed."""
+class RecordIterator:
+    """The native half of delivery: returns the records of one cursor until it ends or is removed."""
 
-    _current: Cursor | None
-    _in_hand: Cursor | None
-    _asked: bool
+    _current_cursor: RecordCursor | None
+    _last_cursor: RecordCursor | None
+    _polled: bool
     _intercepts: bool
 
     def __aiter__(self) -> Self: ...
     async def __anext__(self) -> ConsumerRecord: ...
-    def _at_hand(self) -> ConsumerRecord | None:
-        """Return the next buffered record, or None; on any thread, one at a time."""
-    async def _breathe(self) -> None:
-        """Yield to the event loop if the last time was too long ago."""
-    async def _turn_to_next(self) -> None:
-        """Wait for records and set `_current`; subclasses implement it."""
-    def _show(self, record: ConsumerRecord) -> ConsumerRecord | None:
+    def _next_buffered(self) -> ConsumerRecord | None:
+        """Return the next record of the current cursor, or None; on any thread, one at a time."""
+    async def _yield_if_due(self) -> None:
+        """Yield to the event loop if it last ran too long ago."""
+    async def _wait_for_next_cursor(self) -> None:
+        """Wait for records and set `_current_cursor`; subclasses implement it."""
+    def _intercept(self, record: ConsumerRecord) -> ConsumerRecord | None:
         """Pass a record through interceptors; subclasses implement it."""

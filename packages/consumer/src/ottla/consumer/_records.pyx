@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The native part of ottla.consumer: records, reading them out of fetched bytes, and iterating.
+"""The native part of ottla.consumer: records, decoding them from fetched bytes, and iterating over them.
 
-`record.py` and `decoding.py` are its façades, `_records.pyi` types it.
+`record.py` exports the record, `fetch/decoding.py` makes cursors, `fetch/record_delivery.py` extends the
+iterator. `_records.pyi` has the types and the contracts.
 """
 
 cimport cython
@@ -46,19 +47,19 @@ from ottla.protocol.records.legacy import read_entry as _read_legacy_entry
 from ottla.protocol.records.legacy import records_of as _legacy_records_of
 from ottla.protocol.topics import TopicPartition
 
-cdef extern from "clock.h" nogil:
+cdef extern from "monotonic_clock.h" nogil:
     int64_t coarse_ms()
 
 cdef enum:
-    MOST_SHOWN = 60              # of a key or a value, where a record is printed
-    BREATH_MS = 10               # how long records may be given out without a turn of the event loop
+    REPR_LIMIT = 60              # bytes or characters of a key or value in the repr of a record
+    YIELD_INTERVAL_MS = 10       # how long records are returned before the event loop runs again
 
-cdef tuple _UNREADABLE = (
+cdef tuple _DECODING_ERRORS = (
     CorruptRecords, DecompressedTooLarge, UnsupportedCompressionType, RecordDeserializationFailed,
 )
 cdef tuple _TIMESTAMP_TYPES = tuple(TimestampType)
 cdef tuple _NO_HEADERS = ()
 
 include "_record.pxi"
-include "_cursor.pxi"
-include "_source.pxi"
+include "_record_cursor.pxi"
+include "_record_iterator.pxi"

@@ -14,8 +14,8 @@ from ottla.client.commands import cluster_options, load_config, run
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from ottla.consumer.cli_offset_commits import PrintedOffsets
     from ottla.consumer.consumer import Consumer
-    from ottla.consumer.progress import Progress
     from ottla.consumer.record import ConsumerRecord
     from ottla.protocol.topics import TopicPartition
 
@@ -103,15 +103,15 @@ async def _consume(
     topics: tuple[str, ...],
     partition: int | None,
     offset: int | None,
-    printing: Callable[[Consumer, Progress], Awaitable[None]],
+    printing: Callable[[Consumer, PrintedOffsets], Awaitable[None]],
 ) -> None:
     """Open a consumer of topics, or of one partition of each; print, and commit what was printed."""
-    from ottla.consumer.progress import Progress
+    from ottla.consumer.cli_offset_commits import PrintedOffsets
     from ottla.protocol.topics import TopicPartition
 
-    progress = Progress(consumer, commits=consumer.config.group_id is not None)
+    printed_offsets = PrintedOffsets(consumer, commits=consumer.config.group_id is not None)
     if partition is None:
-        consumer.subscribe(topics, listener=progress)
+        consumer.subscribe(topics, listener=printed_offsets)
     async with consumer:
         if partition is not None:
             known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
@@ -119,9 +119,9 @@ async def _consume(
         if offset is not None and partition is not None:
             consumer.seek(TopicPartition(topics[0], partition), offset)
         try:
-            await printing(consumer, progress)
+            await printing(consumer, printed_offsets)
         finally:
-            await progress.end()
+            await printed_offsets.end()
 
 
 def _only(partition: int, known: Mapping[str, set[int] | None]) -> list[TopicPartition]:
@@ -139,7 +139,7 @@ def _only(partition: int, known: Mapping[str, set[int] | None]) -> list[TopicPar
 
 async def _print(
     consumer: Consumer,
-    progress: Progress,
+    printed_offsets: PrintedOffsets,
     limit: int | None,
     exit_at_end: bool,
     show: Callable[[ConsumerRecord], object],
@@ -153,9 +153,9 @@ async def _print(
         for records in (await consumer.getmany(timeout_ms=500, max_records=count)).values():
             for record in records:
                 show(record)
-                progress.printed(record)
+                printed_offsets.add(record)
                 remaining = None if remaining is None else remaining - 1
-        await progress.commit_when_due()
+        await printed_offsets.commit_when_due()
 
 
 async def _is_at_end(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:

@@ -19,9 +19,9 @@ from ottla.client.settings import (
     suggest_names,
     validate,
 )
-from ottla.consumer.aliases import CONSUMER_ALIASES, RESETS
 from ottla.consumer.assignors import Assignor, assignors
 from ottla.consumer.group.config import DEFAULT_ASSIGNORS, GroupConfig
+from ottla.consumer.setting_aliases import CONSUMER_ALIASES, RESETS
 
 OffsetReset = Literal["earliest", "latest", "none"]
 IsolationLevel = Literal["read_uncommitted", "read_committed"]

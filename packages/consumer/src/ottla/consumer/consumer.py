@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import config_from
 from ottla.consumer._records import ConsumerRecord
-from ottla.consumer.arguments import Offset, Partition, to_commit, to_offset, to_partition, to_partitions
+from ottla.consumer.argument_validation import (
+    Offset,
+    Partition,
+    to_commit,
+    to_offset,
+    to_partition,
+    to_partitions,
+)
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.errors import NotAssigned
 from ottla.consumer.fetch.arrow import DEFAULT_BYTES, pyarrow_module, read_columns, record_batch
-from ottla.consumer.fetch.delivery import Records
-from ottla.consumer.fetch.lookups import EARLIEST, LATEST, OffsetAndTimestamp
+from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, OffsetAndTimestamp
+from ottla.consumer.fetch.record_delivery import Records
 from ottla.consumer.foreign_names import check_settings, no_such_name
+from ottla.consumer.lifecycle import ConsumerLifecycle
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import RecordBatch
-from ottla.consumer.runtime import ConsumerRuntime
 from ottla.consumer.subscription import TopicFilter, subscription
 from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.records.arrow import ColumnBuilder, check_columns
@@ -50,13 +57,13 @@ class Consumer:
     ) -> None:
         check_settings(settings)
         self.config = config_from(ConsumerConfig, config, settings)
-        self._runtime = runtime = ConsumerRuntime(self.config)
-        self._cluster = runtime.cluster
-        self._subscriptions = runtime.subscriptions
-        self._positions = runtime.fetch.positions
-        self._delivery = runtime.fetch.delivery
-        self._control = runtime.fetch.control
-        self._lookups = runtime.fetch.lookups
+        self._lifecycle = lifecycle = ConsumerLifecycle(self.config)
+        self._cluster = lifecycle.cluster
+        self._subscriptions = lifecycle.subscriptions
+        self._positions = lifecycle.fetch.positions
+        self._delivery = lifecycle.fetch.delivery
+        self._position_operations = lifecycle.fetch.position_operations
+        self._lookups = lifecycle.fetch.offset_lookups
         if topics:
             self.subscribe(topics)
 
@@ -72,11 +79,11 @@ class Consumer:
 
         Raises what prevents the start: NoBrokerAvailable, NoSuchTopic, errors of authorization.
         """
-        await self._runtime.start()
+        await self._lifecycle.start()
 
     async def stop(self) -> None:
         """Commit finished records, leave the group, and close all connections."""
-        await self._runtime.stop()
+        await self._lifecycle.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -135,8 +142,8 @@ class Consumer:
         for state in [self._positions[to_partition(each)] for each in partitions]:
             state.is_paused = False
             self._positions.enqueue(state)
-        self._runtime.fetch.fetcher.wake()
-        self._runtime.fetch.notifier.notify()
+        self._lifecycle.fetch.fetcher.wake()
+        self._lifecycle.fetch.notifier.notify()
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the partitions that are paused."""
@@ -241,22 +248,24 @@ class Consumer:
         """Continue a partition at an offset; with a leader epoch, a truncation before it is detected."""
         state = self._positions[to_partition(partition)]
         where = to_offset(state.partition, offset)
-        self._control.seek(state, where.offset, where.leader_epoch)
+        self._position_operations.seek(state, where.offset, where.leader_epoch)
 
     async def seek_to_beginning(self, *partitions: Partition) -> None:
         """Continue at the first records of partitions, or of all assigned ones."""
-        await self._control.seek_times(dict.fromkeys(self._named(partitions), EARLIEST))
+        await self._position_operations.seek_times(dict.fromkeys(self._named(partitions), EARLIEST))
 
     async def seek_to_end(self, *partitions: Partition) -> None:
         """Continue after the last records of partitions, or of all assigned ones."""
-        await self._control.seek_times(dict.fromkeys(self._named(partitions), LATEST))
+        await self._position_operations.seek_times(dict.fromkeys(self._named(partitions), LATEST))
 
     async def seek_to_timestamp(self, timestamps: int | Mapping[TopicPartition, int]) -> None:
         """Continue at the first records at or after a timestamp in ms: one for all, or one per partition."""
         if isinstance(timestamps, int):
-            await self._control.seek_times(dict.fromkeys(self._named(()), timestamps))
+            await self._position_operations.seek_times(dict.fromkeys(self._named(()), timestamps))
         else:
-            await self._control.seek_times({to_partition(each): time for each, time in timestamps.items()})
+            await self._position_operations.seek_times(
+                {to_partition(each): time for each, time in timestamps.items()}
+            )
 
     async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
         """Continue at the committed offsets of the group; return them, None where there is none."""
@@ -272,7 +281,7 @@ class Consumer:
 
         Raises NoOffset if there is no offset to start from, NotAssigned for other partitions.
         """
-        return await self._control.position(to_partition(partition))
+        return await self._position_operations.position(to_partition(partition))
 
     def highwater(self, partition: Partition) -> int | None:
         """Return the high watermark of a partition in the last response; None before the first."""
@@ -284,7 +293,7 @@ class Consumer:
 
     def lag(self, partition: Partition) -> int | None:
         """Return the lag of a partition as of the last response, without a request; None if unknown."""
-        return self._control.lag(self._positions[to_partition(partition)])
+        return self._position_operations.lag(self._positions[to_partition(partition)])
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """Return the offsets of the first records of partitions."""
@@ -318,13 +327,13 @@ class Consumer:
         partitions to others, and NoSuchPartitions at once for partitions that do not exist; offsets of the
         others are committed. An offset may carry metadata, as a pair or as OffsetAndMetadata.
         """
-        commits = self._runtime.need_group().commits
+        commits = self._lifecycle.need_group().commits
         await commits.commit(self._to_commit(offsets))
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> asyncio.Future[None]:
         """Commit without waiting; the future has the result, and need not be awaited."""
-        commits = self._runtime.need_group().commits
-        return commits.commit_nowait(self._to_commit(offsets), self._runtime.need_tasks())
+        commits = self._lifecycle.need_group().commits
+        return commits.commit_nowait(self._to_commit(offsets), self._lifecycle.need_tasks())
 
     async def committed(self, partition: Partition) -> int | None:
         """Return the offset that the group committed for a partition; None if there is none."""
@@ -337,11 +346,11 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets with their metadata; partitions without one are left out."""
         wanted = [to_partition(each) for each in partitions]
-        return dict(await self._runtime.need_group().committed(wanted))
+        return dict(await self._lifecycle.need_group().committed(wanted))
 
     def group_metadata(self) -> GroupMetadata:
         """Return the group metadata for a producer that commits offsets of the group in a transaction."""
-        return self._runtime.need_group().metadata()
+        return self._lifecycle.need_group().metadata()
 
     # --- the cluster
 
@@ -369,7 +378,7 @@ class Consumer:
     @property
     def metrics(self) -> ConsumerMetrics:
         """The metrics of this consumer."""
-        return self._runtime.metrics
+        return self._lifecycle.metrics
 
     # --- inside
 

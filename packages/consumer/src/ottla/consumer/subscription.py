@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ottla.consumer.arguments import to_topics
+from ottla.consumer.argument_validation import to_topics
 from ottla.protocol.topics import INTERNAL_TOPICS
 
 Expressions = str | re.Pattern[str] | Iterable[str | re.Pattern[str]]

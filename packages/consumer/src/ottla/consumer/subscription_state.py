@@ -9,8 +9,8 @@ from ottla.client.cluster import Cluster
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import WrongMode
 from ottla.consumer.fetch.leaders import partitions_of
-from ottla.consumer.fetch.lookups import EARLIEST
-from ottla.consumer.fetch.pipeline import FetchPipeline
+from ottla.consumer.fetch.offset_lookups import EARLIEST
+from ottla.consumer.fetch.prefetch import Prefetch
 from ottla.consumer.group.consumer_group import ConsumerGroup
 from ottla.consumer.subscription import Subscription
 from ottla.protocol.errors import ErrorCode
@@ -26,7 +26,7 @@ class SubscriptionState:
     """
 
     def __init__(
-        self, cluster: Cluster, config: ConsumerConfig, fetch: FetchPipeline, group: ConsumerGroup | None
+        self, cluster: Cluster, config: ConsumerConfig, fetch: Prefetch, group: ConsumerGroup | None
     ) -> None:
         self._cluster = cluster
         self._config = config

@@ -16,11 +16,11 @@ from ottla.client.blocking import Call, LoopThread
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import config_from
-from ottla.consumer.arguments import Offset, Partition, to_topics
+from ottla.consumer.argument_validation import Offset, Partition, to_topics
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer
 from ottla.consumer.fetch.arrow import DEFAULT_BYTES
-from ottla.consumer.fetch.lookups import OffsetAndTimestamp
+from ottla.consumer.fetch.offset_lookups import OffsetAndTimestamp
 from ottla.consumer.foreign_names import check_settings, no_such_name
 from ottla.consumer.listener import Partitions, RebalanceListener
 from ottla.consumer.metrics import ConsumerMetrics
@@ -65,7 +65,7 @@ class SyncConsumer:
         self._asking = threading.Lock()
         self._interrupted: Call[Any] | None = None
         self._settling = threading.Lock()
-        self._at_hand: Callable[[], ConsumerRecord | None] = lambda: None
+        self._next_buffered: Callable[[], ConsumerRecord | None] = lambda: None
 
     if not TYPE_CHECKING:
 
@@ -75,7 +75,7 @@ class SyncConsumer:
     def start(self) -> Self:
         """Connect. Raises DeadlineExceeded, and what starting a consumer raises."""
         self._consumer = self._thread.start()
-        self._at_hand = self._consumer._delivery._at_hand
+        self._next_buffered = self._consumer._delivery._next_buffered
         return self
 
     def stop(self, timeout: float | None = None) -> None:
@@ -101,7 +101,7 @@ class SyncConsumer:
         """Return the next record; StopIteration after `consumer_timeout_ms` without one."""
         with self._asking:
             self._thread.check()
-            record = self._at_hand() if self._interrupted is None else None
+            record = self._next_buffered() if self._interrupted is None else None
             if record is None:
                 record = self._await_record()
         if record is None:
@@ -385,7 +385,7 @@ class SyncConsumer:
 
 
 async def _rewind(consumer: Consumer) -> None:
-    consumer._control.rewind_unfinished()
+    consumer._position_operations.rewind_unfinished()
 
 
 class OnThreads(RebalanceListener):

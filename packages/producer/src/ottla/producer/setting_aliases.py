@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.client.aliases import renamed, without_effect
+from ottla.client.setting_aliases import renamed, without_effect
 from ottla.client.settings import Alias
 
 _CODES = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ottla.consumer.assignors.contract import (
+from ottla.consumer.assignors.assignor import (
     Assigned,
     Assignor,
     MemberSubscription,

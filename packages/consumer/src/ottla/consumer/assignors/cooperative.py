@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ottla.consumer.assignors.contract import (
+from ottla.consumer.assignors.assignor import (
     NO_GENERATION,
     Assigned,
     MemberSubscription,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ottla.consumer.assignors.contract import MemberSubscription, TopicRacks, uses_racks
+from ottla.consumer.assignors.assignor import MemberSubscription, TopicRacks, uses_racks
 from ottla.protocol.topics import TopicPartition
 
 

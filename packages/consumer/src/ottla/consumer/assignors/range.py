@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from ottla.consumer.assignors.contract import (
+from ottla.consumer.assignors.assignor import (
     Assigned,
     MemberSubscription,
     RebalanceProtocol,

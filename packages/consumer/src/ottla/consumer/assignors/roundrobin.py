@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ottla.consumer.assignors.contract import Assigned, MemberSubscription, RebalanceProtocol, TopicRacks
+from ottla.consumer.assignors.assignor import Assigned, MemberSubscription, RebalanceProtocol, TopicRacks
 from ottla.protocol.topics import TopicPartition
 
 

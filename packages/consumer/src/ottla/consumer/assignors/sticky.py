@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ottla.consumer.assignors.constrained import ConstrainedAssignment
-from ottla.consumer.assignors.contract import Assigned, MemberSubscription, RebalanceProtocol, TopicRacks
-from ottla.consumer.assignors.general import GeneralAssignment, previous_owners
-from ottla.consumer.assignors.java_order import hash_order, string_hash
+from ottla.consumer.assignors.assignor import Assigned, MemberSubscription, RebalanceProtocol, TopicRacks
+from ottla.consumer.assignors.java_hash_map_order import hash_order, string_hash
 from ottla.consumer.assignors.racks import Racks
+from ottla.consumer.assignors.sticky_constrained import ConstrainedStickyAssignment
+from ottla.consumer.assignors.sticky_general import GeneralStickyAssignment, previous_owners
 from ottla.consumer.assignors.user_data import decode_sticky, encode_sticky
 from ottla.protocol.topics import TopicPartition
 
@@ -49,10 +49,10 @@ def assign_sticky(
     owned, disputed = _settle(topics, ordered, claims)
     racks = Racks(topics, ordered)
     if len({frozenset(member.topics) for member in ordered.values()}) <= 1:
-        constrained = ConstrainedAssignment(topics, racks, owned, disputed)
+        constrained = ConstrainedStickyAssignment(topics, racks, owned, disputed)
         return constrained.build(), constrained.transferred
     previous = previous_owners({member_id: claims[member_id] for member_id in ordered})
-    return GeneralAssignment(topics, racks, owned, ordered, previous).build(), None
+    return GeneralStickyAssignment(topics, racks, owned, ordered, previous).build(), None
 
 
 def _settle(

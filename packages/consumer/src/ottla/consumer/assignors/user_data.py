@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ottla.consumer.assignors.contract import NO_GENERATION, Assigned
+from ottla.consumer.assignors.assignor import NO_GENERATION, Assigned
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.schema import Message, Struct, array, int32, message, string
 from ottla.protocol.topics import TopicPartition

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.errors import ClientError
-from ottla.consumer.fetch.raw import RawFetchedData
+from ottla.consumer.fetch.raw_fetched_data import RawFetchedData
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records.arrow import ArrowColumns, ColumnBuilder
 

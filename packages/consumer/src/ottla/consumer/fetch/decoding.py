@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.client.serialization import deserializer
-from ottla.consumer._records import Cursor, end_of
+from ottla.consumer._records import RecordCursor, end_of
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.messages.fetch import AbortedTransaction
 from ottla.protocol.records import Buffer, Codec
 from ottla.protocol.topics import TopicPartition
 
-__all__ = ["Cursor", "Decoded", "RecordDecoder", "decode", "decompression_ms", "end_of"]
+__all__ = ["Decoded", "RecordCursor", "RecordDecoder", "decode", "decompression_ms", "end_of"]
 
 # Compressed bytes that one core decompresses in a millisecond, a cautious estimate.
 _BYTES_PER_MS = {Codec.GZIP: 50_000, Codec.SNAPPY: 200_000, Codec.LZ4: 200_000, Codec.ZSTD: 100_000}
@@ -40,9 +40,9 @@ class RecordDecoder:
         data: Buffer,
         offset: int,
         aborted: Sequence[AbortedTransaction] | None,
-    ) -> Cursor:
+    ) -> RecordCursor:
         """Return a cursor over the records of `data` at or above an offset."""
-        return Cursor(
+        return RecordCursor(
             partition,
             data,
             offset,
@@ -67,7 +67,7 @@ def decode(
     records are skipped; with `aborted`, records of those transactions too (KIP-98). The next offset also
     skips batches that compaction emptied. Raises CorruptMessage.
     """
-    cursor = Cursor(partition, data, position, abortions(aborted), check_crcs=check_crcs)
+    cursor = RecordCursor(partition, data, position, abortions(aborted), check_crcs=check_crcs)
     records: list[ConsumerRecord] = []
     while (record := cursor.read()) is not None:
         records.append(record)
@@ -79,7 +79,7 @@ def abortions(aborted: Sequence[AbortedTransaction] | None) -> list[tuple[int, i
     return [(each.first_offset, each.producer_id) for each in aborted] if aborted else None
 
 
-def decompression_ms(cursor: Cursor) -> float:
+def decompression_ms(cursor: RecordCursor) -> float:
     """Estimate how long decompressing the batches ahead of a cursor takes."""
     sizes = cursor.compressed_sizes()
     return sum(size / _BYTES_PER_MS.get(Codec(codec), 50_000) for codec, size in sizes.items() if codec <= 4)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import LogTruncated
-from ottla.consumer.fetch.lookups import EpochEnd, Lookups
+from ottla.consumer.fetch.offset_lookups import EpochEnd, OffsetLookups
 from ottla.consumer.fetch.offset_reset import reset_time
 from ottla.consumer.fetch.positions import NO_EPOCH, PartitionState, snapshot, unchanged
 
@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 class EpochValidation:
     """Validates positions against the log of a new leader."""
 
-    def __init__(self, config: ConsumerConfig, lookups: Lookups, look_up_leaders: Callable[[], None]) -> None:
+    def __init__(
+        self, config: ConsumerConfig, lookups: OffsetLookups, look_up_leaders: Callable[[], None]
+    ) -> None:
         self._config = config
         self._lookups = lookups
         self._look_up_leaders = look_up_leaders

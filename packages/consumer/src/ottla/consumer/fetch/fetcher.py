@@ -12,11 +12,11 @@ from ottla.client.errors import ClientError
 from ottla.client.pool import Pool
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.fetch.memory import copy_leftovers, held_bytes
-from ottla.consumer.fetch.notifier import Notifier
+from ottla.consumer.fetch.fetch_memory import copy_leftovers, held_bytes
 from ottla.consumer.fetch.positions import NO_LEADER, PartitionState, Positions
 from ottla.consumer.fetch.responses import FetchPoint, FetchResponseReader
 from ottla.consumer.fetch.session import FetchSession, SessionRequest, Wanted
+from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, KafkaError
 from ottla.protocol.messages.fetch import (
@@ -52,7 +52,7 @@ class Fetcher:
         cluster: Cluster,
         positions: Positions,
         config: ConsumerConfig,
-        notifier: Notifier,
+        notifier: StateChangeNotifier,
         metrics: ConsumerMetrics,
         responses: FetchResponseReader,
         *,

@@ -12,8 +12,8 @@ from ottla.client.errors import ClientError
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import named_error
-from ottla.consumer.fetch.notifier import Notifier
 from ottla.consumer.fetch.positions import NO_EPOCH, NO_LEADER, PartitionState, Positions
+from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from ottla.protocol.primitives import ZERO_UUID
@@ -35,7 +35,7 @@ class PartitionLeaders:
         cluster: Cluster,
         config: ConsumerConfig,
         positions: Positions,
-        notifier: Notifier,
+        notifier: StateChangeNotifier,
         wanted: Callable[[], frozenset[str] | None],
         on_metadata: Callable[[MetadataResponse], None],
         *,

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import NoOffset
-from ottla.consumer.fetch.lookups import EARLIEST, LATEST, NOT_FOUND, Lookups
+from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, NOT_FOUND, OffsetLookups
+from ottla.consumer.fetch.position_resolution_step import settle
 from ottla.consumer.fetch.positions import PartitionState, snapshot, unchanged
-from ottla.consumer.fetch.resolution import settle
 from ottla.protocol.topics import TopicPartition
 
 FetchCommitted = Callable[[Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]]
@@ -51,7 +51,7 @@ class CommittedOffsets:
 class OffsetReset:
     """Starts partitions at a timestamp, or where the reset policy says: at the beginning or the end."""
 
-    def __init__(self, config: ConsumerConfig, lookups: Lookups) -> None:
+    def __init__(self, config: ConsumerConfig, lookups: OffsetLookups) -> None:
         self._config = config
         self._lookups = lookups
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from ottla.client.cluster import Cluster
 from ottla.client.environment import chance
 from ottla.client.errors import ClientError
-from ottla.consumer.fetch.notifier import Notifier
+from ottla.consumer.fetch.position_resolution_step import ResolutionStep, fail, is_transient
 from ottla.consumer.fetch.positions import PartitionState, Positions, snapshot, unchanged
-from ottla.consumer.fetch.resolution import ResolutionStep, fail, is_transient
+from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.protocol.errors import KafkaError
 
 
@@ -31,7 +31,7 @@ class PositionResolver:
         self,
         cluster: Cluster,
         positions: Positions,
-        notifier: Notifier,
+        notifier: StateChangeNotifier,
         steps: Sequence[ResolutionStep],
         *,
         on_resolved: Callable[[], None],

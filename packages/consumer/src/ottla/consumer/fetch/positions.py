@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.errors import NotAssigned
-from ottla.consumer.fetch.decoding import Cursor
+from ottla.consumer.fetch.decoding import RecordCursor
 from ottla.protocol.messages.fetch import AbortedTransaction
 from ottla.protocol.records import Buffer
 from ottla.protocol.topics import TopicPartition
@@ -22,7 +22,7 @@ MAX_BUFFERED = 2
 class FetchedData:
     """The records that one fetch response carried for a partition."""
 
-    cursor: Cursor
+    cursor: RecordCursor
     data: Buffer
     aborted: Sequence[AbortedTransaction] | None
     end_offset: int

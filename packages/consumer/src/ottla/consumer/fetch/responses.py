@@ -11,9 +11,9 @@ from ottla.client.cluster import Cluster
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import OffsetOutOfRange, named_error
-from ottla.consumer.fetch.decoding import Cursor, RecordDecoder, decompression_ms, end_of
-from ottla.consumer.fetch.notifier import Notifier
+from ottla.consumer.fetch.decoding import RecordCursor, RecordDecoder, decompression_ms, end_of
 from ottla.consumer.fetch.positions import NO_LEADER, FetchedData, PartitionState, Positions
+from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.protocol.errors import ErrorCode, KafkaError, MessageTooLarge, error_for
 from ottla.protocol.messages.fetch import FetchResponse, PartitionData
@@ -62,7 +62,7 @@ class FetchResponseReader:
         cluster: Cluster,
         positions: Positions,
         config: ConsumerConfig,
-        notifier: Notifier,
+        notifier: StateChangeNotifier,
         metrics: ConsumerMetrics,
         decoder: RecordDecoder,
         *,
@@ -103,7 +103,7 @@ class FetchResponseReader:
         backoff_s = self._cluster.config.retry_backoff_ms / 1_000
         state.fetch_not_before_s = asyncio.get_running_loop().time() + backoff_s
 
-    async def _decompress(self, cursors: list[Cursor]) -> None:
+    async def _decompress(self, cursors: list[RecordCursor]) -> None:
         """Decompress on a thread what would block the event loop for too long."""
         slow = [(cursor, ms) for cursor in cursors if (ms := decompression_ms(cursor)) > 0]
         if sum(ms for _, ms in slow) > OFF_LOOP_ABOVE_MS:
@@ -138,7 +138,7 @@ class FetchResponseReader:
     def _nothing_whole(self, state: PartitionState, records: bytes | memoryview) -> FetchedData | None:
         """Fail a partition whose next batch is larger than a response may be (before Kafka 0.10.1)."""
         try:
-            Cursor(state.partition, records, state.fetch_offset).read()
+            RecordCursor(state.partition, records, state.fetch_offset).read()
         except KafkaError as error:
             state.failure = error
             return None
@@ -191,7 +191,7 @@ class FetchResponseReader:
             self._look_up_offsets()
 
 
-def _decompress_ahead(cursors: list[Cursor]) -> None:
+def _decompress_ahead(cursors: list[RecordCursor]) -> None:
     for cursor in cursors:
         cursor.decompress_ahead()
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from ottla.consumer.assignors import Assignor, MemberSubscription, TopicRacks
 from ottla.consumer.errors import GroupFailed
-from ottla.consumer.group.payloads import decode_subscription, encode_assignment
+from ottla.consumer.group.consumer_protocol import decode_subscription, encode_assignment
 from ottla.consumer.group.rebalance_events import Joined
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.topics import TopicPartition

@@ -24,7 +24,8 @@ from ottla.consumer.errors import Fenced
 from ottla.consumer.group.commits import AutoCommit
 from ottla.consumer.group.config import GroupConfig
 from ottla.consumer.group.coordinator_connection import CoordinatorConnection
-from ottla.consumer.group.member_rules import MemberRules, Phase
+from ottla.consumer.group.member_phase import Phase
+from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance import NO_GENERATION, MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
     Adopt,
@@ -50,7 +51,7 @@ from ottla.consumer.group.rebalance_events import (
     TopicsFound,
 )
 from ottla.consumer.group.requests import GroupRequests
-from ottla.consumer.group.topic_watch import TopicWatch
+from ottla.consumer.group.subscription_metadata import SubscriptionMetadata
 from ottla.consumer.listener import tell
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.subscription import Subscription
@@ -114,8 +115,8 @@ class Membership:
         self._listener: Any = None
         self._coordinator = CoordinatorConnection(cluster, config.group_id)
         self._requests = GroupRequests(self._coordinator, config)
-        self._watch = TopicWatch(cluster, config)
-        self._member = MemberStateMachine(_rules(config, cluster), 0.0)
+        self._subscription_metadata = SubscriptionMetadata(cluster, config)
+        self._member = MemberStateMachine(_member_settings(config, cluster), 0.0)
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup | None = None
         self._request: asyncio.Task[None] | None = None
@@ -130,11 +131,11 @@ class Membership:
     def subscribe(self, subscription: Subscription, listener: Any = None) -> None:
         """Join the group for topics, or change the subscription."""
         self._listener = listener
-        self._watch.subscribe(subscription)
+        self._subscription_metadata.subscribe(subscription)
 
     def unsubscribe(self) -> None:
         """Revoke all partitions and leave the group."""
-        self._watch.subscribe(None)
+        self._subscription_metadata.subscribe(None)
 
     def polled(self) -> None:
         """Note that the application asks for records. Raises what the group or the listener failed with."""
@@ -184,7 +185,7 @@ class Membership:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 watching = tasks.create_task(
-                    self._watch.run(self._inbox.put_nowait, lambda: self._member.watched)
+                    self._subscription_metadata.run(self._inbox.put_nowait, lambda: self._member.watched)
                 )
                 await self._live()
                 # Their answers are not needed any more; only LeaveGroup is completed.
@@ -234,7 +235,7 @@ class Membership:
             self._log_phase(event)
             self._measure(event)
         if isinstance(event, TopicsFound) and not all(event.topics.values()):
-            self._watch.look_now()
+            self._subscription_metadata.refresh_now()
         for effect in effects:
             self._do(effect)
         if self._member.phase is Phase.OUT and before is not Phase.OUT:
@@ -361,7 +362,7 @@ class Membership:
 
     async def _look_up(self, effect: LookUp) -> Event:
         racks = await self._cluster.retry(
-            "finding the group's topics", lambda: self._watch.racks(effect.topics)
+            "finding the group's topics", lambda: self._subscription_metadata.racks(effect.topics)
         )
         return TopicsFound(effect.token, racks)
 
@@ -406,9 +407,9 @@ async def _or_refusal(token: int, question: Callable[[], Awaitable[Event]]) -> E
         return Refused(token, None, failure=None if passing else error)
 
 
-def _rules(config: GroupConfig, cluster: Cluster) -> MemberRules:
+def _member_settings(config: GroupConfig, cluster: Cluster) -> MemberSettings:
     client = cluster.config
-    return MemberRules(
+    return MemberSettings(
         group_id=config.group_id,
         assignors=assignors(config.partition_assignment_strategy),
         instance_id=config.group_instance_id,

@@ -34,12 +34,14 @@ from ottla.consumer.assignors import (
     shared_protocol,
 )
 from ottla.consumer.errors import Fenced, GroupFailed
-from ottla.consumer.group.leadership import Leadership
-from ottla.consumer.group.member_rules import HEARTBEAT_PHASES, JOIN_PHASES, MemberRules, Phase
-from ottla.consumer.group.payloads import (
+from ottla.consumer.group.consumer_protocol import (
     decode_assignment,
     encode_subscription,
 )
+from ottla.consumer.group.coordinator_errors import coordinator_error
+from ottla.consumer.group.leadership import Leadership
+from ottla.consumer.group.member_phase import HEARTBEAT_PHASES, JOIN_PHASES, Phase
+from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance_events import (
     Adopt,
     Adopted,
@@ -66,7 +68,6 @@ from ottla.consumer.group.rebalance_events import (
     TopicsFound,
     TopicsSeen,
 )
-from ottla.consumer.group.refusals import refusal
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import MalformedMessage
 
@@ -84,9 +85,9 @@ class MemberStateMachine:
     `wake_at_ms` is the time of the next `TimePassed`.
     """
 
-    def __init__(self, rules: MemberRules, now_ms: float) -> None:
-        self.rules = rules
-        self.protocol = shared_protocol(rules.assignors)
+    def __init__(self, settings: MemberSettings, now_ms: float) -> None:
+        self.settings = settings
+        self.protocol = shared_protocol(settings.assignors)
         self.phase = Phase.OUT
         self.member_id = UNKNOWN_MEMBER
         self.generation = NO_GENERATION
@@ -148,7 +149,7 @@ class MemberStateMachine:
 
     @property
     def _idle_at_ms(self) -> float:
-        return self._polled_ms + self.rules.max_poll_interval_ms
+        return self._polled_ms + self.settings.max_poll_interval_ms
 
     @property
     def _is_staying(self) -> bool:
@@ -239,7 +240,7 @@ class MemberStateMachine:
         if self.phase in (Phase.PREPARING, Phase.REVOKING, Phase.ADOPTING, Phase.LEAVING, Phase.OUT):
             return
         if self.phase in JOIN_PHASES and self.owned and self.generation != NO_GENERATION:
-            self._leave_by_ms = self._now_ms + self.rules.leave_timeout_ms
+            self._leave_by_ms = self._now_ms + self.settings.leave_timeout_ms
         else:
             self._stop()
 
@@ -262,7 +263,7 @@ class MemberStateMachine:
 
     def _leave(self, reason: str) -> None:
         # A static member does not leave: it is expected back within the session timeout.
-        if self.member_id != UNKNOWN_MEMBER and self.rules.instance_id is None:
+        if self.member_id != UNKNOWN_MEMBER and self.settings.instance_id is None:
             self._effects.append(Leave(self.member_id, reason))
 
     def _forget_membership(self) -> None:
@@ -319,7 +320,7 @@ class MemberStateMachine:
             self._joining_since_ms = self._now_ms
         self._joined_topics = self.wanted or frozenset()
         self._beat_out = False
-        protocols = tuple((each.name, self._metadata(each)) for each in self.rules.assignors)
+        protocols = tuple((each.name, self._metadata(each)) for each in self.settings.assignors)
         self._effects.append(Join(self._token, self.member_id, protocols, self._reason))
 
     def _metadata(self, assignor: Assignor) -> bytes:
@@ -329,7 +330,7 @@ class MemberStateMachine:
                 user_data=assignor.user_data(self._joined_topics, self._last),
                 owned=tuple(self.owned),
                 generation=self.generation,
-                rack=self.rules.rack,
+                rack=self.settings.rack,
             )
         )
 
@@ -338,7 +339,7 @@ class MemberStateMachine:
             return
         self.member_id, self.generation = answer.member_id, answer.generation
         self._protocol_name = answer.protocol_name
-        self._beat_at_ms = self._now_ms + self.rules.heartbeat_interval_ms
+        self._beat_at_ms = self._now_ms + self.settings.heartbeat_interval_ms
         self.leadership = None
         try:
             self.leadership = self._leadership(answer)
@@ -353,7 +354,7 @@ class MemberStateMachine:
 
     def _leadership(self, answer: Joined) -> Leadership | None:
         if answer.leader_id == answer.member_id:
-            return Leadership.of(answer, self.rules.group_id)
+            return Leadership.of(answer, self.settings.group_id)
         if self._is_former_self(answer.leader_id):
             alone = {self.member_id: MemberSubscription(tuple(self._joined_topics))}
             return Leadership(alone, assigns=False)
@@ -365,7 +366,7 @@ class MemberStateMachine:
         Before JoinGroup version 9 (KIP-814) a leader that restarts is not told that it leads. The group keeps
         its assignment, but no other member would notice new partitions.
         """
-        instance_id = self.rules.instance_id
+        instance_id = self.settings.instance_id
         return (
             instance_id is not None and leader_id != self.member_id and leader_id[:-36] == f"{instance_id}-"
         )
@@ -382,7 +383,7 @@ class MemberStateMachine:
         self._sync(assignments)
 
     def _chosen_assignor(self) -> Assignor:
-        for assignor in self.rules.assignors:
+        for assignor in self.settings.assignors:
             if assignor.name == self._protocol_name:
                 return assignor
         raise GroupFailed(f"the group chose the assignor {self._protocol_name!r}, which this member lacks")
@@ -402,7 +403,7 @@ class MemberStateMachine:
             assigned = decode_assignment(answer.assignment)
         except MalformedMessage as error:
             self._fail(
-                GroupFailed(f"the leader of group {self.rules.group_id!r} sent no assignment: {error}")
+                GroupFailed(f"the leader of group {self.settings.group_id!r} sent no assignment: {error}")
             )
             return
         self._attempt = 0
@@ -466,7 +467,7 @@ class MemberStateMachine:
         if (answer.member_id, answer.generation) != (self.member_id, self.generation):
             return
         self._beat_out = False
-        self._beat_at_ms = self._now_ms + self.rules.heartbeat_interval_ms
+        self._beat_at_ms = self._now_ms + self.settings.heartbeat_interval_ms
         match answer.code:
             case ErrorCode.NONE:
                 return
@@ -481,7 +482,7 @@ class MemberStateMachine:
             case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 self._beat_at_ms = self._now_ms + self._backoff_ms()
             case code:
-                self._fail(self._refusal(code))
+                self._fail(self._coordinator_error(code))
 
     def _must_rejoin(self, reason: str) -> None:
         if self.phase is Phase.STABLE:
@@ -518,11 +519,11 @@ class MemberStateMachine:
                     self._effects.append(ForgetCoordinator())
                 self._wait()
             case code:
-                self._fail(self._refusal(code))
+                self._fail(self._coordinator_error(code))
 
-    def _refusal(self, code: int | None) -> Exception:
-        names = [each.name for each in self.rules.assignors]
-        return refusal(self.rules.group_id, code or 0, names, self.rules.instance_id)
+    def _coordinator_error(self, code: int | None) -> Exception:
+        names = [each.name for each in self.settings.assignors]
+        return coordinator_error(self.settings.group_id, code or 0, names, self.settings.instance_id)
 
     def _wait(self) -> None:
         self._token += 1
@@ -531,7 +532,7 @@ class MemberStateMachine:
         self._attempt += 1
 
     def _backoff_ms(self) -> float:
-        return self.rules.backoff.delay_ms(self._attempt, 0.5)
+        return self.settings.backoff.delay_ms(self._attempt, 0.5)
 
     def _fail(self, error: Exception) -> None:
         """Raise an error to the application and stay out of the group until it polls; if fenced, for good."""

@@ -1,4 +1,4 @@
-"""Assign partitions to threads: every member computes the same from the group's registry. Pure."""
+"""Assign partitions to threads: every member computes the same from the group's znodes. Pure."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from ottla.client.commands import json_option, load_config, run, show
 
 if TYPE_CHECKING:
     from ottla.client.config import ClientConfig
-    from ottla.consumer.zookeeper.tools import PartitionLag
+    from ottla.consumer.zookeeper.group_admin import PartitionLag
     from ottla.zookeeper.session import Session
 
 T = TypeVar("T")
@@ -42,11 +42,11 @@ def zookeeper_option(command: F) -> F:
 @zookeeper_option
 def list_groups(as_json: bool, hosts: str) -> None:
     """List the groups and their number of members."""
-    from ottla.consumer.zookeeper import tools
+    from ottla.consumer.zookeeper import group_admin
 
     async def use(session: Session) -> list[tuple[str, int]]:
-        names = await tools.groups(session)
-        return [(name, len(await tools.registry_of(session, name).members())) for name in names]
+        names = await group_admin.groups(session)
+        return [(name, len(await group_admin.group_znodes_of(session, name).members())) for name in names]
 
     show(("group", "members"), with_session(hosts, use), as_json=as_json)
 
@@ -93,25 +93,25 @@ async def _progress(
     session: Session, group: str, topics: tuple[str, ...], config: ClientConfig
 ) -> tuple[list[PartitionLag], list[str]]:
     from ottla.client.admin import LATEST, Admin
-    from ottla.consumer.zookeeper import tools
+    from ottla.consumer.zookeeper import group_admin
     from ottla.protocol.topics import TopicPartition
 
-    registry = tools.registry_of(session, group)
-    offsets = (await tools.read_offsets(session, [group]))[group]
-    view = await registry.view()
+    znodes = group_admin.group_znodes_of(session, group)
+    offsets = (await group_admin.read_offsets(session, [group]))[group]
+    view = await znodes.view()
     partitions = {
         *offsets,
         *(TopicPartition(topic, each) for topic, some in view.partitions.items() for each in some),
     }
     chosen = sorted(each for each in partitions if not topics or each.topic in topics)
-    owners = await registry.owners(chosen)
-    addresses = await registry.brokers(config.security.security_protocol)
+    owners = await znodes.owners(chosen)
+    addresses = await znodes.brokers(config.security.security_protocol)
     async with Admin([str(each) for each in addresses], config) as admin:
         known = {t: await admin.cluster.refresh([t]) for t in {each.topic for each in chosen}}
         there = [each for each in chosen if any(t.partitions for t in known[each.topic].topics)]
         ends = await admin.offsets.find(dict.fromkeys(there, LATEST))
         brokers = [f"{node.id} -> {node.address}" for _, node in sorted(admin.cluster.nodes.items())]
-    found = [tools.PartitionLag(p, offsets.get(p), ends.get(p), owners.get(p)) for p in chosen]
+    found = [group_admin.PartitionLag(p, offsets.get(p), ends.get(p), owners.get(p)) for p in chosen]
     return found, brokers
 
 
@@ -120,9 +120,9 @@ async def _progress(
 @zookeeper_option
 def verify(name: str, hosts: str) -> None:
     """Check that every partition a group reads is owned by a member; fail if not."""
-    from ottla.consumer.zookeeper import tools
+    from ottla.consumer.zookeeper import group_admin
 
-    wrong = with_session(hosts, lambda session: tools.verify(session, name))
+    wrong = with_session(hosts, lambda session: group_admin.verify(session, name))
     for each in wrong:
         click.echo(each)
     if wrong:
@@ -136,12 +136,12 @@ def verify(name: str, hosts: str) -> None:
 @zookeeper_option
 def export_offsets(names: tuple[str, ...], output_file: IO[str], hosts: str) -> None:
     """Write offsets from ZooKeeper, one line each: /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET."""
-    from ottla.consumer.zookeeper import tools
+    from ottla.consumer.zookeeper import group_admin
 
-    async def use(session: Session) -> tools.GroupOffsets:
-        return await tools.read_offsets(session, names or await tools.groups(session))
+    async def use(session: Session) -> group_admin.GroupOffsets:
+        return await group_admin.read_offsets(session, names or await group_admin.groups(session))
 
-    for line in tools.offset_lines(with_session(hosts, use)):
+    for line in group_admin.offset_lines(with_session(hosts, use)):
         output_file.write(f"{line}\n")
 
 
@@ -150,16 +150,16 @@ def export_offsets(names: tuple[str, ...], output_file: IO[str], hosts: str) -> 
 @zookeeper_option
 def import_offsets(input_file: IO[str], hosts: str) -> None:
     """Set offsets in ZooKeeper from the output of `export-offsets`. Stop the groups before."""
-    from ottla.consumer.zookeeper import tools
+    from ottla.consumer.zookeeper import group_admin
 
     try:
-        offsets = tools.parse_offset_lines(input_file)
+        offsets = group_admin.parse_offset_lines(input_file)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
     async def use(session: Session) -> None:
         for group, found in offsets.items():
-            await tools.registry_of(session, group).commit(found)
+            await group_admin.group_znodes_of(session, group).commit(found)
 
     with_session(hosts, use)
     for group, found in offsets.items():
@@ -177,18 +177,18 @@ def import_offsets(input_file: IO[str], hosts: str) -> None:
 @zookeeper_option
 def move_to_kafka(name: str, properties: str | None, hosts: str) -> None:
     """Commit a group's offsets to Kafka, for consumers with groups there. Stop its members before."""
-    from ottla.consumer.zookeeper import tools
+    from ottla.consumer.zookeeper import group_admin
 
     config = load_config(properties)
 
     async def use(session: Session) -> int:
         from ottla.client.admin import Admin
 
-        registry = tools.registry_of(session, name)
-        if members := await registry.members():
+        znodes = group_admin.group_znodes_of(session, name)
+        if members := await znodes.members():
             raise ValueError(f"{members[0].consumer_id} is still in group {name}")
-        offsets = (await tools.read_offsets(session, [name]))[name]
-        addresses = await registry.brokers(config.security.security_protocol)
+        offsets = (await group_admin.read_offsets(session, [name]))[name]
+        addresses = await znodes.brokers(config.security.security_protocol)
         async with Admin([str(each) for each in addresses], config) as admin:
             if offsets:
                 await admin.groups.commit(name, offsets)

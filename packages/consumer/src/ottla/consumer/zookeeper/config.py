@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ottla.client.aliases import renamed, without_effect
 from ottla.client.config import ClientConfig
 from ottla.client.security import SecurityConfig
+from ottla.client.setting_aliases import renamed, without_effect
 from ottla.client.settings import Alias, SettingError, from_properties, setting, suggest_names, validate
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")

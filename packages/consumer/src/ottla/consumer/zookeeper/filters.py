@@ -16,7 +16,7 @@ class TopicFilter:
     expression: str
     regex: str = field(init=False)
     pattern: ClassVar[str]
-    """The word for this kind of filter in the group's registry."""
+    """The word for this kind of filter in the group's znodes."""
 
     def __post_init__(self) -> None:
         regex = self.expression.strip().replace(",", "|").replace(" ", "").strip("\"'")

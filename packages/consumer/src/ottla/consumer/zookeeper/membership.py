@@ -17,8 +17,8 @@ from ottla.consumer.zookeeper.brokers import Brokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.errors import ConsumerRebalanceFailed, NoBrokers, PartitionsOwned
 from ottla.consumer.zookeeper.filters import FILTERS
+from ottla.consumer.zookeeper.group_znodes import GroupZnodes
 from ottla.consumer.zookeeper.offsets import OffsetStorage, StreamCommits
-from ottla.consumer.zookeeper.registry import Registry
 from ottla.consumer.zookeeper.stream_positions import UNKNOWN, Offsets, StreamPositions
 from ottla.consumer.zookeeper.streams import MessageStream, Reader
 from ottla.protocol.errors import KafkaError
@@ -38,7 +38,7 @@ LEAVE_TIMEOUT_S = 10.0
 
 
 class GroupMembership:
-    """Rebalances whenever the group's registry changes, in the task that awaits `run`.
+    """Rebalances whenever the group's znodes change, in the task that awaits `run`.
 
     Partitions that stay with their thread are left alone. The others are given up before new ones are
     claimed: delivery stops, the last record is finished, offsets are committed, claims are deleted.
@@ -148,7 +148,7 @@ class GroupMembership:
                 await self._failed(last)
 
     async def _pause(self) -> bool:
-        """Wait for the backoff; return whether the registry changed meanwhile."""
+        """Wait for the backoff; return whether the znodes changed meanwhile."""
         try:
             async with asyncio.timeout(self.config.backoff_s):
                 await self._wake.wait()
@@ -180,7 +180,7 @@ class GroupMembership:
         """Release claims of partitions that this member owns and cannot read."""
         self._doubt([each for each in self._held if each not in self.partitions])
         try:
-            await self._registry().release(self._doubtful)
+            await self._group_znodes().release(self._doubtful)
         except ZooKeeperError as error:
             log.info("claims were not released: %s", error)
         else:
@@ -192,30 +192,30 @@ class GroupMembership:
         lost, self._lost_partitions = self._lost_partitions, frozenset()
         await self._tell("lost", lost)
         await self._session.wait_connected()
-        number, registry = self._session.session_number, self._registry()
+        number, znodes = self._session.session_number, self._group_znodes()
         if self._registered_in != number:
-            await registry.register(replace(self.registration, timestamp_ms=now_ms()))
+            await znodes.register(replace(self.registration, timestamp_ms=now_ms()))
             self._registered_in = number
-        if not await self._reach_brokers(registry):
+        if not await self._reach_brokers(znodes):
             return
-        view = await registry.view(self._changed, exclude_internal=self.config.exclude_internal_topics)
+        view = await znodes.view(self._changed, exclude_internal=self.config.exclude_internal_topics)
         owners = ASSIGNMENTS[self.config.partition_assignment_strategy](view)
         mine = {
             each: thread
             for each, thread in owners.items()
             if thread.consumer_id == self.registration.consumer_id
         }
-        await self._give_up(registry, [p for p, owner in self._held.items() if str(mine.get(p)) != owner])
-        await self._claim(registry, mine, number)
+        await self._give_up(znodes, [p for p, owner in self._held.items() if str(mine.get(p)) != owner])
+        await self._claim(znodes, mine, number)
         await self._read(mine, number)
 
-    def _registry(self) -> Registry:
-        return Registry(self._session.bound(), self._session.session_id, self.config.group_id)
+    def _group_znodes(self) -> GroupZnodes:
+        return GroupZnodes(self._session.bound(), self._session.session_id, self.config.group_id)
 
-    async def _reach_brokers(self, registry: Registry) -> bool:
+    async def _reach_brokers(self, znodes: GroupZnodes) -> bool:
         """Connect to the cluster; return false while there is no broker, whose registration is watched."""
         protocol = self.config.security.security_protocol
-        addresses = await registry.brokers(protocol, self._changed)
+        addresses = await znodes.brokers(protocol, self._changed)
         if self._brokers is not None and addresses and self._addresses.isdisjoint(addresses):
             # All brokers moved at once: the known addresses lead nowhere.
             await self._leave_brokers()
@@ -235,7 +235,7 @@ class GroupMembership:
         self._brokers = None
         await self._stack.aclose()
 
-    async def _give_up(self, registry: Registry, going: Collection[TopicPartition]) -> None:
+    async def _give_up(self, znodes: GroupZnodes, going: Collection[TopicPartition]) -> None:
         for stream in self._streams.values():
             stream.release(going)
         await self._until_done_with(going)
@@ -246,7 +246,7 @@ class GroupMembership:
             await self.commits.finished(going)
         self._positions.end(going)
         self._doubt(going)
-        await registry.release(self._doubtful)
+        await znodes.release(self._doubtful)
         self._doubtful.clear()
 
     async def _until_done_with(self, going: Collection[TopicPartition]) -> None:
@@ -264,11 +264,11 @@ class GroupMembership:
         for each in partitions:
             self._held.pop(each, None)
 
-    async def _claim(self, registry: Registry, mine: Ownership, number: int) -> None:
+    async def _claim(self, znodes: GroupZnodes, mine: Ownership, number: int) -> None:
         claims = {each: str(thread) for each, thread in mine.items() if each not in self._held}
         self._doubtful.update(claims)
         try:
-            await registry.claim(claims, self._changed)
+            await znodes.claim(claims, self._changed)
         except PartitionsOwned:
             self._doubtful.difference_update(claims)
             raise
@@ -335,7 +335,7 @@ class GroupMembership:
         return stored, {**bounds, **stored}
 
     def _storage(self) -> OffsetStorage:
-        return OffsetStorage(self.config, self._registry(), self._known_brokers())
+        return OffsetStorage(self.config, self._group_znodes(), self._known_brokers())
 
     def _known_brokers(self) -> Brokers:
         if self._brokers is None:
@@ -350,13 +350,13 @@ class GroupMembership:
             await stream.close()
         if not self.is_present:
             return
-        registry = self._registry()
+        znodes = self._group_znodes()
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._tell("revoked", self._held)
                 if self.config.auto_commit_enable and self._held:
                     await self.commits.finished()
-                await registry.release(self._doubtful.union(self._held))
-                await registry.unregister(self.registration.consumer_id)
+                await znodes.release(self._doubtful.union(self._held))
+                await znodes.unregister(self.registration.consumer_id)
         except (*FAILURES, TimeoutError) as error:
             log.warning("leaving the group failed: %s", error)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ottla.client.errors import ClientError
 from ottla.consumer.zookeeper.brokers import Brokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
-from ottla.consumer.zookeeper.registry import Registry
+from ottla.consumer.zookeeper.group_znodes import GroupZnodes
 from ottla.consumer.zookeeper.stream_positions import Offsets, StreamPositions
 from ottla.consumer.zookeeper.streams import MessageStream
 from ottla.protocol.errors import KafkaError
@@ -25,7 +25,7 @@ class OffsetStorage:
     """The offset storage of a group, as its configuration says."""
 
     config: ZookeeperConsumerConfig
-    registry: Registry
+    znodes: GroupZnodes
     brokers: Brokers
 
     async def read(self, partitions: Iterable[TopicPartition]) -> Offsets:
@@ -35,7 +35,7 @@ class OffsetStorage:
         if asked and self.config.commits_to_kafka:
             found.update(await self.brokers.committed(self.config.group_id, asked))
         if asked and self.config.commits_to_zookeeper:
-            for partition, offset in (await self.registry.offsets(asked)).items():
+            for partition, offset in (await self.znodes.offsets(asked)).items():
                 found[partition] = max(offset, found.get(partition, offset))
         return found
 
@@ -44,7 +44,7 @@ class OffsetStorage:
         if offsets and self.config.commits_to_kafka:
             await self.brokers.commit(self.config.group_id, offsets)
         if offsets and self.config.commits_to_zookeeper:
-            await self.registry.commit(offsets)
+            await self.znodes.commit(offsets)
 
 
 class StreamCommits:

@@ -12,7 +12,7 @@ from ottla.client.config import Address
 from ottla.consumer.record import ConsumerRecord
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.connector import ZookeeperConsumerConnector
-from ottla.consumer.zookeeper.registry import Registry
+from ottla.consumer.zookeeper.group_znodes import GroupZnodes
 from ottla.protocol.errors import LeaderNotAvailable
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
@@ -158,7 +158,7 @@ class MemoryGroup:
     async def owners(self, topic: str, partitions: int) -> dict[int, str]:
         """Return the owners of a topic's partitions."""
         asked = [TopicPartition(topic, number) for number in range(partitions)]
-        found = await Registry(self.admin, 0, "g").owners(asked)
+        found = await GroupZnodes(self.admin, 0, "g").owners(asked)
         return {each.partition: owner for each, owner in found.items()}
 
     async def offset(self, topic: str, partition: int) -> int:

@@ -11,7 +11,7 @@ from ottla.client.admin.configs import TOPIC, Configs
 from ottla.client.admin.topics import Topics
 from ottla.client.cluster import Cluster, NoSuchTopic, is_stale
 from ottla.client.errors import ClientError
-from ottla.consumer.fetch.lookups import EARLIEST, LATEST, Lookups
+from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, OffsetLookups
 from ottla.pipeline.sink.errors import MarkersUnreadable
 from ottla.pipeline.sink.markers import MarkerLog, Markers
 from ottla.protocol.errors import (
@@ -60,7 +60,7 @@ class MarkerTopic:
         self._cluster = cluster
         self._place = TopicPartition(name, PARTITION)
         # Includes open transactions: see `markers`.
-        self._lookups = Lookups(cluster, read_committed=False)
+        self._lookups = OffsetLookups(cluster, read_committed=False)
         self._is_there = False
         self._marker_log = MarkerLog()
 

@@ -1,4 +1,4 @@
-"""Lookups of a driver: the partitions of topics, and their start and end offsets."""
+"""OffsetLookups of a driver: the partitions of topics, and their start and end offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.client.blocking import LoopThread
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.fetch.lookups import EARLIEST, LATEST, NOT_FOUND, Lookups
+from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, NOT_FOUND, OffsetLookups
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Bound, Edge
 from ottla.pipeline.source.offset_json import Offsets
@@ -37,14 +37,14 @@ class LookupClient:
     """An open connection to the cluster, for lookups."""
 
     cluster: Cluster
-    lookups: Lookups
+    lookups: OffsetLookups
 
 
 @asynccontextmanager
 async def lookup_client(config: ConsumerConfig) -> AsyncIterator[LookupClient]:
     """Connect to the cluster."""
     async with Cluster(config.client.bootstrap_servers, config.client) as cluster:
-        yield LookupClient(cluster, Lookups(cluster, read_committed=config.reads_committed))
+        yield LookupClient(cluster, OffsetLookups(cluster, read_committed=config.reads_committed))
 
 
 Connect = Callable[[], AbstractAsyncContextManager[LookupClient]]

@@ -1,0 +1,24 @@
+"""The phases of a group member between joining and leaving."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Phase(Enum):
+    """The phase of a member."""
+
+    OUT = "out"
+    PREPARING = "preparing"
+    JOINING = "joining"
+    LOOKING_UP = "looking up"
+    SYNCING = "syncing"
+    REVOKING = "revoking"
+    ADOPTING = "adopting"
+    STABLE = "stable"
+    WAITING = "waiting"
+    LEAVING = "leaving"
+
+
+JOIN_PHASES = (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
+HEARTBEAT_PHASES = frozenset(Phase) - {Phase.OUT, Phase.JOINING, Phase.WAITING, Phase.LEAVING}

@@ -1,0 +1,131 @@
+"""The metadata of the topics that a group subscribes to: partitions, and the racks of their replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from ottla.client.cluster import Cluster
+from ottla.client.errors import ClientError
+from ottla.consumer.assignors import TopicRacks
+from ottla.consumer.errors import named_error
+from ottla.consumer.group.config import GroupConfig
+from ottla.consumer.group.rebalance_events import Event, Subscribed, TopicsSeen
+from ottla.consumer.subscription import Subscription
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+
+# Subscribed topics that do not exist may be created at any moment.
+MISSING_TOPIC_INTERVAL_S = 1.0
+
+_TRANSIENT = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+Racks = dict[str, list[frozenset[str]]]
+
+log = logging.getLogger(__name__)
+
+
+class SubscriptionMetadata:
+    """Matches the subscription with the topics that exist, and reports changes to the member.
+
+    The leader of the group also gets the partitions of the topics that it assigned.
+    """
+
+    def __init__(self, cluster: Cluster, config: GroupConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._subscription: Subscription | None = None
+        self._changed = asyncio.Event()
+        self._has_ended = False
+        self._reported: frozenset[str] | None = None
+
+    def subscribe(self, subscription: Subscription | None) -> None:
+        """Change the subscription; None ends it."""
+        self._subscription = subscription
+        self._has_ended = self._has_ended or subscription is None
+        self._changed.set()
+
+    def refresh_now(self) -> None:
+        """Refresh now instead of at the next interval: a topic was missing."""
+        self._changed.set()
+
+    async def run(self, tell: Callable[[Event], None], watched: Callable[[], TopicRacks]) -> None:
+        """Report the subscription at once, and topics every `metadata_max_age_ms`, until cancelled."""
+        while True:
+            self._changed.clear()
+            wait_s = self._config.metadata_max_age_ms / 1_000
+            try:
+                if not await self._refresh(tell, watched):
+                    wait_s = min(wait_s, MISSING_TOPIC_INTERVAL_S)
+            except (ClientError, KafkaError) as error:
+                extra = {"group": self._config.group_id, "reason": str(error)}
+                log.info("topics cannot be looked up", extra=extra)
+                wait_s = min(wait_s, MISSING_TOPIC_INTERVAL_S)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def racks(self, topics: Iterable[str], *, known: TopicRacks | None = None) -> Racks:
+        """Request the partitions of topics and the racks of their replicas once; missing topics have none.
+
+        Topics with a transient error keep what is known. Raises TopicAuthorizationFailed and other errors.
+        """
+        wanted = sorted(topics)
+        if not wanted:
+            return {}
+        answer = await self._cluster.refresh(wanted, may_create=self._config.allow_auto_create_topics)
+        return self._racks(answer, wanted, known or {})
+
+    async def _refresh(self, tell: Callable[[Event], None], watched: Callable[[], TopicRacks]) -> bool:
+        """Refresh once; return whether all subscribed topics exist."""
+        subscription, answer = self._subscription, None
+        if self._has_ended:
+            # Also if the same topics were subscribed again before this refresh: partitions were unassigned.
+            self._has_ended = False
+            self._report_subscribed(None, tell)
+        if subscription is None:
+            return True
+        if subscription.filter is not None:
+            answer = await self._cluster.refresh(None)
+            known = {each.name or "": each.is_internal for each in answer.topics}
+            exclude = self._config.exclude_internal_topics
+            self._report_subscribed(subscription.topics(known, exclude_internal=exclude), tell)
+        else:
+            self._report_subscribed(subscription.names, tell)
+        names = sorted(watched())
+        if not names:
+            return True
+        racks = self._racks(answer, names, watched()) if answer else await self.racks(names, known=watched())
+        tell(TopicsSeen(racks))
+        return all(racks.values())
+
+    def _report_subscribed(self, topics: frozenset[str] | None, tell: Callable[[Event], None]) -> None:
+        if topics != self._reported:
+            self._reported = topics
+            tell(Subscribed(topics))
+
+    def _racks(self, answer: MetadataResponse, names: Iterable[str], known: TopicRacks) -> Racks:
+        found = {each.name: each for each in answer.topics}
+        racks: Racks = {}
+        for name in names:
+            topic = found.get(name)
+            code = topic.error_code if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if topic is not None and code == ErrorCode.NONE:
+                racks[name] = self._topic_racks(topic)
+            elif code in _TRANSIENT:
+                gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                racks[name] = [] if gone else list(known.get(name, ()))
+            else:
+                raise named_error(f"topic {name!r}", code)
+        return racks
+
+    def _topic_racks(self, topic: MetadataResponseTopic) -> list[frozenset[str]]:
+        partitions = sorted(topic.partitions, key=lambda each: each.partition_index)
+        return [self._replica_racks(each.replica_nodes) for each in partitions]
+
+    def _replica_racks(self, replicas: Iterable[int]) -> frozenset[str]:
+        nodes = (self._cluster.nodes.get(node_id) for node_id in replicas)
+        return frozenset(node.rack for node in nodes if node is not None and node.rack is not None)
