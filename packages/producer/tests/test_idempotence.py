@@ -189,7 +189,7 @@ def test_without_idempotence_one_batch_is_in_flight_and_has_no_sequence(settings
     partition = sending(**settings)
     (batch,) = partition.batches(1)
 
-    assert partition.idempotence.most_in_flight == 1
+    assert partition.idempotence.max_in_flight == 1
     assert partition.send(batch) == (-1, -1)
 
 

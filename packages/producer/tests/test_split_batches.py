@@ -26,7 +26,7 @@ def accumulator() -> Accumulator:
 
 def halved(where: Accumulator, batch: Batch) -> list[Batch]:
     batch.pack(0, None)
-    batch.number(0, 1, 0, 0)
+    batch.write_header(0, 1, 0, 0)
     parts = where.halves(batch, 0, None)
     where.split(batch, parts)
     return parts

@@ -1,4 +1,4 @@
-# Batches of all partitions, and which of them are due. The time is an argument; nothing waits in here.
+# The batches of all partitions, and which of them are due. Time is an argument; no method waits.
 
 cdef class TopicInfo
 cdef class Accumulator
@@ -14,18 +14,18 @@ cdef class Queue:
     cdef readonly object batches
     cdef readonly int in_flight
     cdef Batch _open
-    cdef Py_ssize_t _expected            # how large the last batch became: the next one starts there
-    cdef double _used_ms                 # when the last batch was begun
+    cdef Py_ssize_t _initial_capacity    # of the next batch: the size of the last one
+    cdef double _last_batch_ms           # when the last batch was created
 
     def __cinit__(self, str topic, int32_t index):
         self.topic, self.index = topic, index
         self.partition = TopicPartition(topic, index)
         self.batches = deque()
 
-    cdef Batch _next(self, int most_in_flight):
+    cdef Batch _next(self, int max_in_flight):
         """Return the next batch to send, or None. A retry is sent alone, so that batches keep their order."""
         cdef Batch batch
-        if self.in_flight >= most_in_flight:
+        if self.in_flight >= max_in_flight:
             return None
         for batch in self.batches:
             if batch.in_flight:
@@ -45,22 +45,22 @@ cdef class TopicInfo:
     cdef readonly int32_t count
     cdef readonly list available         # partitions that have a leader
     cdef Queue _sticky                   # the partition of records without a key
-    cdef Py_ssize_t _sticky_left         # for so many more bytes
+    cdef Py_ssize_t _sticky_bytes_left   # until the sticky partition changes
     cdef Accumulator _accumulator
-    cdef double _since_ms                # when it was created, or used again
+    cdef double _in_use_since_ms         # when it was created, or found again after `forget_idle`
     cdef object __weakref__
 
     def __cinit__(self, Accumulator accumulator, str topic):
         self._accumulator, self.topic = accumulator, topic
         self._queues, self.available = [], []
-        self._since_ms = accumulator.monotonic_ms()
+        self._in_use_since_ms = accumulator.monotonic_ms()
 
     cdef bint _is_idle(self, double since_ms):
         cdef Queue queue
-        if self._since_ms > since_ms:
+        if self._in_use_since_ms > since_ms:
             return False
         for queue in self._queues:
-            if queue.batches or queue._used_ms > since_ms:
+            if queue.batches or queue._last_batch_ms > since_ms:
                 return False
         return True
 
@@ -91,18 +91,18 @@ cdef class TopicInfo:
         cdef Queue queue
         cdef int32_t index
         cdef list choices = self.available or list(range(self.count)), weights
-        cdef Py_ssize_t most = 0
+        cdef Py_ssize_t longest = 0
         if len(choices) > 1 and self._sticky is not None:
             choices = [index for index in choices if index != self._sticky.index]
         for index in choices:
             queue = <Queue>self._queues[index]
-            most = max(most, len(queue.batches))
-        weights = [most + 1 - len((<Queue>self._queues[index]).batches) for index in choices]
-        self._sticky = <Queue>self._queues[_drawn(choices, weights, self._accumulator.chance())]
-        self._sticky_left = self._accumulator.batch_size
+            longest = max(longest, len(queue.batches))
+        weights = [longest + 1 - len((<Queue>self._queues[index]).batches) for index in choices]
+        self._sticky = <Queue>self._queues[_weighted_choice(choices, weights, self._accumulator.chance())]
+        self._sticky_bytes_left = self._accumulator.batch_size
 
 
-cdef object _drawn(list choices, list weights, double chance):
+cdef object _weighted_choice(list choices, list weights, double chance):
     cdef double left = chance * sum(weights)
     for choice, weight in zip(choices, weights):
         left -= weight
@@ -125,7 +125,7 @@ cdef class Accumulator:
     cdef readonly dict topics            # TopicInfo by name
     cdef readonly int64_t batches_begun
     cdef dict _active                    # queues that hold batches, as keys, in order
-    cdef object _forgotten               # topics that a waiting call may still hold, by name
+    cdef object _forgotten               # idle topics by name, while a waiting call holds them
     cdef bint _flushing
 
     def __init__(
@@ -157,7 +157,7 @@ cdef class Accumulator:
             if found is None:
                 found = TopicInfo(self, topic)
             else:
-                found._since_ms = self.monotonic_ms()
+                found._in_use_since_ms = self.monotonic_ms()
         found.update(count, available)
         self.topics[topic] = found
         return found
@@ -175,8 +175,8 @@ cdef class Accumulator:
     cdef Batch _begin(self, Queue queue, Py_ssize_t first_size):
         """Create a batch with memory for its first record: no batch may stay empty."""
         cdef Batch batch = Batch(queue, self.batch_size, self.monotonic_ms(), self.loop)
-        batch._begin(max(queue._expected, HEADER_SIZE + RECORD_OVERHEAD + first_size))
-        queue._used_ms = batch.created_ms
+        batch._begin(max(queue._initial_capacity, HEADER_SIZE + RECORD_OVERHEAD + first_size))
+        queue._last_batch_ms = batch.created_ms
         queue._open = batch
         queue.batches.append(batch)
         self._active[queue] = None
@@ -213,17 +213,17 @@ cdef class Accumulator:
         """Append a record without a key to the topic's sticky partition."""
         cdef Py_ssize_t before = self.size_bytes
         cdef Batch batch
-        if info._sticky_left <= 0:
+        if info._sticky_bytes_left <= 0:
             info._switch_sticky()
         batch = self._put(info._sticky, NULL, -1, value, value_size, headers, headers_size, timestamp, index)
-        info._sticky_left -= self.size_bytes - before
+        info._sticky_bytes_left -= self.size_bytes - before
         return batch
 
     cdef object _close(self, Batch batch):
         batch.closed = True
         if batch.queue._open is batch:
             batch.queue._open = None
-            batch.queue._expected = min(batch._position, self.batch_size)
+            batch.queue._initial_capacity = min(batch._position, self.batch_size)
 
     def add(self, Batch batch, TopicInfo info, int64_t partition):
         """Add a batch that the application filled."""
@@ -231,7 +231,7 @@ cdef class Accumulator:
         if queue._open is not None:
             self._close(queue._open)
         batch.queue, batch.closed, batch.created_ms, batch._loop = queue, True, self.monotonic_ms(), self.loop
-        queue._used_ms = batch.created_ms
+        queue._last_batch_ms = batch.created_ms
         queue.batches.append(batch)
         self._active[queue] = None
         self.size_bytes += batch._position
@@ -240,17 +240,17 @@ cdef class Accumulator:
 
     # --- for the sender
 
-    def ready(self, double now_ms, int most_in_flight):
+    def ready(self, double now_ms, int max_in_flight):
         """Return the batches that are due, at most one per partition, and when the next one is (ms).
 
-        A time of None means: not before something changes.
+        The time is None if no batch becomes due before something changes.
         """
         cdef Queue queue
         cdef Batch batch
         cdef double at_ms, next_ms = -1
         cdef list due = []
         for queue in self._active:
-            batch = queue._next(most_in_flight)
+            batch = queue._next(max_in_flight)
             if batch is None:
                 continue
             at_ms = self._due_ms(queue, batch)
@@ -281,9 +281,9 @@ cdef class Accumulator:
         """Make a batch due again at `not_before_ms`; it keeps its position in the queue."""
         batch.attempts += 1
         batch.not_before_ms = not_before_ms
-        self._landed(batch)
+        self._end_flight(batch)
 
-    cdef object _landed(self, Batch batch):
+    cdef object _end_flight(self, Batch batch):
         if batch.in_flight:
             batch.in_flight = False
             batch.queue.in_flight -= 1
@@ -292,7 +292,7 @@ cdef class Accumulator:
         """Remove a batch that was acknowledged or failed, and release its buffer space."""
         cdef Queue queue = batch.queue
         self._close(batch)
-        self._landed(batch)
+        self._end_flight(batch)
         try:
             queue.batches.remove(batch)
         except ValueError:
@@ -318,12 +318,12 @@ cdef class Accumulator:
     def split(self, Batch batch, list parts not None):
         """Replace a batch that a broker rejected as too large by its halves."""
         cdef Queue queue = batch.queue
-        cdef Py_ssize_t place
-        self._landed(batch)
-        place = queue.batches.index(batch)
+        cdef Py_ssize_t position
+        self._end_flight(batch)
+        position = queue.batches.index(batch)
         queue.batches.remove(batch)
         for part in reversed(parts):
-            queue.batches.insert(place, part)
+            queue.batches.insert(position, part)
             self.size_bytes += (<Batch>part)._position
         self.size_bytes -= batch._position
         batch.split_into(parts)
@@ -332,12 +332,12 @@ cdef class Accumulator:
         cdef list parts = [], records = _decode_records(data)
         cdef Batch part
         cdef Py_ssize_t half = (len(records) + 1) // 2
-        for some in (records[:half], records[half:]):
+        for half_of_records in (records[:half], records[half:]):
             part = Batch(batch.queue, MAX_BATCH_SIZE, batch.created_ms, self.loop)
             part._begin(0)
             part.closed = True
             part.attempts = batch.attempts
-            for record in some:
+            for record in half_of_records:
                 _put_record(part, record.key, record.value, packed_headers(record.headers), record.timestamp_ms)
             parts.append(part)
         return parts
@@ -431,9 +431,9 @@ cdef class BatchBuilder:
     def append(self, *, value=None, key=None, timestamp=None, headers=None):
         """Append a record of bytes; return a BatchedRecord, or None when the batch is full."""
         cdef int64_t index
-        for what in (key, value):
-            if what is not None and not PyBytes_CheckExact(what):
-                raise TypeError(f"a batch takes bytes, not {type(what).__name__}: serialize before")
+        for data in (key, value):
+            if data is not None and not PyBytes_CheckExact(data):
+                raise TypeError(f"a batch takes bytes, not {type(data).__name__}: serialize before")
         if self._closed:
             return None
         stamp = ottla_wall_ms() if timestamp is None else whole_ms(timestamp)
@@ -452,7 +452,7 @@ cdef class BatchBuilder:
         """Close the batch for appends."""
         self._closed = True
 
-    def _sent(self):
+    def _release_batch(self):
         """Return the batch, once: the accumulator owns it from now on."""
         if self._is_sent:
             raise ValueError("the batch was sent already")

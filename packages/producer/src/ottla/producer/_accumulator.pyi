@@ -7,7 +7,7 @@ from ottla.protocol.topics import TopicPartition
 
 @final
 class Batch:
-    """Records of one partition: first a buffer that grows, then the bytes of a batch, then an outcome."""
+    """Records of one partition: a buffer that grows until it is packed, sent, and acknowledged or failed."""
 
     created_ms: float
     not_before_ms: float
@@ -30,10 +30,10 @@ class Batch:
         """Before compression, header included."""
     @property
     def was_sent(self) -> bool:
-        """Whether it has a sequence number that a broker may know."""
+        """Whether the batch has a sequence number that a broker may know."""
     @property
     def data(self) -> bytes | None:
-        """The bytes to send, once `pack` and `number` made them."""
+        """The bytes to send, once `pack` and `write_header` made them."""
     @property
     def producer_id(self) -> int: ...
     @property
@@ -49,8 +49,8 @@ class Batch:
     @property
     def error(self) -> BaseException | None: ...
     def pack(self, codec: int, level: int | None) -> None:
-        """Compress the records as `codec` says. The only slow step, and safe on another thread."""
-    def number(
+        """Compress the records with a codec. This is the only slow step; it may run on another thread."""
+    def write_header(
         self,
         codec: int,
         producer_id: int,
@@ -107,7 +107,7 @@ class Acknowledgements:
     def add(self, one: Acknowledgement) -> None:
         """Add the acknowledgement of the record that was appended last."""
     def complete(self) -> None:
-        """Say that nothing is added any more."""
+        """End adding: batches do not refer to this object any more."""
     def __await__(self) -> Generator[Any, None, Acknowledgements]: ...
 
 @final
@@ -187,7 +187,7 @@ class Accumulator:
         """Drop the topics without a record since then; return their names."""
     def add(self, batch: Batch, info: TopicInfo, partition: int) -> None:
         """Add a batch that the application filled."""
-    def ready(self, now_ms: float, most_in_flight: int) -> tuple[list[Batch], float | None]:
+    def ready(self, now_ms: float, max_in_flight: int) -> tuple[list[Batch], float | None]:
         """Return the batches that are due, at most one per partition, and when the next one is (ms).
 
         A time of None means: not before something changes.
@@ -308,7 +308,7 @@ class Appender:
         values: list[Any],
         keys: list[bytes | None] | None,
         start: int,
-        most: int,
+        max_count: int,
         partition: int | None,
         timestamps: list[int] | None,
         headers: bytes | None,
@@ -321,7 +321,7 @@ class Appender:
         info: TopicInfo,
         rows: ArrowRows,
         start: int,
-        most: int,
+        max_count: int,
         out: Acknowledgements,
         choose: Callable[[bytes | None], int] | None = None,
     ) -> int:

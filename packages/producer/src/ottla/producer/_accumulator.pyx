@@ -3,7 +3,7 @@
 
 `_batch.pxi` holds one batch, `_record_acknowledgements.pxi` the acknowledgements of its records, `_accumulator.pxi` the
 batches of all partitions, `_arrow_rows.pxi` the rows of Arrow columns, `_appender.pxi` the calls that append records to
-batches. Nothing in here waits, knows a socket, or keeps a task.
+batches. This module does not wait, use sockets or start tasks.
 """
 
 cimport cython
@@ -67,9 +67,9 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject**, Py_ssize_t) except -1
 
 cdef enum:
-    RECORD_OVERHEAD = 40         # beside key, value and headers, at most: varints, attributes, counts
-    LEAST_CAPACITY = 1024
-    PAUSE_EVERY = 524288         # bytes that `send` takes without a pause: a millisecond's worth or two
+    RECORD_OVERHEAD = 40         # upper bound of a record's bytes beside key, value and headers
+    MIN_CAPACITY = 1024
+    BYTES_PER_PAUSE = 524288     # that `send` appends before it yields to the event loop: one or two milliseconds
 
 log = logging.getLogger("ottla.producer")
 

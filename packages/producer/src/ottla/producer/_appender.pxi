@@ -36,14 +36,14 @@ cdef class Appender:
 
     cdef readonly Accumulator accumulator
     cdef public bint fast_path
-    cdef Py_ssize_t _next_pause          # the fast path stops at so many bytes in the accumulator
+    cdef Py_ssize_t _next_pause          # size of the accumulator in bytes that ends the fast path
     cdef str _last_topic                 # most programs send to one topic for a while
     cdef TopicInfo _last_info
 
     def __init__(self, Accumulator accumulator not None):
         self.accumulator = accumulator
 
-    cdef inline TopicInfo _known(self, str topic):
+    cdef inline TopicInfo _topic_info(self, str topic):
         """Return the TopicInfo, or None. It is updated in place, never replaced, so the last one may be cached."""
         cdef PyObject* found
         if topic is self._last_topic:
@@ -65,8 +65,8 @@ cdef class Appender:
 
     def pause_later(self):
         """Allow the fast path for a number of bytes more: a loop of sends must let other tasks run."""
-        cdef Py_ssize_t stretch = PAUSE_EVERY if self.fast_path else PAUSE_EVERY // 8
-        self._next_pause = min(self.accumulator.size_bytes + stretch, self.accumulator.buffer_memory)
+        cdef Py_ssize_t bytes_until_pause = BYTES_PER_PAUSE if self.fast_path else BYTES_PER_PAUSE // 8
+        self._next_pause = min(self.accumulator.size_bytes + bytes_until_pause, self.accumulator.buffer_memory)
 
     cdef inline object _append_bytes(self, TopicInfo info, value, key):
         cdef Accumulator accumulator = self.accumulator
@@ -134,8 +134,8 @@ cdef class Appender:
         return one
 
     def append_many(
-        self, TopicInfo info, list values, list keys, Py_ssize_t start, Py_ssize_t most, partition, list timestamps,
-        bytes headers, serialize, Acknowledgements out,
+        self, TopicInfo info, list values, list keys, Py_ssize_t start, Py_ssize_t max_count, partition,
+        list timestamps, bytes headers, serialize, Acknowledgements out,
     ):
         """Append records from `start` on until the buffer is full; return the index of the first one left.
 
@@ -143,7 +143,7 @@ cdef class Appender:
         """
         cdef Accumulator accumulator = self.accumulator
         cdef Queue queue = None if partition is None else info._queue(partition)
-        cdef Py_ssize_t i, count = min(len(values), start + most), value_size, key_size
+        cdef Py_ssize_t i, count = min(len(values), start + max_count), value_size, key_size
         cdef Py_ssize_t headers_size = 0 if headers is None else PyBytes_GET_SIZE(headers)
         cdef const unsigned char* h = NULL if headers is None else <const unsigned char*>PyBytes_AS_STRING(headers)
         cdef const unsigned char* k
@@ -187,18 +187,20 @@ cdef class Appender:
         cdef Acknowledgement one = Acknowledgement.__new__(Acknowledgement)
         cdef Batch batch
         info._queue(partition)  # raises for an unknown partition while the builder still owns its batch
-        batch = builder._sent()
+        batch = builder._release_batch()
         self.accumulator.add(batch, info, partition)
         one._batch, one._timestamp = batch, batch.base_timestamp
         return one
 
-    def append_rows(self, TopicInfo info, ArrowRows rows, int64_t start, int64_t most, Acknowledgements out, choose=None):
+    def append_rows(
+        self, TopicInfo info, ArrowRows rows, int64_t start, int64_t max_count, Acknowledgements out, choose=None
+    ):
         """Append rows from `start` on until the buffer is full; return the number of the first one left.
 
         `choose(key)` returns the partition of a row that names none.
         """
         cdef Accumulator accumulator = self.accumulator
-        cdef int64_t row, stop = min(rows.count, start + most), key_size = -1, value_size = -1
+        cdef int64_t row, stop = min(rows.count, start + max_count), key_size = -1, value_size = -1
         cdef int64_t now = accumulator._now(), stamp = now
         cdef const unsigned char* key = NULL
         cdef const unsigned char* value
@@ -217,7 +219,7 @@ cdef class Appender:
             headers = <const unsigned char*>PyByteArray_AS_STRING(rows._packed)
             if rows._has_times:
                 stamp = now
-                if is_there(rows._times.present, row + rows._times.offset):
+                if is_valid(rows._times.validity, row + rows._times.offset):
                     stamp = number_at(&rows._times, row)
                     if stamp < 0:
                         raise ValueError(f"the timestamp of row {row} is before 1970: {stamp} ms; null stands for now")
@@ -225,7 +227,7 @@ cdef class Appender:
             if size > accumulator.max_record_size:
                 raise RecordTooLarge(size, accumulator.max_record_size)
             queue = None
-            if rows._has_partitions and is_there(rows._partitions.present, row + rows._partitions.offset):
+            if rows._has_partitions and is_valid(rows._partitions.validity, row + rows._partitions.offset):
                 queue = info._queue(number_at(&rows._partitions, row))
             elif choose is not None:
                 queue = info._queue(choose(None if key_size < 0 else PyBytes_FromStringAndSize(<char*>key, key_size)))
@@ -268,7 +270,7 @@ cdef class SendMethods:
         cdef Appender appender = self._appender
         cdef TopicInfo info
         if appender is not None and appender.fast_path and appender.accumulator.size_bytes < appender._next_pause:
-            info = appender._known(topic)
+            info = appender._topic_info(topic)
             if info is not None:
                 if (
                     partition is None and headers is None and timestamp_ms is None
@@ -289,7 +291,7 @@ cdef class SendMethods:
         cdef Appender appender = self._appender
         cdef TopicInfo info
         if appender is not None and appender.fast_path and appender.accumulator.size_bytes < appender.accumulator.buffer_memory:
-            info = appender._known(topic)
+            info = appender._topic_info(topic)
             if info is not None:
                 if (
                     partition is None and headers is None and timestamp_ms is None
@@ -326,5 +328,5 @@ def resolve_all(Batch batch):
     callbacks, batch._callbacks = batch._callbacks, None
     for function, waiting in callbacks or ():
         waiting.add_done_callback(function)
-    batch._looked_at = True
+    batch._error_retrieved = True
     batch._wake()

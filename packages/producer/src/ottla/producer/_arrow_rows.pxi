@@ -1,50 +1,50 @@
-# Rows of Arrow columns. Columns are imported through the C data interface; nothing links Arrow.
+# Rows of Arrow columns, imported through Arrow's C data interface, without linking Arrow.
 
 cdef enum Width:
-    NARROW = 4                   # 32-bit ends
-    WIDE = 8                     # 64-bit ends
-    VIEWS = 16                   # 16-byte views: short values inside, longer ones by buffer and place
+    OFFSETS_32 = 4               # binary, string
+    OFFSETS_64 = 8               # large binary, large string
+    VIEWS_16 = 16                # views of 16 bytes: a short value, or the buffer and offset of a longer one
 
-cdef struct Bytes:
+cdef struct BytesColumn:
     # a column of bytes or text
-    const unsigned char* present
-    const unsigned char* ends
-    const unsigned char* contents
+    const unsigned char* validity
+    const unsigned char* offsets
+    const unsigned char* data
     const void** buffers
     int64_t offset
     int width
 
-cdef struct Numbers:
-    # a column of integers, and what to make of them
-    const unsigned char* present
+cdef struct IntegerColumn:
+    # a column of integers; a value is multiplied and divided to get the unit of the record
+    const unsigned char* validity
     const unsigned char* data
-    int64_t offset, times, over
+    int64_t offset, multiplier, divisor
     int width
 
-cdef dict TIMES = {"s": (1000, 1), "m": (1, 1), "u": (1, 1000), "n": (1, 1000000)}
+cdef dict TIMESTAMP_UNITS = {"s": (1000, 1), "m": (1, 1), "u": (1, 1000), "n": (1, 1000000)}
 
 
-cdef inline bint is_there(const unsigned char* present, int64_t row) noexcept nogil:
-    return present == NULL or (present[row >> 3] >> (row & 7)) & 1
+cdef inline bint is_valid(const unsigned char* validity, int64_t row) noexcept nogil:
+    return validity == NULL or (validity[row >> 3] >> (row & 7)) & 1
 
 
-cdef inline const unsigned char* bytes_at(Bytes* column, int64_t row, int64_t* size) noexcept nogil:
-    """One value of a column; a size of -1 stands for null."""
+cdef inline const unsigned char* bytes_at(BytesColumn* column, int64_t row, int64_t* size) noexcept nogil:
+    """Return a value of a column; a size of -1 stands for null."""
     cdef int64_t at = row + column.offset, start
     cdef const unsigned char* view
     cdef int32_t length
-    if not is_there(column.present, at):
+    if not is_valid(column.validity, at):
         size[0] = -1
         return NULL
-    if column.width == NARROW:
-        start = (<const int32_t*>column.ends)[at]
-        size[0] = (<const int32_t*>column.ends)[at + 1] - start
-        return column.contents + start
-    if column.width == WIDE:
-        start = (<const int64_t*>column.ends)[at]
-        size[0] = (<const int64_t*>column.ends)[at + 1] - start
-        return column.contents + start
-    view = column.ends + VIEWS * at
+    if column.width == OFFSETS_32:
+        start = (<const int32_t*>column.offsets)[at]
+        size[0] = (<const int32_t*>column.offsets)[at + 1] - start
+        return column.data + start
+    if column.width == OFFSETS_64:
+        start = (<const int64_t*>column.offsets)[at]
+        size[0] = (<const int64_t*>column.offsets)[at + 1] - start
+        return column.data + start
+    view = column.offsets + VIEWS_16 * at
     memcpy(&length, view, 4)
     size[0] = length
     if length <= 12:
@@ -52,7 +52,7 @@ cdef inline const unsigned char* bytes_at(Bytes* column, int64_t row, int64_t* s
     return <const unsigned char*>column.buffers[2 + (<const int32_t*>view)[2]] + (<const int32_t*>view)[3]
 
 
-cdef inline int64_t number_at(Numbers* column, int64_t row) noexcept nogil:
+cdef inline int64_t number_at(IntegerColumn* column, int64_t row) noexcept nogil:
     cdef int64_t at = row + column.offset, value
     if column.width == 2:
         value = (<const int16_t*>column.data)[at]
@@ -60,7 +60,7 @@ cdef inline int64_t number_at(Numbers* column, int64_t row) noexcept nogil:
         value = (<const int32_t*>column.data)[at]
     else:
         value = (<const int64_t*>column.data)[at]
-    return value * column.times // column.over
+    return value * column.multiplier // column.divisor
 
 
 @cython.final
@@ -71,11 +71,11 @@ cdef class ArrowRows:
     cdef ArrowSchema _schema
     cdef bint _has_array, _has_schema
     cdef readonly int64_t count
-    cdef Bytes _values, _keys, _header_keys, _header_values
-    cdef Numbers _times, _partitions
+    cdef BytesColumn _values, _keys, _header_keys, _header_values
+    cdef IntegerColumn _times, _partitions
     cdef bint _has_keys, _has_times, _has_partitions, _has_headers
-    cdef const unsigned char* _headers_present
-    cdef const unsigned char* _header_ends
+    cdef const unsigned char* _headers_validity
+    cdef const unsigned char* _header_offsets
     cdef int64_t _headers_offset, _header_offset
     cdef int _headers_width
     cdef bytearray _packed
@@ -88,36 +88,36 @@ cdef class ArrowRows:
 
     cdef int _find(self, dict names) except -1:
         """Find the columns by their names."""
-        cdef list there = [self._schema.children[i].name.decode() for i in range(self._schema.n_children)]
+        cdef list columns = [self._schema.children[i].name.decode() for i in range(self._schema.n_children)]
         self.count = self._array.length
         self._packed = bytearray(256)
-        if names["value"] not in there:
-            raise ValueError(f"there is no column {names['value']!r}; there are {', '.join(map(repr, there))}")
-        for what, name in names.items():
-            if name in there:
-                self._take(what, name, there.index(name))
+        if names["value"] not in columns:
+            raise ValueError(f"there is no column {names['value']!r}; there are {', '.join(map(repr, columns))}")
+        for role, name in names.items():
+            if name in columns:
+                self._import_column(role, name, columns.index(name))
         return 0
 
-    cdef int _take(self, str what, str name, int64_t at) except -1:
+    cdef int _import_column(self, str role, str name, int64_t at) except -1:
         cdef ArrowSchema* schema = self._schema.children[at]
         cdef ArrowArray* array = self._array.children[at]
         cdef int64_t offset = self._array.offset
-        if what == "value":
-            fill_bytes(&self._values, schema, array, offset, name)
-        elif what == "key":
-            fill_bytes(&self._keys, schema, array, offset, name)
+        if role == "value":
+            import_bytes_column(&self._values, schema, array, offset, name)
+        elif role == "key":
+            import_bytes_column(&self._keys, schema, array, offset, name)
             self._has_keys = True
-        elif what == "timestamp":
-            fill_numbers(&self._times, schema, array, offset, name, True)
+        elif role == "timestamp":
+            import_integer_column(&self._times, schema, array, offset, name, True)
             self._has_times = True
-        elif what == "partition":
-            fill_numbers(&self._partitions, schema, array, offset, name, False)
+        elif role == "partition":
+            import_integer_column(&self._partitions, schema, array, offset, name, False)
             self._has_partitions = True
         else:
-            self._take_headers(schema, array, offset, name)
+            self._import_headers(schema, array, offset, name)
         return 0
 
-    cdef int _take_headers(self, ArrowSchema* schema, ArrowArray* array, int64_t offset, str name) except -1:
+    cdef int _import_headers(self, ArrowSchema* schema, ArrowArray* array, int64_t offset, str name) except -1:
         cdef str format = schema.format.decode()
         cdef ArrowSchema* item
         cdef ArrowArray* items
@@ -127,13 +127,13 @@ cdef class ArrowRows:
             raise TypeError(
                 f"column {name!r} is of the Arrow format {format!r}: headers are a list of structs of key and value"
             )
-        self._headers_width = WIDE if format == "+L" else NARROW
-        self._headers_present = <const unsigned char*>array.buffers[0] if array.null_count else NULL
-        self._header_ends = <const unsigned char*>array.buffers[1]
+        self._headers_width = OFFSETS_64 if format == "+L" else OFFSETS_32
+        self._headers_validity = <const unsigned char*>array.buffers[0] if array.null_count else NULL
+        self._header_offsets = <const unsigned char*>array.buffers[1]
         self._headers_offset = offset + array.offset
         item, items = schema.children[0], array.children[0]
-        fill_bytes(&self._header_keys, item.children[0], items.children[0], items.offset, "key of headers")
-        fill_bytes(&self._header_values, item.children[1], items.children[1], items.offset, "value of headers")
+        import_bytes_column(&self._header_keys, item.children[0], items.children[0], items.offset, "key of headers")
+        import_bytes_column(&self._header_values, item.children[1], items.children[1], items.offset, "value of headers")
         self._has_headers = True
         return 0
 
@@ -144,12 +144,12 @@ cdef class ArrowRows:
         cdef const unsigned char* value
         cdef unsigned char* p
         cdef Py_ssize_t needed = 10
-        if not self._has_headers or not is_there(self._headers_present, at):
+        if not self._has_headers or not is_valid(self._headers_validity, at):
             return 0
-        if self._headers_width == NARROW:
-            first, last = (<const int32_t*>self._header_ends)[at], (<const int32_t*>self._header_ends)[at + 1]
+        if self._headers_width == OFFSETS_32:
+            first, last = (<const int32_t*>self._header_offsets)[at], (<const int32_t*>self._header_offsets)[at + 1]
         else:
-            first, last = (<const int64_t*>self._header_ends)[at], (<const int64_t*>self._header_ends)[at + 1]
+            first, last = (<const int64_t*>self._header_offsets)[at], (<const int64_t*>self._header_offsets)[at + 1]
         if first == last:
             return 0
         for i in range(first, last):
@@ -173,7 +173,9 @@ cdef class ArrowRows:
         return p - <unsigned char*>PyByteArray_AS_STRING(self._packed)
 
 
-cdef int fill_bytes(Bytes* out, ArrowSchema* schema, ArrowArray* array, int64_t offset, str name) except -1:
+cdef int import_bytes_column(
+    BytesColumn* out, ArrowSchema* schema, ArrowArray* array, int64_t offset, str name
+) except -1:
     cdef str format = schema.format.decode()
     if schema.dictionary != NULL or format not in ("z", "u", "Z", "U", "vz", "vu"):
         kind = f"dictionary of {format!r}" if schema.dictionary != NULL else repr(format)
@@ -181,29 +183,29 @@ cdef int fill_bytes(Bytes* out, ArrowSchema* schema, ArrowArray* array, int64_t 
             f"column {name!r} is of the Arrow format {kind}: cast it to binary or string, as in "
             f"table.set_column(i, {name!r}, column.cast('binary'))"
         )
-    out.width = VIEWS if format[0] == "v" else WIDE if format in ("Z", "U") else NARROW
-    out.present = <const unsigned char*>array.buffers[0] if array.null_count else NULL
-    out.ends = <const unsigned char*>array.buffers[1]
-    out.contents = <const unsigned char*>array.buffers[2] if out.width != VIEWS else NULL
+    out.width = VIEWS_16 if format[0] == "v" else OFFSETS_64 if format in ("Z", "U") else OFFSETS_32
+    out.validity = <const unsigned char*>array.buffers[0] if array.null_count else NULL
+    out.offsets = <const unsigned char*>array.buffers[1]
+    out.data = <const unsigned char*>array.buffers[2] if out.width != VIEWS_16 else NULL
     out.buffers = array.buffers
     out.offset = offset + array.offset
     return 0
 
 
-cdef int fill_numbers(
-    Numbers* out, ArrowSchema* schema, ArrowArray* array, int64_t offset, str name, bint times
+cdef int import_integer_column(
+    IntegerColumn* out, ArrowSchema* schema, ArrowArray* array, int64_t offset, str name, bint is_timestamp
 ) except -1:
     cdef str format = schema.format.decode()
-    out.times = out.over = 1
-    if times and format.startswith("ts"):
-        out.times, out.over = TIMES[format[2]]
+    out.multiplier = out.divisor = 1
+    if is_timestamp and format.startswith("ts"):
+        out.multiplier, out.divisor = TIMESTAMP_UNITS[format[2]]
         out.width = 8
     elif format in ("s", "i", "l") and schema.dictionary == NULL:
         out.width = {"s": 2, "i": 4, "l": 8}[format]
     else:
-        wanted = "a timestamp, or int64 of milliseconds" if times else "int32"
+        wanted = "a timestamp, or int64 of milliseconds" if is_timestamp else "int32"
         raise TypeError(f"column {name!r} is of the Arrow format {format!r}: cast it to {wanted}")
-    out.present = <const unsigned char*>array.buffers[0] if array.null_count else NULL
+    out.validity = <const unsigned char*>array.buffers[0] if array.null_count else NULL
     out.data = <const unsigned char*>array.buffers[1]
     out.offset = offset + array.offset
     return 0

@@ -6,7 +6,7 @@ cdef class Batch
 
 @cython.final
 cdef class Batch:
-    """Records of one partition: first a buffer that grows, then the bytes of a batch, then an outcome.
+    """Records of one partition: a buffer that grows until it is packed, sent, and acknowledged or failed.
 
     The caller of `send` holds an Acknowledgement: this batch and an index. A future exists only once an
     acknowledgement is awaited.
@@ -29,13 +29,13 @@ cdef class Batch:
     cdef readonly bint done
     cdef readonly int64_t base_offset, log_append_time_ms
     cdef readonly object error
-    cdef bint _looked_at                 # the application was told of an error, or will be
+    cdef bint _error_retrieved           # the application got the error, or waits for the outcome
     cdef object _loop
     cdef list _waiters                   # one future per waiter, so that cancelling one cancels no other
     cdef list _callbacks
-    cdef list _parts                     # [(first index, Batch)]: where the records went when it was split
-    cdef object _mark                    # the Acknowledgements that it was added to last, and its index there
-    cdef int32_t _mark_index
+    cdef list _parts                     # [(first index, Batch)]: the batches that hold the records after a split
+    cdef object _last_acknowledgements   # the Acknowledgements object that lists this batch, while records are added
+    cdef int32_t _index_in_acknowledgements
 
     def __cinit__(self, Queue queue, Py_ssize_t limit, double created_ms, loop=None):
         self.queue = queue
@@ -48,7 +48,7 @@ cdef class Batch:
         self._position = HEADER_SIZE
 
     cdef int _begin(self, Py_ssize_t capacity) except -1:
-        capacity = max(capacity, <Py_ssize_t>LEAST_CAPACITY)
+        capacity = max(capacity, <Py_ssize_t>MIN_CAPACITY)
         self._owner = PyBytes_FromStringAndSize(NULL, capacity)
         self._buffer = <unsigned char*>PyBytes_AS_STRING(self._owner)
         self._capacity = capacity
@@ -64,7 +64,7 @@ cdef class Batch:
 
     @property
     def was_sent(self):
-        """Whether it has a sequence number that a broker may know."""
+        """Whether the batch has a sequence number that a broker may know."""
         return self.base_sequence >= 0
 
     cdef inline int64_t _put(
@@ -142,14 +142,14 @@ cdef class Batch:
     # --- packing
 
     def pack(self, codec, level):
-        """Compress the records as `codec` says. The only slow step, and safe on another thread."""
+        """Compress the records with a codec. This is the only slow step; it may run on another thread."""
         cdef bytes packed, owner
         if self.data is not None or self.done:
             return
         if codec == 0:
             self.data = self._shrunk(self._position)
             return
-        owner = self._owner  # on a thread: the batch may fail meanwhile, and drop the buffer
+        owner = self._owner  # keeps the buffer alive: the batch may fail while a thread compresses it
         packed = bytes(_compress(codec, memoryview(owner)[HEADER_SIZE:self._position], level=level))
         self.data = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + PyBytes_GET_SIZE(packed))
         memcpy(PyBytes_AS_STRING(self.data) + HEADER_SIZE, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
@@ -157,7 +157,10 @@ cdef class Batch:
         self._buffer = NULL
         self._capacity = 0
 
-    def number(self, int codec, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional=False):
+    def write_header(
+        self, int codec, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+        bint transactional=False,
+    ):
         """Write the header of a packed batch. Never call this while a connection may still send the bytes."""
         cdef unsigned char* p = <unsigned char*>PyBytes_AS_STRING(self.data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(self.data)
@@ -182,12 +185,12 @@ cdef class Batch:
     def succeed(self, int64_t base_offset, int64_t log_append_time_ms):
         """Set the outcome: the records are written."""
         self.base_offset, self.log_append_time_ms = base_offset, log_append_time_ms
-        self._finished()
+        self._complete()
 
     def fail(self, error):
         """Set the outcome: the records are not delivered."""
         self.error = error
-        self._finished()
+        self._complete()
 
     def split_into(self, list batches):
         """Point to the smaller batches that hold the records now, in order; acknowledgements follow."""
@@ -197,7 +200,7 @@ cdef class Batch:
         for part in batches:
             self._parts.append((first, part))
             first += part.record_count
-            part._looked_at = self._looked_at
+            part._error_retrieved = self._error_retrieved
             if self._waiters is not None or self._callbacks is not None:
                 part._when_done(self._part_done)
         self.data = None
@@ -214,7 +217,7 @@ cdef class Batch:
                 return False
         return True
 
-    cdef object _finished(self):
+    cdef object _complete(self):
         self.done = True
         self.data = None
         self._owner = None
@@ -247,9 +250,9 @@ cdef class Batch:
 
     def settled(self):
         """Return a future that is done once the records are written or failed; an error still counts as unseen."""
-        cdef bint looked_at = self._looked_at
+        cdef bint error_retrieved = self._error_retrieved
         future = self._wait()
-        self._looked_at = looked_at
+        self._error_retrieved = error_retrieved
         if self._all_done() and not future.done():
             future.set_result(None)
         return future
@@ -257,7 +260,7 @@ cdef class Batch:
     cdef object _wait(self):
         """Return a new future that is done when this batch is."""
         future = (self._loop or asyncio.get_running_loop()).create_future()
-        self._looked_at = True
+        self._error_retrieved = True
         self._follow_parts()
         if self._waiters is None:
             self._waiters = []
@@ -291,5 +294,5 @@ cdef class Batch:
         return found
 
     def __del__(self):
-        if self.error is not None and not self._looked_at:
+        if self.error is not None and not self._error_retrieved:
             log.error("%d records for %s were not delivered: %s", self.record_count, self.partition, self.error)

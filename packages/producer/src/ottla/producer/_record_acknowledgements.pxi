@@ -1,4 +1,4 @@
-# The acknowledgements of records that `send` and `send_many` return: one, and many as one.
+# Acknowledgement, which `send` returns, and Acknowledgements, which `send_many` returns.
 
 @cython.final
 @cython.freelist(4096)
@@ -23,7 +23,7 @@ cdef class Acknowledgement:
         cdef Batch batch = self._batch._part(&index)
         if not batch.done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet")
-        batch._looked_at = True
+        batch._error_retrieved = True
         if batch.error is not None:
             raise batch.error.with_traceback(None)
         return _metadata(batch, index, self._timestamp)
@@ -34,7 +34,7 @@ cdef class Acknowledgement:
         cdef Batch batch = self._batch._part(&index)
         if not batch.done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet")
-        batch._looked_at = True
+        batch._error_retrieved = True
         return batch.error
 
     @property
@@ -52,7 +52,7 @@ cdef class Acknowledgement:
     def add_done_callback(self, function):
         """Call `function(acknowledgement)` on the event loop, once the record is written or failed."""
         cdef Batch batch = self._batch
-        batch._looked_at = True
+        batch._error_retrieved = True
         if batch._all_done():
             batch._call(function, self)
             return
@@ -65,7 +65,7 @@ cdef class Acknowledgement:
         return future
 
     def __await__(self):
-        # The record may have moved to another batch: by a split, or as its topic got metadata.
+        # The record may have moved to another batch: by a split, or when metadata of its topic arrived.
         while not self.done():
             yield from self._batch._wait()
         return self.result()
@@ -103,9 +103,10 @@ cdef object _metadata(Batch batch, int32_t index, int64_t timestamp):
 
 
 cdef struct Run:
-    int64_t start                # number of records before it
+    # consecutive records of one batch with one timestamp
+    int64_t start                # the number of records before the run
     int64_t timestamp
-    int32_t batch, first         # which batch, and the index of the first record there
+    int32_t batch, first         # the index of the batch, and of the run's first record in it
 
 
 @cython.final
@@ -129,28 +130,28 @@ cdef class Acknowledgements:
 
     cdef int _add(self, Batch batch, int32_t index, int64_t timestamp) except -1:
         cdef Run* last
-        if batch._mark is not self:
-            batch._mark = self
-            batch._mark_index = <int32_t>PyList_GET_SIZE(self._batches)
+        if batch._last_acknowledgements is not self:
+            batch._last_acknowledgements = self
+            batch._index_in_acknowledgements = <int32_t>PyList_GET_SIZE(self._batches)
             self._batches.append(batch)
         elif self._run_count:
             last = &self._runs[self._run_count - 1]
             if (
-                last.batch == batch._mark_index and last.timestamp == timestamp
+                last.batch == batch._index_in_acknowledgements and last.timestamp == timestamp
                 and last.first + self._count - last.start == index
             ):
                 self._count += 1
                 return 0
         if self._run_count == self._run_capacity:
-            self._more()
+            self._grow()
         last = &self._runs[self._run_count]
         last.start, last.timestamp = self._count, timestamp
-        last.batch, last.first = batch._mark_index, index
+        last.batch, last.first = batch._index_in_acknowledgements, index
         self._run_count += 1
         self._count += 1
         return 0
 
-    cdef int _more(self) except -1:
+    cdef int _grow(self) except -1:
         cdef Py_ssize_t capacity = max(16, 2 * self._run_capacity)
         cdef void* runs = PyMem_Realloc(self._runs, capacity * sizeof(Run))
         if runs is NULL:
@@ -163,10 +164,10 @@ cdef class Acknowledgements:
         self._add(one._batch, one._index, one._timestamp)
 
     def complete(self):
-        """Say that nothing is added any more. Batches point here only until then: a cycle keeps both alive."""
+        """End adding, and remove the references of batches to this object: the cycle would keep both alive."""
         for batch in self._batches:
-            if (<Batch>batch)._mark is self:
-                (<Batch>batch)._mark = None
+            if (<Batch>batch)._last_acknowledgements is self:
+                (<Batch>batch)._last_acknowledgements = None
 
     def __len__(self):
         return self._count
@@ -213,7 +214,7 @@ cdef class Acknowledgements:
 
 
 cdef object _raise_error(Batch batch):
-    batch._looked_at = True
+    batch._error_retrieved = True
     if batch.error is not None:
         raise batch.error.with_traceback(None)
     if batch._parts is not None:

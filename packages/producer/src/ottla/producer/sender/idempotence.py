@@ -68,7 +68,7 @@ class Idempotence:
         self._rejected: set[Batch] = set()  # a broker rejected their sequences: they need new ones
 
     @property
-    def most_in_flight(self) -> int:
+    def max_in_flight(self) -> int:
         """How many batches of a partition may be in flight at once."""
         most = self._config.client.max_in_flight_requests_per_connection
         return min(most, _BROKER_RECOGNIZES) if self._idempotent else 1
@@ -109,7 +109,7 @@ class Idempotence:
         if coordinator is not None:
             self._sequences.continue_as(coordinator.producer_id, coordinator.producer_epoch)
         base = self._sequences.take(batch.partition, batch.record_count)
-        batch.number(
+        batch.write_header(
             self._config.codec_for(batch.partition.topic),
             self._sequences.producer_id,
             self._sequences.producer_epoch,
@@ -122,7 +122,7 @@ class Idempotence:
         codec = self._config.codec_for(batch.partition.topic)
         following = batch.base_sequence
         for part in parts:
-            part.number(
+            part.write_header(
                 codec, batch.producer_id, batch.producer_epoch, following, self._coordinator is not None
             )
             following = self._sequences.after(following, part.record_count)

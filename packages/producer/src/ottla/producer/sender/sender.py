@@ -114,7 +114,7 @@ class Sender:
 
     async def _next_due(self) -> tuple[list[Batch], float | None]:
         """Return batches that can be numbered and sent without an await, and when the next one is due."""
-        due, next_ms = self._accumulator.ready(self._now_ms(), self._idempotence.most_in_flight)
+        due, next_ms = self._accumulator.ready(self._now_ms(), self._idempotence.max_in_flight)
         slow = [batch for batch in due if self._compression.is_slow(batch)]
         if not slow and self._idempotence.is_ready(due):
             return due, next_ms
@@ -123,7 +123,7 @@ class Sender:
             return [], self._now_ms() + self._config.client.retry_backoff_ms
         # Meanwhile some batches may have failed, and others been put back that must be sent before them.
         prepared = set(due)
-        still, next_ms = self._accumulator.ready(self._now_ms(), self._idempotence.most_in_flight)
+        still, next_ms = self._accumulator.ready(self._now_ms(), self._idempotence.max_in_flight)
         return [batch for batch in still if batch in prepared], next_ms
 
     async def _sleep_until(self, next_ms: float | None) -> None:
