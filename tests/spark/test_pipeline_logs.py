@@ -302,7 +302,7 @@ def _event(at: int) -> str:
     ],
     ids=["parse", "partitions", "to-odd", "from-odd", "to-delta", "delta", "from-delta"],
 )
-def test_what_was_mended_before_a_batch_is_done_again_doubles_nothing(
+def test_a_declaration_corrected_before_a_repeated_batch_duplicates_nothing(
     spark: SparkSession, logs: Logs, before: str, after: str, is_moved: bool
 ) -> None:
     """With what is mended rows have other days, and some are bad. What Delta has by then, it keeps."""

@@ -123,7 +123,7 @@ def test_records_are_copied_as_they_are_and_once(mirrored: Mirrored, topics: Top
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_batch_that_comes_again_is_not_written_again(mirrored: Mirrored, topics: Topics) -> None:
+def test_a_repeated_batch_is_not_written_again(mirrored: Mirrored, topics: Topics) -> None:
     topics.create(mirrored.topic, 2, retention_ms="-1")
     topics.send(mirrored.topic, varied(300))
     mirrored.once()
@@ -191,9 +191,7 @@ def _until(is_so: Callable[[], bool], run: Run) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_is_written_behind_a_plan_of_before_a_crash_is_counted(
-    mirrored: Mirrored, topics: Topics
-) -> None:
+def test_records_behind_a_plan_of_before_a_crash_are_counted(mirrored: Mirrored, topics: Topics) -> None:
     """The mapping has a plan for 12 records, and the copy 7 of them: 5 are copied."""
     mirrored.file.write_text('delivery = "dedupe"' + mirrored.file.read_text())
     topics.create(mirrored.topic, retention_ms="-1")

@@ -248,7 +248,7 @@ def test_values_are_decoded(
     assert (found[5].value, bytes(found[5].value_raw)) == (None, b"no json")
 
 
-def test_what_was_deleted_is_not_read(
+def test_deleted_records_are_not_read(
     its_topics: Topics,
     data: Path,
     segments: Callable[..., DataFrame],
@@ -307,7 +307,7 @@ def test_a_copy_is_read_without_its_broker(
         ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "asks no broker"),
     ],
 )
-def test_options_that_cannot_be_are_explained(
+def test_invalid_options_are_explained(
     orders: str, segments: Callable[..., DataFrame], options: dict[str, str], expected: str
 ) -> None:
     with pytest.raises(Exception, match=r".") as failure:

@@ -203,7 +203,7 @@ def test_a_topic_is_copied_with_everything(
         ),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_invalid_writes_are_explained(
     spark: SparkSession, options: dict[str, str], topic: str, columns: str, more: dict[str, str], message: str
 ) -> None:
     named = {name: value.replace("{}", topic) for name, value in more.items()}
@@ -214,9 +214,7 @@ def test_what_is_wrong_is_said(
     assert message in str(caught.value)
 
 
-def test_what_a_topic_has_is_not_written_over(
-    spark: SparkSession, options: dict[str, str], topic: str
-) -> None:
+def test_a_topic_is_not_overwritten(spark: SparkSession, options: dict[str, str], topic: str) -> None:
     rows = spark.sql("SELECT 'v' AS value")
 
     with pytest.raises(PySparkException, match="cannot be overwritten"):
@@ -260,7 +258,7 @@ def test_a_stream_goes_on_where_it_was(
     assert values(spark, options, target) == values(spark, options, topic)
 
 
-def test_a_batch_that_comes_again_has_the_same_ids(
+def test_a_repeated_batch_has_the_same_ids(
     spark: SparkSession,
     options: dict[str, str],
     topic: str,

@@ -108,7 +108,7 @@ def copy(spark: SparkSession, kafkas_topics: Topics, fresh: Callable[[str], str]
     return Copy(spark, kafkas_topics, fresh("copy"), tmp_path / "checkpoint")
 
 
-def test_a_batch_that_comes_again_is_not_written_again(copy: Copy) -> None:
+def test_a_repeated_batch_is_not_written_again(copy: Copy) -> None:
     copy.fill(300)
     copy.run(copy.rows(at_once=100))
     copy.forget_last_commit()

@@ -199,9 +199,7 @@ def test_times_say_from_where_and_up_to_where(
         ({"startingOfsets": "earliest"}, "no option 'startingofsets'; did you mean 'startingOffsets'?"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_said_in_words(
-    table: Table, timed: str, given: dict[str, Any], words: str
-) -> None:
+def test_unreadable_bounds_are_explained(table: Table, timed: str, given: dict[str, Any], words: str) -> None:
     written = {
         name: offsets(timed, *each) if isinstance(each, tuple) else each for name, each in given.items()
     }
@@ -346,7 +344,7 @@ def test_settings_of_kafka_reach_the_consumer(table: Table, filled: str) -> None
         ("kafka.fetch.max.bytes", "an option kafka.*: "),
     ],
 )
-def test_settings_that_cannot_be_are_refused(table: Table, filled: str, name: str, words: str) -> None:
+def test_invalid_settings_are_rejected(table: Table, filled: str, name: str, words: str) -> None:
     with pytest.raises(Exception, match="OptionError") as failure:
         table({"subscribe": filled, name: "x"}).collect()
     assert words in message(failure)
@@ -364,7 +362,7 @@ def test_brokers_that_do_not_answer_are_an_error_in_good_time(table: Table, fill
 
 
 @pytest.mark.slice
-def test_json_is_decoded_and_what_is_none_is_kept_aside(
+def test_json_is_decoded_and_malformed_values_are_kept_aside(
     table: Table, topics: Topics, fresh: Callable[[str], str]
 ) -> None:
     name = topics.create(fresh("json"))

@@ -100,7 +100,7 @@ def test_a_stream_begins_where_options_say_and_has_the_columns_of_a_table(
         ({"startingTimestamp": 1}, "has no record at or after that time"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_words(
+def test_unreadable_bounds_are_explained(
     stream: Streams, topics: Topics, fresh: Callable[[str], str], given: dict[str, object], words: str
 ) -> None:
     query = stream({"subscribe": topics.create(fresh("words"))} | given)
@@ -292,7 +292,7 @@ def broken_off(query: Stream) -> None:
 
 @pytest.mark.slice
 @pytest.mark.parametrize(("start", "first"), [("latest", []), ("earliest", names(3))])
-def test_a_first_batch_that_was_broken_off_comes_again_as_it_was(
+def test_an_aborted_first_batch_is_repeated_unchanged(
     stream: Streams, topics: Topics, fresh: Callable[[str], str], start: str, first: list[str]
 ) -> None:
     name = topics.create(fresh("first"))

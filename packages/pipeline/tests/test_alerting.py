@@ -1,4 +1,4 @@
-"""Rules about metrics: when alerts begin, go on and end. (That Spark keeps series needs Spark.)"""
+"""Rules about metrics: when alerts fire, repeat and are resolved. (The state store needs Spark.)"""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def play(
 
 
 def said(event: Iterable[AlertEvent]) -> list[tuple[str, float, float]]:
-    """Return what is said, when, and since when, in minutes."""
+    """Return state, time and beginning of each event, in minutes."""
     return [(each.state, each.at_ms / M, each.since_ms / M) for each in event]
 
 
 def minutes(*values: float | None) -> list[Sample]:
-    """Return a sample in the middle of each minute, and none where there is none."""
+    """Return a sample in the middle of each minute, and none for None."""
     return [(at * M + 30 * S, value) for at, value in enumerate(values) if value is not None]
 
 
@@ -129,7 +129,7 @@ def test_a_rule_that_is_gone_ends_what_it_said() -> None:
     assert series.is_empty, "of a series that no rule is about nothing is kept"
 
 
-def test_what_is_taken_of_a_window() -> None:
+def test_the_aggregates_of_a_window() -> None:
     window = Window.of(3, 5.0)
     for at_ms, value in ((4, 1.0), (1, 9.0), (4, 2.0)):
         window.add(at_ms, value)
@@ -184,14 +184,14 @@ RULES = [
 def test_it_does_not_matter_in_which_pieces_samples_come(
     samples: list[tuple[int, int]], pieces: int, chance: random.Random
 ) -> None:
-    """Times that went by are never gone back to, and in between all is kept as text."""
+    """The watermark never moves backwards, and the state is stored as text in between."""
     series, kept_of = SeriesState(), SeriesState.of
     found: list[AlertEvent] = []
     ordered = sorted((at, float(value)) for at, value in samples)
     ends = [*sorted(chance.randrange(200 * M) for _ in range(pieces)), 300 * M]
     left = ordered
     for end in ends:
-        # Some that are after the watermark come early; those before it are all there.
+        # Some samples after the watermark arrive early; those before it are complete.
         is_now = [each[0] <= end or chance.random() < 0.3 for each in left]
         now = [each for each, is_it in zip(left, is_now, strict=True) if is_it]
         left = [each for each, is_it in zip(left, is_now, strict=True) if not is_it]
@@ -270,7 +270,7 @@ def alerts(rules: list[dict[str, Any]], **metrics: Any) -> Alerts:
         ({"anomaly": {"history": "5m"}}, "rules[0].anomaly.warm_up", "history contains fewer windows"),
     ],
 )
-def test_what_cannot_be_is_a_mistake_with_its_place(given: dict[str, Any], where: str, said: str) -> None:
+def test_invalid_settings_are_mistakes_with_their_paths(given: dict[str, Any], where: str, said: str) -> None:
     (mistake,) = alerts([given]).inspect()
     assert mistake.where == where
     assert said in mistake.message

@@ -1,4 +1,4 @@
-"""What may be declared of a change log, and how changes are merged. (What records say needs Spark.)"""
+"""Declarations of change logs, and the merge of changes. (Reading records needs Spark.)"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def changelog(changes: dict[str, Any], **given: Any) -> Changelog:
         {"key": {"a": "DECIMAL(8, 2)", "b": "date"}},
     ],
 )
-def test_what_is_well_declared(given: dict[str, Any]) -> None:
+def test_valid_declarations(given: dict[str, Any]) -> None:
     assert list(changelog(given).inspect()) == []
 
 
@@ -58,7 +58,7 @@ def test_what_is_well_declared(given: dict[str, Any]) -> None:
         ({"form": "maxwell", "table": "customers"}, "changes.table", "must be database.table"),
     ],
 )
-def test_what_cannot_be_is_a_mistake_with_its_place(given: dict[str, Any], where: str, said: str) -> None:
+def test_invalid_settings_are_mistakes_with_their_paths(given: dict[str, Any], where: str, said: str) -> None:
     (mistake,) = changelog(given).inspect()
     assert mistake.where == where
     assert said in mistake.message
@@ -86,7 +86,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), (DELETED, pa.bool
 
 
 def _changes(*rows: tuple[int, str | None]) -> pa.Table:
-    """Return changes; a name of None says that a row is gone."""
+    """Return changes; None as name deletes a row."""
     return pa.Table.from_pylist(
         [{"id": key, "name": name, DELETED: name is None} for key, name in rows], SCHEMA
     )

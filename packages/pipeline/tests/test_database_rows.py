@@ -1,4 +1,4 @@
-"""Rows of databases: as records, as places, and the numbers that come late."""
+"""Rows of databases as records and as positions, and ids that become visible late."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_numbers_that_were_left_out_are_asked_for_until_they_are_far() -> None:
 
 @given(st.permutations(list(range(1, 40))), st.integers(1, 8))
 def test_no_number_is_lost_that_comes_late_but_near(order: list[int], at_once: int) -> None:
-    """In whatever order transactions commit: what is above the place and in holes is all there is."""
+    """In any order of commits, rows above the position and in gaps are complete."""
     known, sent = SeenNumbers(), set[int]()
     there: set[int] = set()
     for start in range(0, len(order), at_once):

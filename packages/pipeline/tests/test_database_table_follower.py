@@ -1,4 +1,4 @@
-"""Tables that are followed and outboxes that are emptied, on SQLite and without a broker."""
+"""Followed tables and outboxes, on SQLite and without a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[sa.Engine]:
-    (tmp_path / "shop.db").touch()  # SQLite takes an empty file for an empty database
+    (tmp_path / "shop.db").touch()  # SQLite treats an empty file as an empty database
     with Database(url=f"sqlite:///{tmp_path}/shop.db").connect() as engine:
         yield engine
 
@@ -185,7 +185,7 @@ def test_a_place_without_names_has_at_least_as_many_values(engine: sa.Engine) ->
         reader.next()
 
 
-def test_what_is_missing_is_said_with_what_there_is(engine: sa.Engine, by_number: Reader) -> None:
+def test_missing_names_are_reported_with_the_existing_ones(engine: sa.Engine, by_number: Reader) -> None:
     with pytest.raises(DatabaseFailed, match="no table 'order'; the tables are orders"):
         reflected(engine, "order")
     with pytest.raises(DatabaseFailed, match="no column 'number'; the columns are id, what, price"):
@@ -217,7 +217,7 @@ def test_events_go_where_they_say_in_the_order_of_their_ids(engine: sa.Engine, o
 
 
 @pytest.mark.parametrize("after", ["delete", "mark"])
-def test_what_was_sent_does_not_wait_any_more(engine: sa.Engine, outbox: Outbox, after: str) -> None:
+def test_sent_events_are_not_pending(engine: sa.Engine, outbox: Outbox, after: str) -> None:
     waiting = PendingEvents(outbox.model_copy(update={"after": after}), reflected(engine, "outbox"))
     found = rows(engine, waiting.statement())
     with engine.begin() as connection:
@@ -271,12 +271,12 @@ def test_passwords_come_from_the_environment(tmp_path: Path, monkeypatch: pytest
         ("oracle+oracledb://x/y", "pip install 'oracledb'"),
     ],
 )
-def test_addresses_that_cannot_be_are_mistakes(url: str, said: str) -> None:
+def test_invalid_urls_are_mistakes(url: str, said: str) -> None:
     (mistake,) = Database(url=url).inspect()
     assert said in mistake.message
 
 
 @pytest.mark.parametrize("topic", ["shop {kind}", "", "{kind}/x"])
-def test_topics_that_cannot_be_are_mistakes(topic: str) -> None:
+def test_invalid_topics_are_mistakes(topic: str) -> None:
     if topic:
         assert list(Outbox(table="outbox", topic=topic).inspect())

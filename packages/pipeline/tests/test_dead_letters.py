@@ -1,4 +1,4 @@
-"""How the dead letters of a batch are found that is done again after its declaration was mended."""
+"""The dead letters of a repeated batch whose declaration was corrected."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_a_batch_without_bad_lines_needs_no_declaration_and_keeps_none(begun: St
     assert begun.read() == {}
 
 
-def test_what_was_begun_with_comes_before_what_it_was_mended_to(begun: StateFile) -> None:
+def test_the_first_declaration_comes_before_the_corrected_one(begun: StateFile) -> None:
     assert parses_for_dead_letters(begun, 7, FIRST, has_dead=True) == [FIRST]
     assert parses_for_dead_letters(begun, 7, MENDED, has_dead=True) == [FIRST, MENDED]
     assert parses_for_dead_letters(begun, 7, FIRST, has_dead=True) == [FIRST, MENDED]
 
 
-def test_what_was_begun_with_stays_though_there_are_no_bad_lines_any_more(begun: StateFile) -> None:
+def test_the_first_declaration_stays_though_no_line_is_malformed_any_more(begun: StateFile) -> None:
     parses_for_dead_letters(begun, 7, FIRST, has_dead=True)
 
     assert parses_for_dead_letters(begun, 7, MENDED, has_dead=False) == [FIRST]

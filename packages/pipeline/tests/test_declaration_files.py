@@ -1,4 +1,4 @@
-"""From files to jobs, and what is said of files that are wrong."""
+"""Declaration files as jobs, and the errors of invalid files."""
 
 from __future__ import annotations
 

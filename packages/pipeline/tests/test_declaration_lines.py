@@ -1,4 +1,4 @@
-"""Where in files something is declared."""
+"""Line numbers of settings in declaration files."""
 
 from __future__ import annotations
 

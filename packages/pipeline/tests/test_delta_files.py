@@ -1,4 +1,4 @@
-"""Tasks write files of a Delta table, and a commit names them: what is read is what was written."""
+"""Tasks write files of a Delta table, and a commit adds them: reads return the written rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _table(path: Path, schema: pa.Schema, *partition_by: str) -> Any:
 
 
 def _commit(table: Any, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Commit files, and return all that is in the table."""
+    """Commit files, and return all rows of the table."""
     from deltalake.transaction import AddAction
 
     actions = [
@@ -81,7 +81,7 @@ def test_all_kinds_of_partitions_come_back(tmp_path: Path) -> None:
 
 
 def _unknown(path: Path) -> list[str]:
-    """Return what the vacuum of the how-to would remove, were everything old."""
+    """Return the files that the vacuum of the how-to would remove if all were old."""
     table = deltalake.DeltaTable(str(path))
     found: list[str] = table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True)
     return found

@@ -1,4 +1,4 @@
-"""Readers that leave out files by what the log says of them find every row that they found without it."""
+"""Readers that skip files by their statistics find the same rows as without statistics."""
 
 from __future__ import annotations
 
@@ -63,29 +63,29 @@ AS_DELTALAKE = {
     "nothing first": pa.array([None, None, "a", "b"]),
     "nothing last": pa.array([1.5, 2.5, None, None]),
 }
-"""What write_deltalake has right, too."""
+"""Types for which write_deltalake writes correct statistics, too."""
 
 BETTER = {
     "zeros": pa.array([0.0, -0.0, None, -0.0]),
-    # Of NaN it says nothing, and readers take it for a number between the bounds.
+    # It ignores NaN, which readers then take for a number between the bounds.
     "NaN": pa.array([1.5, nan, None, 2.5]),
     "NaN only": pa.array([nan, nan, nan, nan]),
     "NaN of floats": pa.array([1.5, nan, None, 2.5], pa.float32()),
-    # It says null, and readers leave out the file.
+    # It writes null, and readers skip the file.
     "infinity": pa.array([1.5, inf, None, 2.5]),
     "less than all": pa.array([1.5, -inf, None, 2.5]),
-    # It says a float: past the value, or not of the type any more.
+    # It writes a float, which may be beyond the value, or of another type.
     "long decimals": pa.array(
         [Decimal("12345678901234567890.0123456789"), Decimal(-1), None, Decimal(0)], LONG
     ),
     "largest decimals": pa.array([Decimal("99999999.99"), Decimal("-99999999.99"), None, Decimal(0)], CENTS),
-    # It says nothing of a struct that is always null.
+    # It writes nothing about a struct that is always null.
     "structs of nothing": pa.array([None] * 4, pa.struct([("x", pa.int64())])),
     "times before the year 1": _times(LOCAL, -62_135_596_800_000_001, 0, None, 1),
     "times after the year 9999": _times(ZONED, 0, None, 253_402_300_800_000_000, 1),
     "texts of the last character": pa.array([LAST * 3_000, LAST * 33, None, "a"]),
 }
-"""What it has wrong, or otherwise: only what is read without statistics says what is right."""
+"""Types with wrong or other statistics: only a read without statistics gives the truth."""
 
 
 def _add(path: Path, values: pa.Array, says: Callable[[str], str | None]) -> None:
@@ -113,7 +113,7 @@ def _parts(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _read(path: Path, values: pa.Array) -> dict[str, list[int]]:
-    """Return the numbers of rows by what was asked: of tables, datasets and SQL, by each value."""
+    """Return the row counts of each query: on tables, datasets and SQL, by each value."""
     table = deltalake.DeltaTable(str(path))
     dataset = table.to_pyarrow_dataset()
     found = {asked: dataset.to_table(filter=some)["n"].to_pylist() for asked, some in _conditions(values)}
@@ -136,7 +136,7 @@ def _conditions(values: pa.Array) -> Iterator[tuple[str, Any]]:
 
 
 def _asked(values: pa.Array) -> Iterator[pa.Scalar]:
-    """Yield what can be looked for. (What is below NaN nobody agrees on, for one Parquet file either.)"""
+    """Yield the values to search for. (Readers disagree about values below NaN, even in one Parquet file.)"""
     if not pa.types.is_nested(values.type):
         yield from (value for value in values if value.is_valid and not _is_nan(value))
 
@@ -258,7 +258,7 @@ def test_bounds_of_texts_are_short(text: str, most: str) -> None:
 
 
 def test_text_that_is_no_text_has_no_bounds() -> None:
-    # Spark makes one of bytes as they are.
+    # Spark decodes bytes unchanged.
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
     assert _said(pa.table({"v": broken})) == {"numRecords": 1, "nullCount": {"v": 0}}
 

@@ -1,4 +1,4 @@
-"""Signs of life: as long as somebody lives, and no longer."""
+"""Heartbeats continue as long as their thread lives, and no longer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_it_ends_when_what_is_within_fails() -> None:
 
 
 def test_it_hides_no_dead_thread() -> None:
-    """A thread that is gone without leaving, as where an interpreter ends, has no sign of life any more."""
+    """A thread that ends without leaving the context, as at interpreter exit, has no heartbeat any more."""
     stack, found = ExitStack(), []
 
     def enter() -> None:

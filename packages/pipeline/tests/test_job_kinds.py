@@ -1,4 +1,4 @@
-"""What the kinds of pipelines find wrong with their declarations."""
+"""Mistakes that the kinds of pipelines find in their declarations."""
 
 from __future__ import annotations
 

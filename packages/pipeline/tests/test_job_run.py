@@ -20,7 +20,7 @@ Work = Callable[[Run], None]
 
 
 class Plain(Job):
-    """Does what a test says."""
+    """Runs a function of the test."""
 
     kind: Literal["plain"] = "plain"
     work: Work
@@ -53,7 +53,7 @@ def test_what_a_job_reports_is_its_status(tmp_path: Path) -> None:
 
 
 class Py4JError(Exception):
-    """Named as what PySpark raises where its Java is gone."""
+    """Has the name of PySpark's error after the end of Java."""
 
 
 def test_how_a_run_ended_is_its_state(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_queries_that_begin_at_once_have_the_same_id(tmp_path: Path) -> None:
 
 
 def test_counts_go_on_in_the_next_run(tmp_path: Path) -> None:
-    for batch in (0, 1, 1):  # the last one is done again
+    for batch in (0, 1, 1):  # the last batch is repeated
         job = _job(tmp_path, lambda run, batch=batch: run.report(batch, rows=1, batch_ms=1, counts={"n": 2}))  # type: ignore[misc]
         Run(job)()
     assert _status(tmp_path)["queries"]["main"]["counts"] == {"n": 4}

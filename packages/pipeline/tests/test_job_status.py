@@ -1,4 +1,4 @@
-"""What is kept and said of a run."""
+"""The stored and the displayed status of a run."""
 
 from __future__ import annotations
 

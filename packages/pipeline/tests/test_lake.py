@@ -1,4 +1,4 @@
-"""Delta tables take each batch once. (That Parquet does needs Spark.)"""
+"""Delta tables accept each batch once. (The same for Parquet needs Spark.)"""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ SCHEMA = pa.schema([("day", pa.string()), ("n", pa.int64())])
 
 
 class Spark:
-    """What the lake wants of a session."""
+    """The part of a session that the lake uses."""
 
     def createDataFrame(self, rows: list[Any], schema: pa.Schema) -> Frame:  # noqa: N802 - Spark's name
-        """Return rows as a batch has them, of which there are none."""
+        """Return an empty frame of the batch's schema."""
         assert (rows, schema) == ([], SCHEMA)
         return Frame()
 
 
 class Frame:
-    """What the lake wants of a batch, with two tasks that have every other row."""
+    """The part of a batch that the lake uses, with two tasks that have alternate rows."""
 
     columns = tuple(SCHEMA.names)
     schema = SCHEMA
@@ -56,29 +56,29 @@ class Frame:
         return self
 
     def mapInArrow(self, function: Any, schema: str) -> Said:  # noqa: N802 - Spark's name
-        """Give the rows of each task to a function when what it says is asked for."""
+        """Pass the rows of each task to a function when its result is requested."""
         return Said(self, function)
 
     def tasks(self) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Look at the rows, in batches of two."""
+        """Consume the rows, in batches of two."""
         self.looked_at += 1
         return (iter(some.to_batches(max_chunksize=2)) for some in self._tasks)
 
     @property
     def write(self) -> Nowhere:
-        """Look at the rows, and keep none."""
+        """Consume the rows and return none."""
         return Nowhere(self)
 
 
 @dataclass
 class Said:
-    """What a function says of the rows of a batch."""
+    """The results of a function for the rows of a batch."""
 
     frame: Frame
     function: Any
 
     def collect(self) -> list[Row]:
-        """Let tasks do it."""
+        """Run the tasks."""
         said = [each for task in self.frame.tasks() for each in self.function(task)]
         return [Row(**row) for each in said for row in each.to_pylist()]
 
@@ -90,16 +90,16 @@ class Nowhere:
     frame: Frame
 
     def format(self, name: str) -> Nowhere:
-        """Take no other format."""
+        """Accept only this format."""
         assert name == "noop"
         return self
 
     def mode(self, name: str) -> Nowhere:
-        """Take any mode."""
+        """Accept any mode."""
         return self
 
     def save(self) -> None:
-        """Look at the rows."""
+        """Consume the rows."""
         self.frame.tasks()
 
 
@@ -154,7 +154,7 @@ def test_partitions_have_a_file_of_each_task(tmp_path: Path, begun: StateFile) -
     assert _rows(table) == list(range(60))
 
 
-def test_what_cannot_be(tmp_path: Path) -> None:
+def test_mistakes_of_a_lake(tmp_path: Path) -> None:
     assert _mistakes(Lake(path=str(tmp_path), partition_by=["Batch"])) == [
         "partition_by: 'batch' is reserved for the batch of a row"
     ]
@@ -185,7 +185,7 @@ def test_without_its_libraries_it_says_how_to_have_them(library: str) -> None:
     assert found.stderr.endswith(f"PipelineError: Delta tables need a library: {how}\n")
 
 
-def test_columns_that_cannot_be_beside_others(tmp_path: Path) -> None:
+def test_columns_that_clash_with_others(tmp_path: Path) -> None:
     files, table = Lake(path=str(tmp_path)), Lake(path=str(tmp_path), format="delta")
     given = ("level", "BATCH", "Ended", "Level")
     assert [name for name, _ in files.clashes(given, ["ended"])] == ["BATCH", "Ended", "Level"]
@@ -236,7 +236,7 @@ def test_a_batch_is_in_one_table_also_where_another_is_declared_in_between(
     assert (_rows(one), _rows(other)) == ([0], [1])
 
 
-def test_what_comes_before_the_commit_does_not_come_after_it(tmp_path: Path, begun: StateFile) -> None:
+def test_calls_before_the_commit_do_not_follow_it(tmp_path: Path, begun: StateFile) -> None:
     table = Lake(path=str(tmp_path / "t"), format="delta")
     was_done: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""Formats of web servers as patterns."""
+"""Log formats of web servers as patterns."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_literal_text_is_taken_as_it_is() -> None:
         ("%h %h", "two variables become the column 'remote_host'"),
     ],
 )
-def test_what_is_wrong_with_a_format_of_apache(text: str, said: str) -> None:
+def test_invalid_formats_of_apache(text: str, said: str) -> None:
     with pytest.raises(OptionError, match=re.escape(said)):
         apache_format(text)
 
@@ -112,6 +112,6 @@ def test_a_regular_expression() -> None:
     ("pattern", "said"),
     [("(", "is not a regular expression"), ("a+", "needs named groups"), ("(?P<a>x)(y)", "without names")],
 )
-def test_what_is_wrong_with_a_regular_expression(pattern: str, said: str) -> None:
+def test_invalid_regular_expressions(pattern: str, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         regex_format(pattern, {}, None)

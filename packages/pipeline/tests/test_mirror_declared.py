@@ -1,4 +1,4 @@
-"""What may be declared of a mirror."""
+"""Declarations of mirrors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_mirror_between_two_clusters_is_well_declared() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_a_mistake_with_its_place(
+def test_invalid_settings_are_mistakes_with_their_paths(
     given: dict[str, Any], path: tuple[str, ...], said: str
 ) -> None:
     (mistake,) = mirror(**given).inspect()
@@ -167,7 +167,7 @@ def test_each_side_has_security_of_its_own() -> None:
         assert client.security.sasl_password == password
 
 
-def test_what_came_from_the_target_goes_round() -> None:
+def test_topics_that_came_from_the_target_form_a_cycle() -> None:
     known = {
         "north.orders": Origin("one", ("a",)),
         "far": Origin("two", ("a", "c")),

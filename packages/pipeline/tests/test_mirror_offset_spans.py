@@ -1,4 +1,4 @@
-"""Which offset became which: spans, what readers make of them, and how they are kept."""
+"""Offset mapping: spans, their translation, and their storage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_before_between_and_behind_spans() -> None:
 def test_a_reader_goes_on_at_the_first_record_it_has_not_seen(
     offsets: list[int], first: int, at: int, rounds: list[int]
 ) -> None:
-    """Whatever the gaps and the rounds: the copy of the first record at or behind the place."""
+    """With any gaps and rounds: the copy of the first record at or behind the position."""
     spans, done, number = Spans([Span(0, first, 0)]), 0, 0
     while done < len(offsets):
         size = rounds[number % len(rounds)]
@@ -79,7 +79,7 @@ def test_new_spans_are_exact_after_older_ones_were_thinned_out() -> None:
 
 
 @given(ASCENDING.filter(bool), st.integers(0, 100), st.integers(0, 70))
-def test_what_is_cut_off_is_as_if_it_had_never_been_there(offsets: list[int], first: int, kept: int) -> None:
+def test_cut_spans_leave_no_trace(offsets: list[int], first: int, kept: int) -> None:
     kept = min(kept, len(offsets))
     spans = Spans([Span(0, first, 0)])
     spans.add(spans_of(offsets, first))
@@ -149,6 +149,6 @@ def test_a_mapping_knows_where_copies_come_from() -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", b"5", b"hello", b'{"a": 1}'])
-def test_records_of_somebody_else_are_refused(key: bytes | None) -> None:
+def test_foreign_records_are_rejected(key: bytes | None) -> None:
     with pytest.raises(MappingUnreadable, match="mapping_topic must name a dedicated topic"):
         OffsetMapping("backup").take(key, b"{}")

@@ -1,4 +1,4 @@
-"""What is copied of a partition, and what is there already."""
+"""The progress of a partition's copy, and its recovery."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows(offsets: list[int], topic: str = "orders", partition: int = 0) -> pa.Re
 
 
 def copied(originals: list[int], first: int) -> pa.RecordBatch:
-    """Return records as the copy has them: with offsets of its own."""
+    """Return records as the copy has them, with offsets of its own."""
     found = rows(originals)
     at = found.schema.get_field_index("offset")
     return found.set_column(at, "offset", pa.array(range(first, first + len(originals)), pa.int64()))
@@ -70,7 +70,7 @@ def test_ends_of_transactions_have_offsets_too() -> None:
     assert copy.written(rows([4]), 16, 16, as_planned=False) == [Span(4, 16, 1)]
 
 
-def test_a_batch_that_comes_again_is_left_out() -> None:
+def test_a_repeated_batch_is_skipped() -> None:
     copy = PartitionCopy(COPY, 4, 14)
     assert copy.left(rows([2, 3, 4, 5])).column("offset").to_pylist() == [4, 5]
     assert copy.left(rows([2, 3])).num_rows == 0
@@ -78,7 +78,7 @@ def test_a_batch_that_comes_again_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(11, 12), (13, 14), (12, 14)])
-def test_records_of_somebody_else_in_between_are_noticed(first: int, last: int) -> None:
+def test_foreign_records_in_between_are_noticed(first: int, last: int) -> None:
     with pytest.raises(ForeignRecords):
         PartitionCopy(COPY, 2, 12).written(rows([2, 3]), first, last, as_planned=True)
 
@@ -95,7 +95,7 @@ def test_all_that_was_planned_is_written() -> None:
     assert (found.first_source, found.first_target) == (2, 12)
 
 
-def test_what_was_planned_and_not_written_is_cut_off() -> None:
+def test_planned_spans_that_were_not_written_are_cut() -> None:
     found = recovered([Span(0, 10, 4), Span(5, 14, 1)], 12, 13)
     assert (found.changed, found.gone) == ((Span(0, 10, 3),), (Span(5, 14, 1),))
     assert (found.next_source, found.next_target) == (3, 13)
@@ -121,7 +121,7 @@ def test_the_copy_is_held_against_the_original() -> None:
         begun.check(copied([2, 4, 5], 12), rows([2, 3, 5]))
 
 
-def test_what_compaction_removed_on_either_side_is_not_missed() -> None:
+def test_records_that_compaction_removed_on_either_side_are_ignored() -> None:
     begun = recovered([Span(0, 10, 4), Span(5, 14, 2)], 12, 16)
     theirs = copied([2, 3, 5, 6], 12)
     begun.check(theirs.take(pa.array([1, 3])), rows([2, 3, 5, 6]))
@@ -139,7 +139,7 @@ def test_what_compaction_removed_on_either_side_is_not_missed() -> None:
 def test_killed_anywhere_each_record_is_written_once(
     offsets: list[int], size: int, kill: int, lost_here: set[int], lost_there: set[int]
 ) -> None:
-    """Killed after `kill` records, with more planned; then originals and copies lost some to compaction."""
+    """A kill after `kill` records, with more planned; then compaction on both sides."""
     spans, copy, done = Spans([Span(0, 100, 0)]), PartitionCopy(COPY, 0, 100), 0
     sure: int | None = None
     while done < len(offsets) and (done + size <= kill):
@@ -175,7 +175,7 @@ def test_rows_are_sorted_by_partition_in_their_order() -> None:
     assert by_partition(whole.slice(0, 0)) == {}
 
 
-def test_what_is_written_is_the_record_and_its_partition() -> None:
+def test_the_record_is_written_with_its_partition() -> None:
     found: list[dict[str, Any]] = with_partition(rows([1]), 4).to_pylist()
     assert set(found[0]) == {"key", "value", "timestamp", "headers", "partition"}
     assert (found[0]["value"], found[0]["partition"]) == (b"v1", 4)

@@ -1,4 +1,4 @@
-"""What tasks of a mirror on Spark say to its driver."""
+"""Results that the tasks of a mirror on Spark report to the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that a task of Spark has to wait for."""
+"""Rows for which a Spark task has to wait."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_all_things_come_in_their_order() -> None:
     assert asyncio.run(_all([])) == []
 
 
-def test_what_fails_on_the_way_is_raised() -> None:
+def test_an_error_of_a_row_is_raised() -> None:
     def broken() -> Iterator[int]:
         yield 1
         raise EOFError("the other side is gone")

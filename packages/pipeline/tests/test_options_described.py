@@ -1,4 +1,4 @@
-"""What the reference says of the options of the data sources is what they do."""
+"""The documented options of the data sources match their behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker keeps from task to task."""
+"""The cache of worker processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.pipeline.process_cache import ProcessCache
 
 
 class Thing:
-    """Remembers whether it was closed."""
+    """Records whether it was closed."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.fails = fails
@@ -40,7 +40,9 @@ def test_the_one_longest_unused_makes_room() -> None:
     assert (first.closed, second.closed) == (False, True)
 
 
-def test_what_is_forgotten_is_made_anew_though_closing_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_forgotten_entry_is_created_again_though_closing_it_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     kept: ProcessCache[Thing] = ProcessCache("a thing", 2)
     first = kept.get("a", lambda: Thing(fails=True))
 

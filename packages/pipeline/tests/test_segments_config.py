@@ -1,4 +1,4 @@
-"""What the options of `ottla-log` mean, and which are refused."""
+"""The meaning of the options of `ottla-log`, and rejected options."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_sizes_have_units(size: str, expected: int) -> None:
         ({"maxOffsetsPerTrigger": "5"}, "there is no option 'maxoffsetspertrigger'"),
     ],
 )
-def test_what_cannot_be_is_refused(options: dict[str, str], message: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
         SegmentsConfig.of({"path": "/data"} | options)
 

@@ -1,4 +1,4 @@
-"""Which partitions and segments paths lead to."""
+"""Partitions and segments under paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVERY = TopicSelection(pattern=".*")
 
 
 def partition(log_dir: Path, topic: str = "orders", number: int = 0, segments: int = 3) -> PartitionWriter:
-    """Write a partition of so many closed segments, of ten records each, and an active one of one record."""
+    """Write a partition with closed segments of ten records each, and an active one with one record."""
     writer = PartitionWriter(log_dir, TopicPartition(topic, number))
     for _ in range(segments):
         writer.batch([b"value"] * 10)
@@ -90,7 +90,7 @@ def test_topics_and_partitions_are_chosen(tmp_path: Path) -> None:
         ([".", "copy"], EVERY, "orders-0 is both in "),
     ],
 )
-def test_what_is_not_there_or_twice_is_refused(
+def test_missing_and_duplicate_partitions_are_rejected(
     tmp_path: Path, paths: list[str], wanted: TopicSelection, message: str
 ) -> None:
     partition(tmp_path)

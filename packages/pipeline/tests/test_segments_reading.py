@@ -1,4 +1,4 @@
-"""What is read of segments: every record that a consumer would get, once, whatever the cuts."""
+"""Reads of segments: every record that a consumer would get, once, however tasks are cut."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_closed_segments_are_read_whole_and_the_active_one_when_asked_for(writer
 
 def test_an_active_segment_is_read_up_to_its_last_whole_batch(writer: PartitionWriter) -> None:
     with writer.path().open("ab") as file:
-        file.write(writer.path().read_bytes()[:50] + bytes(5000))  # cut off, then room for what is to come
+        file.write(writer.path().read_bytes()[:50] + bytes(5000))  # truncated, then preallocated space
 
     assert brief(rows_of(writer.log_dir, includeActive="true")) == expected(writer.visible(end=510))
 
@@ -225,10 +225,10 @@ def test_messages_of_before_there_were_batches_are_read(tmp_path: Path) -> None:
     assert brief(rows_of(tmp_path, endingOffsets='{"orders": {"0": 14}}')) == every[:14]
 
 
-# --- what the broker has noted
+# --- checkpoints of the broker
 
 
-def test_what_was_deleted_is_not_read(writer: PartitionWriter) -> None:
+def test_deleted_records_are_not_read(writer: PartitionWriter) -> None:
     writer.checkpoint("log-start-offset-checkpoint", 42)
 
     assert brief(rows_of(writer.log_dir)) == expected(writer.visible(42))
@@ -239,7 +239,7 @@ def test_what_was_deleted_is_not_read(writer: PartitionWriter) -> None:
     assert brief(lax) == expected(writer.visible(42))
 
 
-def test_what_is_not_known_to_be_replicated_is_not_read(writer: PartitionWriter) -> None:
+def test_records_above_the_high_watermark_are_not_read(writer: PartitionWriter) -> None:
     writer.checkpoint("replication-offset-checkpoint", 487)
 
     assert brief(rows_of(writer.log_dir)) == expected(writer.visible(0, 487))

@@ -1,4 +1,4 @@
-"""What tasks write, against a broker, without Spark."""
+"""Writes of tasks to a broker, without Spark."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_all_rows_of_a_task_are_written_before_it_ends(broker: BrokerThrea
         return write_rows(batches(*parts, partition=pa.array([1] * 100, pa.int32())), columns, settings, None)
 
     assert await asyncio.to_thread(task) == 2_000
-    assert await asyncio.to_thread(task) == 2_000  # the producer is kept
+    assert await asyncio.to_thread(task) == 2_000  # the producer stays open
     found = await read(broker, topic, 4_000)
     assert [row["value"] for row in found] == [b"%d" % number for number in range(2_000)] * 2
     assert {row["partition"] for row in found} == {1}
@@ -92,7 +92,7 @@ async def test_rows_of_several_topics_have_ids_that_their_order_does_not_change(
     ids = [{each["key"]: each["value"].decode() for each in row["headers"]} for row in found]
     named = [own.pop("ottla-row") for own in ids]
     of_row = Counter((row["topic"], row["value"], name) for row, name in zip(found, named, strict=True))
-    assert set(of_row.values()) == {2}  # each came twice, with the same id
+    assert set(of_row.values()) == {2}  # each row is there twice, with the same id
     assert len({name for _, _, name in of_row}) == 6
     assert Counter((topic, value) for topic, value, _ in of_row) == {
         (topic, b"0"): 2,

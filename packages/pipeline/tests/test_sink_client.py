@@ -1,4 +1,4 @@
-"""How much time tasks ask for, for their transactions."""
+"""Transaction timeouts that tasks request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ottla.protocol.messages.metadata import MetadataRequest
 
 
 class Allowing(ScriptedBroker):
-    """A broker that allows so many milliseconds for a transaction."""
+    """A broker with a maximum transaction timeout."""
 
     allowed_ms = 900_000
 
@@ -42,7 +42,7 @@ async def broker() -> AsyncIterator[Allowing]:
 
 
 async def asked_ms(broker: Allowing, *, waits: bool, **options: str) -> list[int]:
-    """Open a producer for a task; return which timeouts it asked for."""
+    """Open a producer for a task; return the timeouts that it requested."""
     servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     config = SinkConfig.of(servers | {"delivery": "exactly-once"} | options)
 
@@ -69,7 +69,7 @@ async def test_brokers_that_allow_less_are_asked_for_less(broker: Allowing) -> N
     assert await asked_ms(broker, waits=True) == [900_000, 300_000]
 
 
-async def test_what_the_options_say_is_asked_for_and_nothing_else(broker: Allowing) -> None:
+async def test_only_the_timeouts_of_the_options_are_requested(broker: Allowing) -> None:
     broker.allowed_ms = 8_000
 
     assert await asked_ms(broker, waits=True, **{"kafka.transaction.timeout.ms": "8000"}) == [8_000]

@@ -40,7 +40,7 @@ def config(**options: str) -> SinkConfig:
 
 
 def columns(written: str, **options: str) -> Columns:
-    """Check columns that are written as in DDL, which only a running Spark reads."""
+    """Check columns given as DDL, which otherwise only a running Spark parses."""
     schema = StructType()
     for each in written.split(", "):
         name, kind = each.split()

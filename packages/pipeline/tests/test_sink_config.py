@@ -1,4 +1,4 @@
-"""What the options of a sink mean, and which are refused."""
+"""The meaning of the options of a sink, and rejected options."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_configuration_can_be_sent_to_workers() -> None:
         ({"delivery": "exactly-once", "kafka.acks": "1"}, "transactional_id needs acks=-1"),
     ],
 )
-def test_what_cannot_be_is_said(options: dict[str, str], message: str) -> None:
+def test_invalid_options_are_explained(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         SinkConfig.of(SERVERS | options)
 

@@ -1,4 +1,4 @@
-"""The topic of the markers, as a broker that lost some of it shows it."""
+"""The marker topic at a broker that lost part of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ottla.protocol.messages.metadata import MetadataRequest
 
 
 def serving(broker: ScriptedBroker, end: int, high_watermark: int) -> ScriptedBroker:
-    """Make a broker say that a topic ends somewhere, and give nothing of it."""
+    """Make a broker report an end offset for a topic, and return no records."""
     policy = DescribeConfigsResourceResult(name="cleanup.policy", value="compact")
     configs = DescribeConfigsResult(resource_type=2, resource_name="m", configs=[policy])
     listed = ListOffsetsPartitionResponse(partition_index=0, offset=end)
@@ -68,7 +68,7 @@ async def test_a_leader_that_does_not_answer_has_lost_nothing() -> None:
                 await MarkerTopic(cluster, "m").of("q")
 
 
-async def test_what_compaction_left_empty_is_read() -> None:
+async def test_offsets_that_compaction_emptied_are_read() -> None:
     async with ScriptedBroker() as broker:
         serving(broker, end=10, high_watermark=10)
         async with Cluster(broker.bootstrap_servers) as cluster:

@@ -1,4 +1,4 @@
-"""Which batch a partition of a query wrote last."""
+"""The last batch that each task of a query wrote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = b"q/0"
 
 
 class Log:
-    """A log of markers as brokers keep it."""
+    """A log of markers as brokers store it."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -93,7 +93,7 @@ def test_a_record_without_a_value_deletes_a_marker() -> None:
     assert taken(log).of("q") == {}
 
 
-def test_what_is_cut_off_at_the_end_comes_again() -> None:
+def test_a_truncated_batch_at_the_end_is_read_again() -> None:
     log = Log()
     log.write(1, KEY, Marker(7, 100, "run"))
     log.finish(1, ControlType.COMMIT)
@@ -106,7 +106,7 @@ def test_what_is_cut_off_at_the_end_comes_again() -> None:
     assert (marker_log.next_offset, marker_log.of("q")) == (2, {0: Marker(7, 100, "run")})
 
 
-def test_what_is_no_marker_is_not_passed_over() -> None:
+def test_a_foreign_record_among_markers_is_not_skipped() -> None:
     with pytest.raises(MarkersUnreadable, match=r"markers\.topic"):
         decoded(b"one coffee")
     with pytest.raises(MarkersUnreadable):
@@ -181,7 +181,7 @@ def test_any_interleaving_of_transactions_taken_in_any_pieces_gives_what_was_com
     log, pending, expected = Log(), {}, {}  # type: Log, dict[int, Marker], dict[int, Marker]
     for number, (producer, step) in enumerate(given_steps):
         if not isinstance(step, ControlType):
-            # A place has one transaction at a time; what is written in one twice counts once, the last.
+            # A task has one transaction at a time; of two markers in it, the last counts.
             pending[producer] = Marker(number, number, "run")
             log.write(producer, b"q/%d" % producer, pending[producer])
             continue

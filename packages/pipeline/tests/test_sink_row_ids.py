@@ -1,4 +1,4 @@
-"""Headers that name a row."""
+"""Headers that identify a row."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ids(row: str) -> list[dict[str, Any]]:
 
 
 def names(found: pa.RecordBatch) -> list[str]:
-    """Return what the rows are called, seeing that it is in the headers of their place."""
+    """Return the ids of the rows, after checking the headers of their task."""
     every = [own[-1]["value"].decode() for own in found.column("headers").to_pylist()]
     assert [own[-4:] for own in found.column("headers").to_pylist()] == [ids(each) for each in every]
     return every
@@ -110,7 +110,7 @@ def test_headers_of_text_are_taken_as_bytes() -> None:
 def test_rows_in_another_order_and_other_batches_have_the_same_ids(
     found: list[Any], chance: random.Random, size: int
 ) -> None:
-    found += found[: len(found) // 2]  # equal rows are many
+    found += found[: len(found) // 2]  # many rows are equal
     first = names(RowIds(PLACE).added(batch(found)))
     again = RowIds(PLACE)
     order = chance.sample(range(len(found)), len(found))
@@ -124,7 +124,7 @@ def test_rows_in_another_order_and_other_batches_have_the_same_ids(
 
 
 def shown(row: dict[str, Any]) -> str:
-    """Give a row so that equal ones are equal: no headers are none."""
+    """Return a row so that equal ones compare equal: no headers equal an empty list."""
     return repr([row[name] if name != "headers" else row[name] or [] for name in SCHEMA.names])
 
 

@@ -1,4 +1,4 @@
-"""By which name rows are known that are written again."""
+"""Identities of tasks that are repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that close badly: what they were for matters more."""
+"""Connections that fail to close: the original error matters more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def config_of(servers: str = "localhost:9092", **options: object) -> SourceConfi
 
 
 class Answers(OffsetLookups):
-    """Fails so many times, then says that everything ends at 7."""
+    """Fails a number of times, then reports end offset 7 everywhere."""
 
     def __init__(self, failures: list[KafkaError]) -> None:
         self.failures = failures
@@ -39,7 +39,7 @@ class Answers(OffsetLookups):
 
 
 def badly(failures: int) -> Connect:
-    """Give connections of which so many fail to answer, and all to close."""
+    """Yield connections, some of which fail to answer, and all of which fail to close."""
     left: list[KafkaError] = [UnknownTopicOrPartition(f"failure {number}") for number in range(failures)]
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the options of a source say."""
+"""The options of a source."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_partitions_are_assigned() -> None:
      ("includeHeaders", "1"), ("maxTriggerDelay", "soon"), ("startingOffsetsByTimestampStrategy", "earliest"),
      ("kafkaConsumer.pollTimeoutMs", "0"), ("fetchOffset.numRetries", "-1"), ("value.format", "xml")],
 )  # fmt: skip
-def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_option(name: str, value: str) -> None:
+def test_an_invalid_value_is_rejected_by_the_name_of_its_option(name: str, value: str) -> None:
     given = LEAST | {name: value}
     if name == "assign":
         del given["subscribe"]
@@ -99,7 +99,7 @@ def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_option(name: str, 
         SourceConfig.of(given, streaming=True)
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
+def test_an_invalid_pattern_is_rejected() -> None:
     with pytest.raises(OptionError, match="'subscribePattern' is not a regular expression"):
         SourceConfig.of({"kafka.bootstrap.servers": "a:1", "subscribePattern": "("}, streaming=False)
 
@@ -137,7 +137,7 @@ def test_limits_of_triggers_do_nothing_in_a_batch(caplog: pytest.LogCaptureFixtu
     "name", ["auto.offset.reset", "enable.auto.commit", "key.deserializer", "value.deserializer",
              "interceptor.classes"],
 )  # fmt: skip
-def test_what_the_source_does_itself_cannot_be_set(name: str) -> None:
+def test_settings_of_the_source_itself_cannot_be_set(name: str) -> None:
     with pytest.raises(OptionError, match=f"'kafka.{name}' cannot be set: "):
         SourceConfig.of(LEAST | {f"kafka.{name}": "x"}, streaming=False)
 
@@ -160,6 +160,6 @@ def test_nothing_is_jumped_over_committed_or_created() -> None:
     assert not found.allow_auto_create_topics
 
 
-def test_a_setting_of_kafka_that_cannot_be_is_refused() -> None:
+def test_an_invalid_setting_of_kafka_is_rejected() -> None:
     with pytest.raises(OptionError, match="kafka"):
         config(kafka__fetch__max__bytes="many").consumer_config()

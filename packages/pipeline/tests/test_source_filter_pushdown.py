@@ -1,4 +1,4 @@
-"""Filters that narrow what is read: nothing that passes a filter may be left out."""
+"""Filters that reduce what is read: no matching record may be skipped."""
 
 from __future__ import annotations
 

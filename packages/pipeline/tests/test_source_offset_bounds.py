@@ -1,4 +1,4 @@
-"""Where reading begins and ends."""
+"""Starting and ending offsets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_end_has_the_same_order() -> None:
 
 
 @pytest.mark.parametrize("given", ["latest", '{"orders": {"0": 5, "1": -1}}'])
-def test_a_batch_cannot_begin_behind_the_last_record(given: str) -> None:
+def test_a_batch_cannot_start_at_latest(given: str) -> None:
     with pytest.raises(OptionError, match="'startingOffsets' of a batch cannot be latest"):
         begin({"startingOffsets": given})
     assert begin({"startingOffsets": given}, streaming=True)
@@ -76,7 +76,7 @@ def test_nothing_ends_before_the_first_record(given: str) -> None:
     [("startingTimestamp", "-1"), ("startingTimestamp", "noon"),
      ("startingOffsetsByTimestamp", '{"orders": {"0": -1}}'), ("startingOffsets", '{"orders": {"0": -3}}')],
 )  # fmt: skip
-def test_numbers_that_cannot_be_are_refused(name: str, value: str) -> None:
+def test_invalid_numbers_are_rejected(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"'{name}'"):
         begin({name: value})
 

@@ -66,7 +66,7 @@ def test_partitions_stand_in_the_order_of_their_numbers() -> None:
     ["orders", "[1]", '{"orders": 1}', '{"orders": {"first": 1}}', '{"orders": {"0": "1"}}',
      '{"orders": {"0": 1.5}}', '{"orders": {"0": true}}', '{"orders": {"0": null}}'],
 )  # fmt: skip
-def test_what_is_no_json_of_offsets_is_refused_with_an_example(text: str) -> None:
+def test_invalid_json_of_offsets_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(
         OptionError, match=r"'startingOffsets' must .*\{\"orders\": \{\"0\": 23, \"1\": -2\}\}"
     ):
@@ -90,7 +90,7 @@ def test_partitions_are_given_as_lists() -> None:
 @pytest.mark.parametrize(
     "text", ["orders", '{"orders": 0}', '{"orders": ["0"]}', '{"orders": [-1]}', '{"orders": []}', "{}"]
 )
-def test_what_names_no_partitions_is_refused(text: str) -> None:
+def test_json_without_partitions_is_rejected(text: str) -> None:
     with pytest.raises(OptionError, match="'assign' must"):
         parse_partitions("assign", text)
 

@@ -1,4 +1,4 @@
-"""Which task reads what."""
+"""The offset ranges of tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 5_000)), max_s
 )
 
 
-def test_what_lies_between_two_places_stands_in_order_and_without_what_is_empty() -> None:
+def test_ranges_between_two_positions_are_in_order_and_not_empty() -> None:
     found = ranges_between({ONE: 0, ZERO: 2, TWO: 9}, {ONE: 3, ZERO: 2, TWO: 4})
 
     assert found == [OffsetRange(ONE, 0, 3)]

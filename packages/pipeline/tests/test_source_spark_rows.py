@@ -71,7 +71,7 @@ def test_the_names_of_columns_are_those_of_the_ddl(mode: Mode, headers: bool) ->
     assert tuple(part.split()[0] for part in text.split(", ")) == column_names(value, include_headers=headers)
 
 
-def test_a_schema_by_somebody_else_is_refused() -> None:
+def test_a_foreign_schema_is_rejected() -> None:
     schema = StructType([StructField("id", LongType())])
 
     with pytest.raises(OptionError, match=r"the columns are always key, value, topic, .*remove \.schema"):

@@ -33,7 +33,7 @@ def after_eight(
     end: int = 10,
     **options: object,
 ) -> Query:
-    """Return a query that has read eight records, in a new life; its topic has more by now."""
+    """Return a restarted query that has read eight records of a topic that has grown."""
     query = Query(Topic({ZERO: 8}), startingOffsets="earliest", **(settings or {}), **options)
     assert query.batch() == [(ZERO, 0, 8)]
     query.topic.ends[ZERO] = end
@@ -89,7 +89,7 @@ def test_one_partition_that_a_broker_does_not_know_yet_is_enough_to_ask_again() 
     [("behind", "t-0 ends at 0, and was read up to 8 before"), ("unknown", "t-0 does not exist any more")],
 )
 @pytest.mark.parametrize("available_now", [False, True])
-def test_what_is_lost_is_said_before_it_is_in_the_checkpoint(
+def test_data_loss_is_reported_before_it_is_in_the_checkpoint(
     how: str, words: str, available_now: bool
 ) -> None:
     query = after_eight(available_now=available_now)
@@ -213,7 +213,7 @@ def _found(*topics: ListOffsetsTopic, end: int) -> ListOffsetsResponse:
 async def test_a_real_broker_that_knows_no_topics_for_a_moment(wanted: dict[str, str]) -> None:
     asked = itertools.count()
     async with ScriptedBroker() as broker:
-        # The first question opens the connection, and names no topic.
+        # The first lookup opens the connection, and names no topic.
         broker.on(MetadataRequest, lambda _: broker.metadata(*(["t"] if next(asked) > 15 else [])))
         broker.on(ListOffsetsRequest, lambda request: _found(*request.topics, end=10))
         options = {"kafka.bootstrap.servers": broker.bootstrap_servers} | wanted

@@ -1,4 +1,4 @@
-"""Which offsets the batches of a stream have, over the lives of its driver."""
+"""The offsets of a stream's batches, over restarts of its driver."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from ottla.pipeline.errors import DataLoss
 from peers.stream_queries import ONE, ZERO, Query, Read, Topic
 
-# --- a driver that dies in its first batch
+# --- a driver that is killed in its first batch
 
 
-def test_a_first_batch_that_comes_again_begins_where_it_began_when_records_came_meanwhile() -> None:
+def test_a_repeated_first_batch_keeps_its_start_when_records_were_added() -> None:
     query = Query(Topic({ZERO: 100}))
     assert query.batch() == []
 
@@ -24,7 +24,7 @@ def test_a_first_batch_that_comes_again_begins_where_it_began_when_records_came_
     assert query.batch() == [(ZERO, 100, 160)]
 
 
-def test_a_first_batch_that_comes_again_does_not_miss_partitions_that_came_meanwhile() -> None:
+def test_a_repeated_first_batch_does_not_miss_partitions_that_were_added() -> None:
     query = Query(Topic({ZERO: 5}), startingOffsets="earliest")
     assert query.batch() == [(ZERO, 0, 5)]
 
@@ -35,7 +35,7 @@ def test_a_first_batch_that_comes_again_does_not_miss_partitions_that_came_meanw
     assert query.batch() == [(ONE, 0, 7)]
 
 
-def test_a_first_batch_that_comes_again_needs_no_option_about_new_partitions() -> None:
+def test_a_repeated_first_batch_needs_no_option_about_new_partitions() -> None:
     query = Query(Topic({ZERO: 5}), startingOffsets='{"t": {"0": 2}}')
     assert query.batch() == [(ZERO, 2, 5)]
 
@@ -46,7 +46,7 @@ def test_a_first_batch_that_comes_again_needs_no_option_about_new_partitions() -
     assert query.batch() == [(ONE, 0, 7)]
 
 
-def test_a_first_batch_without_any_topic_comes_again() -> None:
+def test_a_first_batch_without_any_topic_is_repeated() -> None:
     query = Query(Topic({}))
     assert query.batch() == []
 
@@ -57,7 +57,7 @@ def test_a_first_batch_without_any_topic_comes_again() -> None:
     assert query.batch() == [(ZERO, 0, 3)]
 
 
-def test_the_parts_of_a_first_batch_that_is_limited_come_again_as_they_were() -> None:
+def test_a_limited_first_batch_is_repeated_unchanged() -> None:
     query = Query(Topic({ZERO: 10}, {ZERO: 4}), startingOffsets="earliest")
     query.plan(ReadMaxRows(2))
     assert query.read() == [(ZERO, 4, 6)]
@@ -83,7 +83,7 @@ def test_later_batches_go_on_behind_the_first_in_every_life() -> None:
     assert first == [(ZERO, 5, 9)]
 
 
-# --- checkpoints of before
+# --- checkpoints of older versions
 
 
 def test_a_first_batch_of_a_checkpoint_without_its_beginnings_begins_where_options_say() -> None:
@@ -102,11 +102,11 @@ def test_a_later_batch_of_a_checkpoint_without_its_beginnings() -> None:
     assert query.batch() == [(ZERO, 8, 9)]
 
 
-# --- what is not written down
+# --- offsets outside of the checkpoint
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_beginning_behind_the_end_is_refused_before_it_is_in_the_checkpoint(
+def test_a_start_behind_the_end_is_rejected_before_it_is_in_the_checkpoint(
     caplog: pytest.LogCaptureFixture, allowed: bool
 ) -> None:
     query = Query(Topic({ZERO: 5}), startingOffsets='{"t": {"0": 9}}', failOnDataLoss=not allowed)
@@ -130,7 +130,7 @@ def test_the_lag_is_told_by_ends_alone() -> None:
     assert query.reader.reportLatestOffset() == {"t": {"0": 5}}
 
 
-# --- all that is available now
+# --- Trigger.AvailableNow
 
 
 def test_available_now_begins_and_ends_right_while_somebody_writes() -> None:

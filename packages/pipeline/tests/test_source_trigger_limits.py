@@ -1,4 +1,4 @@
-"""How much a micro-batch takes."""
+"""Sizes of micro-batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How topics that a pipeline writes to are reached."""
+"""Connections to the topics that a pipeline writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _source(options: dict[str, Any]) -> Topics:
 
 
 def _reached(**given: Any) -> ClientConfig:
-    """Return how a sink reaches its brokers, beside a source that logs in."""
+    """Return the connection options of a sink whose source has a login."""
     declared, source = TopicSink.model_validate({"topic": "dead", **given}), _source(LOGIN)
     assert list(declared.inspect(source)) == []
     return SinkConfig.of(declared.sink_options(source)).producer_config().client
@@ -60,7 +60,7 @@ def test_other_brokers_get_no_passwords_of_the_source(given: dict[str, Any]) -> 
     assert found.security.sasl_password is None
 
 
-def test_what_is_wrong_with_the_source_is_said_of_the_source(tmp_path: Path) -> None:
+def test_mistakes_of_the_source_are_reported_for_the_source(tmp_path: Path) -> None:
     text = sample_declaration("logs").replace("[parse]", "options.kafka.sasl.password = 'x'\n\n[parse]", 1)
     (tmp_path / "logs.toml").write_text(text)
     with pytest.raises(DeclarationError) as raised:
@@ -90,14 +90,14 @@ def test_settings_that_need_each_other_are_one_mistake() -> None:
 
 
 @pytest.mark.parametrize("read", [{"topics": ["orders", "dead"]}, {"pattern": "de.*"}])
-def test_what_is_written_must_not_be_read_again(read: dict[str, Any]) -> None:
+def test_a_dead_letter_topic_that_feeds_its_own_source_is_rejected(read: dict[str, Any]) -> None:
     source = Topics.model_validate({"bootstrap_servers": "there:1", **read})
     assert [each.path for each in TopicSink(topic="dead").inspect(source)] == [("topic",)]
     assert not list(TopicSink(topic="dead", bootstrap_servers="other:1").inspect(source))
     assert not list(TopicSink(topic="lost").inspect(source))
 
 
-def test_what_is_wrong_with_the_sink_is_said_of_the_sink() -> None:
+def test_mistakes_of_the_sink_are_reported_for_the_sink() -> None:
     sink = TopicSink.model_validate({"topic": "dead", "options": {"kafka.sasl.mechanism": "NONE"}})
     (mistake,) = sink.inspect(_source(LOGIN))
     assert mistake.path == ("options",)

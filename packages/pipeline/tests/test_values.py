@@ -1,4 +1,4 @@
-"""Values of records as columns: what becomes of one never depends on its neighbours."""
+"""Values of records as columns: the result of one never depends on its neighbours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def column(values: Sequence[bytes | None]) -> pa.Array:
 
 
 def one(value: bytes, kind: pa.DataType, given: ValueFormat = JSON) -> Any:
-    """Decode {"a": …}; return what became of it, or the reason."""
+    """Decode {"a": …}; return the value or the reason."""
     found = decode(given, column([value]), pa.struct([("a", kind)]))
     return found.errors[0] if found.errors else found.values.to_pylist()[0]["a"]
 
@@ -68,7 +68,7 @@ def test_columns_depend_on_what_becomes_of_malformed_values(mode: str) -> None:
         ({"value.format": "avro", "value.schema": '{"type": "record"}'}, "is not an Avro schema"),
     ],
 )
-def test_options_that_cannot_be_are_refused(given: dict[str, str], message: str) -> None:
+def test_invalid_options_are_rejected(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         value_format(Options(given))
 
@@ -127,7 +127,7 @@ def test_json_has_columns_of_every_type(text: bytes, kind: pa.DataType, wanted: 
 def test_json_that_does_not_fit_is_null_with_a_reason(
     text: bytes, kind: pa.DataType, beside_a_map: bool
 ) -> None:
-    """Beside a map, which Arrow does not read from JSON, all fields are read in Python: to the same end."""
+    """Beside a map, which Arrow cannot read from JSON, Python reads all fields with the same result."""
     fields = [("a", kind), *([("m", pa.map_(pa.string(), pa.string()))] if beside_a_map else [])]
 
     found = decode(JSON, column([b'{"a": ' + text + b"}"]), pa.struct(fields))
@@ -143,7 +143,7 @@ def test_json_that_does_not_fit_is_null_with_a_reason(
      b'{"id": 1}\n{"id": 2}', b'{"id": 1},', b"{'id': 1}", b'{"name": "\xff"}', b'{"name": "\\ud800"}',
      b'{"name": "a\nb"}', b'{"id": 1, "id": 2}', b"{id: 1}", b'{"id": 1} x', b"[" * 5_000],
 )  # fmt: skip
-def test_what_is_no_object_is_null_with_a_reason_and_its_neighbours_are_well(value: bytes) -> None:
+def test_a_value_that_is_no_object_is_null_with_a_reason_and_spares_its_neighbours(value: bytes) -> None:
     good = b'{"id": 7, "name": "x"}'
 
     found = decode(JSON, column([good, value, good, value, value, good]), ORDER)
@@ -222,7 +222,7 @@ VALUES = st.lists(st.none() | st.lists(PIECES, max_size=6).map(b"".join), max_si
 
 @settings(max_examples=300, deadline=None)
 @given(VALUES, st.sampled_from(["native", "python"]))
-def test_what_becomes_of_a_value_does_not_depend_on_its_neighbours(
+def test_the_result_of_a_value_does_not_depend_on_its_neighbours(
     values: list[bytes | None], way: str
 ) -> None:
     kind = ORDER if way == "native" else pa.struct([*ORDER, ("m", pa.map_(pa.string(), pa.string()))])
