@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
+from ottla.broker.log.checkpoints import read_leader_epochs
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.flushing import FlushPlan
 from ottla.broker.log.memory_files import MemoryFiles
@@ -87,3 +89,51 @@ def test_a_flush_planned_before_a_truncation_does_not_raise_the_recovery_point()
     log.flushing.end(plan)
 
     assert log.recovery_point <= 1
+
+
+async def test_a_flush_plan_includes_the_sealed_segments_of_an_unfinished_one() -> None:
+    log = log_in(AT, MemoryFiles(), segment_bytes=200)
+    append(log, b"x" * 60)
+    append(log, b"x" * 60)
+    first = log.flushing.begin()
+    append(log, b"x" * 60)
+    second = log.flushing.begin()
+
+    assert set(first.sealed) < set(second.sealed)
+    second.run()
+    log.flushing.end(second)
+
+    assert (log.recovery_point, log.flushing.has_sealed) == (3, False)
+    first.run()
+    log.flushing.end(first)
+    assert log.recovery_point == 3
+
+
+async def test_a_flush_that_succeeds_after_a_failed_one_does_not_raise_the_recovery_point() -> None:
+    files = MemoryFiles()
+    log = log_in(AT, files)
+    append(log, b"a")
+    first, second = log.flushing.begin(), log.flushing.begin()
+
+    log.flushing.failed(first, OSError(errno.EIO, "Input/output error"))
+    second.run()
+    log.flushing.end(second)
+
+    assert log.offline is not None
+    assert log.recovery_point == 0
+
+
+def test_leader_epochs_that_change_while_a_thread_writes_them_are_written_by_the_next_flush() -> None:
+    files = MemoryFiles()
+    log = log_in(AT, files)
+    append(log, b"a", leader_epoch=1)
+    older = log.flushing.begin()
+    with log.flushing._epochs._lock:  # as a thread holds it
+        append(log, b"b", leader_epoch=2)
+    assert [one.epoch for one in read_leader_epochs(files, log.directory) or ()] == [1]
+
+    log.flush()
+    older.run()
+    log.flushing.end(older)
+
+    assert [one.epoch for one in read_leader_epochs(files, log.directory) or ()] == [1, 2]

@@ -1,4 +1,4 @@
-"""What a log checks of batches before it appends them, and what a topic's configuration asks for."""
+"""Checks and changes of batches before the append, as the topic's configuration asks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NEVER: Final = 2**63 - 1
 
 
 class AppendOrigin(Enum):
-    """Who appends: batches of clients are checked most, those of another broker's log only for damage."""
+    """The source of an append: clients are checked most, batches of another broker's log only for damage."""
 
     CLIENT = auto()
     COORDINATOR = auto()
@@ -150,7 +150,7 @@ class ReplicatedBatches(NamedTuple):
 
 
 def replicated_batches(batches: Buffer, log_start_offset: int, log_end_offset: int) -> ReplicatedBatches:
-    """Check what a follower fetched. Raises `CorruptMessage`, `InvalidRecord` and `OffsetsOutOfOrder`."""
+    """Check fetched batches. Raises `CorruptMessage`, `InvalidRecord` and `OffsetsOutOfOrder`."""
     if not all_magic_2(batches):
         return _replicated_old_formats(batches, log_start_offset, log_end_offset)
     headers = validate_batches(batches)

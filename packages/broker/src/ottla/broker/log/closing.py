@@ -1,4 +1,4 @@
-"""Closing a log: seal and flush it, let go of its files, take in that its directory was renamed."""
+"""Close a log: seal and flush it, or abandon it when its directory was renamed or has failed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def close(log: Closeable) -> None:
 
 
 def abandon(log: Closeable) -> None:
-    """Let go of all files of a log, without writing anything."""
+    """Close all files of a log without a write."""
     log.tail.max_plain_bytes = 0
     log.tail.write = _no_write  # it would keep the file open, and a deleted one its room on the disk
     log.segments.close()
@@ -65,7 +65,7 @@ def abandon(log: Closeable) -> None:
 
 
 def moved_to(log: Closeable, directory: Path) -> None:
-    """Take in that a log's directory was renamed: it is being deleted and takes no more appends."""
+    """Follow the rename of a log's directory: the log is being deleted and takes no more appends."""
     log.offline = OSError(errno.ENOENT, "the log was deleted")
     log.directory = directory
     log.segments.moved_to(directory)

@@ -34,7 +34,7 @@ class PendingDeletions:
         self._pending.append(_Pending(due_ms, paths, directory))
 
     async def delete_due(self, now_ms: int) -> int:
-        """Delete the paths that are due; says how many."""
+        """Delete the paths that are due; returns how many."""
         due = [one for one in self._pending if one.due_ms <= now_ms]
         self._pending = [one for one in self._pending if one.due_ms > now_ms]
         for one in due:

@@ -73,9 +73,9 @@ class LogDirectory:
     """Why the directory cannot be used any more."""
     meta: MetaProperties | None = None
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
-    """As they are on the disk."""
+    """The content of the checkpoint file."""
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
-    """As they are on the disk."""
+    """The content of the checkpoint file."""
     names_changed: bool = False
     """Whether a partition's directory was renamed and the new name may not be on the disk."""
     _points_lock: Lock = field(default_factory=Lock)
@@ -154,7 +154,7 @@ class LogDirectory:
 
 
 class LogDirectories:
-    """All of `log.dirs`: which can be used, and whose they are."""
+    """All of `log.dirs`: locks, owners, and which of them are online."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -197,7 +197,7 @@ class LogDirectories:
     # ---- locks
 
     def lock(self, names: Iterable[str]) -> None:
-        """Lock the directories, making those that are missing, and read whose they are. Blocks.
+        """Lock the directories, creating missing ones, and read their owners. Blocks.
 
         Raises `LogDirectoryRefused` for one that another broker uses, that is named twice or inside of
         another, or that belongs to another broker or cluster; also when none can be used.

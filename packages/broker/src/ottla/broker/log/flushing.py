@@ -244,7 +244,7 @@ class Flushing:
         return plan
 
     def end(self, plan: FlushPlan) -> None:
-        """Take in that a plan was run: all records below its offset are on the disk."""
+        """Settle a plan that was run: all records below its offset are on the disk."""
         self._sealed = [one for one in self._sealed if one not in plan.sealed]
         self._snapshots = [one for one in self._snapshots if one not in plan.snapshots]
         self._names_synced = max(self._names_synced, plan.names_version)
@@ -255,7 +255,7 @@ class Flushing:
             self.recovery_point = max(self.recovery_point, plan.offset)
 
     def failed(self, plan: FlushPlan, error: OSError) -> None:
-        """Take in that a plan failed: the log goes offline, unless the next plan can do all of it."""
+        """Settle a plan that failed: the log goes offline, unless the next plan can do all of it."""
         if not plan.may_be_repeated(error):
             self._log.fail(error)
             return

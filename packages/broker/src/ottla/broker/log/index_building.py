@@ -52,7 +52,7 @@ class IndexBuilder:
         self._first = -1
 
     def add(self, entry: Checked) -> None:
-        """Take in the next entry of the segment."""
+        """Index the next entry of the segment."""
         if not entry.position:
             self._first = entry.max_timestamp
         if entry.max_timestamp > self._largest[0]:

@@ -70,7 +70,7 @@ class LogPasses:
     # ---- retention
 
     async def retain(self, now_ms: int) -> int:
-        """Drop segments that are too old, too large together, or below their log's start; says how many.
+        """Drop segments that are too old, too large together, or below the log start; returns how many.
 
         The new log starts reach the disk before the first file is renamed: otherwise a crash could bring
         back an older segment without the one behind it. Where the disk has no room for the checkpoint, the
@@ -117,7 +117,7 @@ class LogPasses:
     # ---- flush
 
     async def flush_due(self, now_ms: int) -> int:
-        """Flush logs that `flush.ms` asks for, or that have rolled; says how many."""
+        """Flush logs that `flush.ms` asks for, or that have rolled; returns how many."""
         due = [
             one
             for one in self._logs
@@ -162,11 +162,11 @@ class LogPasses:
     # ---- deletion and expiry
 
     async def delete_due(self, now_ms: int) -> int:
-        """Delete files and directories whose `file.delete.delay.ms` has passed; says how many."""
+        """Delete files and directories whose `file.delete.delay.ms` has passed; returns how many."""
         return await self._logs.deletions.delete_due(now_ms)
 
     async def expire_producers(self, now_ms: int) -> int:
-        """Forget producers that wrote nothing for `producer.id.expiration.ms`; says how many."""
+        """Drop producers that wrote nothing for `producer.id.expiration.ms`; returns how many."""
         expiration_ms = self._logs.config.producer_id_expiration_ms
         return sum(one.producers.expire(now_ms, expiration_ms) for one in self._logs)
 

@@ -102,7 +102,7 @@ class Reading:
         return segment, -1
 
     def _position_of(self, segment: Segment, up_to: int, wait: bool) -> int:
-        """Where the batches below `up_to` end in a segment."""
+        """The position in a segment where the batches below `up_to` end."""
         if segment.active:
             tail = self._log.tail
             if up_to == tail.next_offset:

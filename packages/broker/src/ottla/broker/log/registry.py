@@ -75,7 +75,7 @@ class LogRegistry:
     # ---- locks and identity
 
     async def lock(self) -> None:
-        """Lock the directories, making those that are missing, and read whose they are.
+        """Lock the directories, creating missing ones, and read their owners.
 
         Raises `LogDirectoryRefused` (see `LogDirectories.lock`).
         """
@@ -175,17 +175,17 @@ class LogRegistry:
         if topic_partition in self._logs:
             raise LogDirectoryRefused(
                 f"{topic_partition} is in {self._logs[topic_partition].directory.parent} and in "
-                f"{directory.path}: move the one that is not wanted away"
+                f"{directory.path}: move one of them away"
             )
         self._logs[topic_partition] = directory.logs[topic_partition] = opened
 
     # ---- closing
 
     async def close(self) -> None:
-        """Close all logs so that the next start needs no recovery. What cannot be written goes offline.
+        """Close all logs so that the next start needs no recovery. Logs that cannot be written go offline.
 
-        No log is created or deleted from here on: a controller of this process works on for a moment, and
-        what it began is taken up again after the next start.
+        No log is created or deleted from here on: a controller in this process may still work for a moment;
+        the next start resumes its operations.
         """
         self._is_closing = True
         logs = [(directory, list(directory.logs.values())) for directory in self.log_directories.online()]
@@ -334,7 +334,7 @@ class LogRegistry:
             self.deletions.add(due_ms, [deleted.directory], self.log_directories.of(deleted))
 
     def mark_stray(self, topic_partition: TopicPartition) -> None:
-        """Forget a partition that this broker should not have; its files stay, for a person to look at."""
+        """Forget a partition that this broker should not have; its files stay, for an operator to inspect."""
         self._rename_away(topic_partition, stray_directory_name)
 
     def _rename_away(

@@ -140,7 +140,7 @@ class Segments:
         return plan
 
     def end_replace(self, plan: ReplacementPlan) -> list[Path]:
-        """Take in that a plan was run: read the new segments; returns the paths to unlink later."""
+        """Settle a plan that was run: reads use the new segments; returns the paths to unlink later."""
         self.replacing = None
         first = self.all.index(plan.old[0])
         new = [Segment(self.files, self.directory, one.base_offset, one.size) for one in plan.new]
@@ -162,7 +162,7 @@ class Segments:
     # ---- closing
 
     def moved_to(self, directory: Path) -> None:
-        """Take in that the log's directory was renamed."""
+        """Follow the rename of the log's directory."""
         self.directory = directory
         for segment in self.all:
             segment.directory = directory

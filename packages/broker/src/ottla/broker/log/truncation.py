@@ -39,9 +39,9 @@ class TruncationPlan:
     config: LogConfig
     offset: int
     restart_at: int
-    """Where the log starts anew if nothing at or above this offset is left."""
+    """The new start of the log if no record at or above this offset is left."""
     recovery_point: int
-    """As it was before: records below it that are left are on the disk."""
+    """The recovery point before: records below it that are left are on the disk."""
     write_recovery_point: Callable[[], None] | None
     """Writes the lowered recovery point; None when it was low enough."""
     kept: list[Segment]
@@ -87,7 +87,7 @@ class TruncationPlan:
             self.files.unlink(path)
 
     def _cut(self, segment: Segment) -> int:
-        """Cut one segment in front of the batch that holds the offset; returns where it ends now."""
+        """Truncate one segment in front of the batch that holds the offset; returns its end offset."""
         start = 0
         if segment.size >= _SEARCHED_WITHOUT_INDEX_BYTES:
             start = segment.offsets.lookup(self.offset).position
@@ -111,7 +111,7 @@ class TruncationPlan:
         return end
 
     def _restart(self) -> None:
-        """Drop all that is left and create an empty segment."""
+        """Drop the rest and create an empty segment."""
         for segment in [*([self.cut] if self.cut is not None else []), *reversed(self.kept)]:
             self._unlink(segment.mark_deleted())
         drop_snapshots(self.files, self.directory, lambda _: True)
@@ -245,7 +245,7 @@ class Truncation:
     # ---- run and settle
 
     def run(self, plan: TruncationPlan | None) -> int:
-        """Carry out a plan here and now; returns the new log end. Blocks. Raises `KafkaStorageError`."""
+        """Carry out a plan now; returns the new log end. Blocks. Raises `KafkaStorageError`."""
         if plan is not None:
             with self._failing():
                 plan.run()
