@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.frozen_classes import replace
 from ottla.broker.handlers import produce
-from ottla.broker.handlers.context import CloseConnection, Ordering
+from ottla.broker.handlers.request_context import CloseConnection, Ordering
 from ottla.broker.handlers.testing import DataPlane, batch_of
-from ottla.broker.values import replace
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import (

@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
+from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Gauge, Metrics
-from ottla.broker.tasks import BackgroundTasks
 
 KIND = ("ottla.broker", "BackgroundTask")
 

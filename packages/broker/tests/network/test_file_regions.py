@@ -14,10 +14,10 @@ import pytest
 import uvloop
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.slices import Slice
-from ottla.broker.network.routes import Route, Routes
+from ottla.broker.network.dispatcher import Route, Routes
 from ottla.broker.network.testing import server_of
 from ottla.protocol.api import ApiKey
 

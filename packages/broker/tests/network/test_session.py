@@ -13,11 +13,11 @@ import pytest
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.handlers import fetch, produce
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.broker.handlers.testing import DataPlane, DataServices, batch_of
 from ottla.broker.network import session as session_module
+from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
 from ottla.broker.network.listener import Server
-from ottla.broker.network.routes import Dispatcher, Route, Routes
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.testing import server_of
 from ottla.broker.security.principal import ANONYMOUS, Principal
@@ -293,8 +293,8 @@ def server_on(plane: DataPlane, general: list[str] | None = None) -> Server:
         config=BrokerConfig(),
         clock=plane.environment.clock,
         metrics=plane.metrics,
-        produce_runs=services.produce_runs,
-        plain_fetches=services.plain_fetches,
+        produce_fast_path=services.produce_fast_path,
+        fetch_fast_path=services.fetch_fast_path,
     )
 
 
@@ -386,7 +386,7 @@ async def test_a_change_of_a_topic_drops_its_partitions_from_every_session(plane
         sessions = [connection.session for connection in server.connections.all()]
         old = (sessions[0].produce_targets or {})[b"t\0\0\0\0"]
 
-        plane.services.produce_runs.known.retire_topic("t")
+        plane.services.produce_fast_path.known.retire_topic("t")
 
         await produced(one, times=2)
         await produced(two, times=2)
@@ -396,7 +396,7 @@ async def test_a_change_of_a_topic_drops_its_partitions_from_every_session(plane
         assert new[0] is not old
     assert partition.log.log_end_offset == 8
     meters = plane.services.topic_metrics.of("t")
-    plane.services.produce_runs.flush()
+    plane.services.produce_fast_path.flush()
     assert meters.messages_in.count == 8
 
 

@@ -17,7 +17,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.metrics import Metrics
-from ottla.broker.replication.checkpoints import read_high_watermarks
+from ottla.broker.replication.high_watermark_checkpoints import read_high_watermarks
 from ottla.broker.replication.replicas import Replicas
 from ottla.protocol.errors import (
     ErrorCode,

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ottla.broker.active_controller import ActiveController
+from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.registration import (
@@ -29,22 +30,21 @@ from ottla.broker.controller.controllership import NO_CONTROLLER
 from ottla.broker.coordinators.store import ReplicatedStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
-from ottla.broker.handlers.fetch_plain import PlainFetches
+from ottla.broker.handlers.fetch_fast_path import FetchFastPath
 from ottla.broker.handlers.fetch_sessions import FetchSessions, measure_fetch_sessions
-from ottla.broker.handlers.produce_run import ProduceRuns
+from ottla.broker.handlers.produce_fast_path import ProduceFastPath
 from ottla.broker.handlers.services import Services
 from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.leadership_handover import LeadershipHandover
-from ottla.broker.local_sender import LocalSender
+from ottla.broker.local_control_requests import LocalSender
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.metrics import Metrics
+from ottla.broker.network.dispatcher import Dispatcher, Routes
 from ottla.broker.network.listener import Server
-from ottla.broker.network.routes import Dispatcher, Routes
-from ottla.broker.replication.isr_proposals import IsrProposals
+from ottla.broker.periodic_tasks import schedule
+from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.routes import ROUTES
-from ottla.broker.schedule import schedule
-from ottla.broker.tasks import BackgroundTasks
 from ottla.broker.transactions.coordinator import Transactions
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.records import Codec
@@ -148,8 +148,8 @@ class Broker:
                 config=services.config,  # with the settings that were altered before this start
                 clock=self.environment.clock,
                 metrics=self.metrics,
-                produce_runs=services.produce_runs,
-                plain_fetches=services.plain_fetches,
+                produce_fast_path=services.produce_fast_path,
+                fetch_fast_path=services.fetch_fast_path,
             )
         )
         services.configs.on_broker_change.append(self._server.connections.set_limits)
@@ -211,7 +211,9 @@ class Broker:
         active_controller = ActiveController(controller, metadata, config, self.broker_id)
         self._stack.push_async_callback(active_controller.close)
         self.handover = LeadershipHandover(config, metadata, controller, active_controller, self.broker_id)
-        self._proposals = IsrProposals(self.broker_id, active_controller.ask, lambda: controller.broker_epoch)
+        self._alter_partition_requests = AlterPartitionRequests(
+            self.broker_id, active_controller.ask, lambda: controller.broker_epoch
+        )
         replicas = self._replicas(logs, metadata, configs)
         fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, lambda: environment.random.randrange(1, 2**31)
@@ -234,8 +236,8 @@ class Broker:
             transactions=Transactions(ProducerIds(zookeeper, self.broker_id)),
             topic_metrics=topic_metrics,
             fetch_sessions=fetch_sessions,
-            produce_runs=ProduceRuns(topic_metrics, environment.clock),
-            plain_fetches=PlainFetches(topic_metrics, config.fetch_max_bytes),
+            produce_fast_path=ProduceFastPath(topic_metrics, environment.clock),
+            fetch_fast_path=FetchFastPath(topic_metrics, config.fetch_max_bytes),
         )
 
     def _replicas(self, logs: LogRegistry, metadata: MetadataCache, configs: Configs) -> Replicas:
@@ -246,7 +248,7 @@ class Broker:
             logs=logs,
             log_config=configs.log_config,
             metrics=self.metrics,
-            propose_isr=self._proposals.propose,
+            propose_isr=self._alter_partition_requests.propose,
             is_known=lambda partition: metadata.partition(partition) is not None,
         )
 
@@ -286,13 +288,13 @@ class Broker:
         services.logs.on_directory_failed.append(self._directory_failed)
         services.configs.on_topic_change.append(self._topic_changed)
         services.configs.on_broker_change.append(self._broker_changed)
-        services.replicas.subscribe(services.produce_runs.known)
-        services.replicas.subscribe(services.plain_fetches.known)
+        services.replicas.subscribe(services.produce_fast_path.known)
+        services.replicas.subscribe(services.fetch_fast_path.known)
 
     def _topic_changed(self, topic: str, config: Any) -> None:
         for log in self.services.logs.of_topic(topic):
             log.config = config
-        self.services.produce_runs.known.retire_topic(topic)
+        self.services.produce_fast_path.known.retire_topic(topic)
 
     def _directory_failed(self, partitions: list[TopicPartition]) -> None:
         """Stop serving the partitions of a failed directory, and let the controller elect other leaders."""
@@ -313,7 +315,7 @@ class Broker:
     def _broker_changed(self, config: BrokerConfig) -> None:
         services = self.services
         services.config = services.topics.config = config
-        services.plain_fetches.fetch_max_bytes = config.fetch_max_bytes
+        services.fetch_fast_path.fetch_max_bytes = config.fetch_max_bytes
         services.logs.configure(config)
 
     # ---- joining the cluster
@@ -337,7 +339,7 @@ class Broker:
         )
         control.lasting(services.configs.follow(), "config-changes")
         control.lasting(services.controller.run(), "controller")
-        control.lasting(self._proposals.run(services.replicas), "isr-proposals")
+        control.lasting(self._alter_partition_requests.run(services.replicas), "isr-proposals")
 
     def _endpoints(self) -> Iterable[Endpoint]:
         for listener in self.config.parsed_advertised_listeners:

@@ -7,7 +7,7 @@ import time
 from dataclasses import field
 from typing import Protocol
 
-from ottla.broker.values import frozen
+from ottla.broker.frozen_classes import frozen
 
 
 class Clock(Protocol):

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers import api_versions, fetch, list_offsets, metadata, produce
-from ottla.broker.network.routes import Route
+from ottla.broker.network.dispatcher import Route
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         sync_group,
         update_metadata,
     )
-    from ottla.broker.handlers.context import RequestContext
+    from ottla.broker.handlers.request_context import RequestContext
     from ottla.broker.handlers.services import Services
 else:
 

@@ -22,7 +22,7 @@ from ottla.broker.config import (
     synonyms_of,
     topic_keys,
 )
-from ottla.broker.values import frozen, replace
+from ottla.broker.frozen_classes import frozen, replace
 from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from ottla.protocol.topics import why_illegal_topic_name
 from ottla.zookeeper import paths

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.config import ConfigError, parse_topic_overrides
-from ottla.broker.values import frozen
+from ottla.broker.frozen_classes import frozen
 from ottla.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.broker.config.listeners import Listener, parse_listeners
-from ottla.broker.values import frozen
+from ottla.broker.frozen_classes import frozen
 from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
 
 _HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.keys import keys_of
-from ottla.broker.values import frozen
+from ottla.broker.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError
 
 ENVIRONMENT_PREFIX = "OTTLA_"

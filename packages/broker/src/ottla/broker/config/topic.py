@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ottla.broker.config.broker import COMPRESSION_TYPES, BrokerConfig
 from ottla.broker.config.keys import keys_of
-from ottla.broker.values import frozen, replace
+from ottla.broker.frozen_classes import frozen, replace
 from ottla.client.config_definition import (
     MAX_LONG,
     ConfigError,

@@ -15,7 +15,7 @@ from ottla.broker.controller.model import (
     Leadership,
     LiveBroker,
 )
-from ottla.broker.values import frozen
+from ottla.broker.frozen_classes import frozen
 from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,

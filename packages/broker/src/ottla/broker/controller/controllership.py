@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.broker.values import frozen
+from ottla.broker.frozen_classes import frozen
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import (
     BadVersion,

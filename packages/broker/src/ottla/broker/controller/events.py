@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ottla.broker.controller.batch import ControlRequest, Publish
 from ottla.broker.controller.model import Leadership, LiveBroker, Topic
-from ottla.broker.values import frozen
+from ottla.broker.frozen_classes import frozen
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaResponse
 from ottla.protocol.messages.update_metadata import UpdateMetadataResponse

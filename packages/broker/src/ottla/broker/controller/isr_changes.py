@@ -13,7 +13,7 @@ from ottla.broker.controller.events import (
 )
 from ottla.broker.controller.leaderships import Leaderships
 from ottla.broker.controller.model import ControllerContext, Leadership
-from ottla.broker.values import replace
+from ottla.broker.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
 

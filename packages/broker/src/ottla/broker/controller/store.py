@@ -13,7 +13,7 @@ from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.controller.controllership import Controllership
 from ottla.broker.controller.events import WriteResult, WriteResults
 from ottla.broker.controller.model import Assignment, Endpoint, Leadership, LiveBroker, Topic
-from ottla.broker.values import replace
+from ottla.broker.frozen_classes import replace
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode

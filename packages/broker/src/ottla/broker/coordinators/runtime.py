@@ -9,13 +9,13 @@ from ottla.broker.coordinators.hosted import CoordinatorPartition, CoordinatorPa
 from ottla.broker.coordinators.loading import StateLoader
 from ottla.broker.coordinators.partitions import partition_for
 from ottla.broker.coordinators.state import RecordCodec
-from ottla.broker.values import frozen
+from ottla.broker.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from ottla.broker.background_tasks import BackgroundTasks
     from ottla.broker.coordinators.store import CoordinatorStore
     from ottla.broker.environment import Clock
-    from ottla.broker.tasks import BackgroundTasks
     from ottla.protocol.topics import TopicPartition
 
 R = TypeVar("R")

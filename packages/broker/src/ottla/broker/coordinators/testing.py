@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.coordinators.hosted import CoordinatorPartition
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.coordinators.state import KeyValue
@@ -16,7 +17,6 @@ from ottla.broker.coordinators.timers import Timers
 from ottla.broker.coordinators.writing import RecordWriter
 from ottla.broker.environment import Clock
 from ottla.broker.metrics import Metrics
-from ottla.broker.tasks import BackgroundTasks
 from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 from ottla.protocol.records import assign_offsets
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition

@@ -21,9 +21,9 @@ from ottla.broker.coordinators.state import RecordCodec
 from ottla.protocol.errors import CoordinatorNotAvailable, KafkaError, RequestTimedOut
 
 if TYPE_CHECKING:
+    from ottla.broker.background_tasks import BackgroundTasks
     from ottla.broker.coordinators.store import AppendedBatch, CoordinatorStore
     from ottla.broker.environment import Clock
-    from ottla.broker.tasks import BackgroundTasks
 
 log = logging.getLogger(__name__)
 

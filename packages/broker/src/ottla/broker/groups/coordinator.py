@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from ottla.broker.background_tasks import BackgroundTasks
+from ottla.broker.frozen_classes import replace
 from ottla.broker.groups.descriptions import GroupDescription, ListedGroup, describe
 from ottla.broker.groups.events import (
     GroupState,
@@ -22,8 +24,6 @@ from ottla.broker.groups.events import (
 from ottla.broker.groups.hosted import HostedGroups
 from ottla.broker.groups.offset_requests import OffsetRequests
 from ottla.broker.groups.state import HostedGroup
-from ottla.broker.tasks import BackgroundTasks
-from ottla.broker.values import replace
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ottla.broker.frozen_classes import frozen
 from ottla.broker.groups.events import GroupState
 from ottla.broker.groups.group import Group
-from ottla.broker.values import frozen
 from ottla.protocol.errors import ErrorCode
 
 

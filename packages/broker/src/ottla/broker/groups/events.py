@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from ottla.broker.values import frozen
+from ottla.broker.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode
 
 NO_GENERATION = -1

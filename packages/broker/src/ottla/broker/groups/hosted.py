@@ -22,11 +22,11 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.background_tasks import BackgroundTasks
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators.store import CoordinatorStore
     from ottla.broker.environment import Clock
     from ottla.broker.metrics import Meter, Metrics
-    from ottla.broker.tasks import BackgroundTasks
 
 log = logging.getLogger(__name__)
 

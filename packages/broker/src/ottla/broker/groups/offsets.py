@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from ottla.broker.frozen_classes import frozen
 from ottla.broker.groups.events import GroupState
 from ottla.broker.groups.group import Group
 from ottla.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
-from ottla.broker.values import frozen
 from ottla.protocol.topics import TopicPartition
 
 NO_OFFSET: Final = -1

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from ottla.broker.frozen_classes import frozen
 from ottla.broker.groups.events import GroupState
-from ottla.broker.values import frozen
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a new member may wait for its first generation: without an id it cannot send heartbeats."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ottla.broker.handlers.context import RequestContext
 from ottla.broker.handlers.describe_configs import BROKER, TOPIC
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from ottla.protocol.messages.alter_configs import (
     AlterConfigsRequest,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.controller.events import AlterPartition, Answers, ProposedIsr
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.controller.events import ControlledShutdown
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.controlled_shutdown import (
     ControlledShutdownRequest,

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.topics import CreatedTopic, NewTopic
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,

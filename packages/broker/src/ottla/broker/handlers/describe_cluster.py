@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.handlers.context import RequestContext
 from ottla.broker.handlers.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS_ASKED
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import (
     DescribeClusterBroker,

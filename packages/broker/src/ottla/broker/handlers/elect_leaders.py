@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.controller.events import ElectLeaders
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,

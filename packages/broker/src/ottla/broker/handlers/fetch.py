@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.handlers.context import RequestContext
 from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition
 from ottla.broker.handlers.fetch_sessions import FetchContext, RequestedPartition
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.broker.log.slices import warm
 from ottla.protocol.errors import (
     ErrorCode,
@@ -27,7 +27,7 @@ from ottla.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.environment import Environment
-    from ottla.broker.handlers.fetch_plain import PlainFetches
+    from ottla.broker.handlers.fetch_fast_path import FetchFastPath
     from ottla.broker.handlers.fetch_sessions import FetchSessions
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.log.log import Slice
@@ -49,7 +49,7 @@ class Needs(Protocol):
     config: BrokerConfig
     environment: Environment
     fetch_sessions: FetchSessions
-    plain_fetches: PlainFetches
+    fetch_fast_path: FetchFastPath
     replicas: Replicas
     topic_metrics: TopicMetrics
 
@@ -309,7 +309,7 @@ def _answer(terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartiti
     if len(carried) == 1 and carried[0][1].size and not terms.is_follower:
         partition = terms.services.replicas.hosted(carried[0][0].topic_partition)
         if partition is not None:
-            terms.services.plain_fetches.admit(terms.context, partition)
+            terms.services.fetch_fast_path.admit(terms.context, partition)
     return answer
 
 

@@ -14,7 +14,7 @@ from ottla.broker.config import BrokerConfig, broker_config_from
 from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.broker.handlers.testing import FakeSession
 from ottla.broker.metrics import Metrics
 from ottla.broker.transactions.coordinator import Transactions

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.metadata import KnownPartition, KnownTopic
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import (
     MetadataRequest,

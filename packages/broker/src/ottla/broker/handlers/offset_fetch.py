@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.groups.offsets import NO_OFFSET, CommittedOffset
 from ottla.broker.groups.zookeeper_offsets import read_offset
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,

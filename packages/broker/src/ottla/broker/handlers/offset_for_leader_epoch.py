@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.handlers.context import RequestContext
+from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
 from ottla.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from ottla.broker.handlers.context import CloseConnection, Ordering, RequestContext
+from ottla.broker.handlers.request_context import CloseConnection, Ordering, RequestContext
 from ottla.broker.log.validation import convert, must_be_opened, needs_conversion, opened
 from ottla.protocol.errors import (
     CorruptMessage,
@@ -31,7 +31,7 @@ from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.environment import Environment
-    from ottla.broker.handlers.produce_run import ProduceRuns
+    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.log.log import Appended
     from ottla.broker.replication.replicas import HostedPartition, Replicas
@@ -96,7 +96,7 @@ class Needs(Protocol):
     """The parts of the broker that Produce uses."""
 
     environment: Environment
-    produce_runs: ProduceRuns
+    produce_fast_path: ProduceFastPath
     replicas: Replicas
     topic_metrics: TopicMetrics
 
@@ -280,7 +280,7 @@ def _append_one(
     result.placed(
         partition, partition.append(records, required_acks=request.acks, now_ms=now_ms, opened=opened)
     )
-    services.produce_runs.admit(context, partition)
+    services.produce_fast_path.admit(context, partition)
 
 
 def check_records(records: bytes | memoryview | None, request: ProduceRequest, version: int) -> None:

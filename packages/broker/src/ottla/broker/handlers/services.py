@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
     from ottla.broker.environment import Environment
     from ottla.broker.groups.coordinator import GroupCoordinator
-    from ottla.broker.handlers.fetch_plain import PlainFetches
+    from ottla.broker.handlers.fetch_fast_path import FetchFastPath
     from ottla.broker.handlers.fetch_sessions import FetchSessions
-    from ottla.broker.handlers.produce_run import ProduceRuns
+    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.log.registry import LogRegistry
     from ottla.broker.replication.replicas import Replicas
@@ -45,5 +45,5 @@ class Services:
     transactions: Transactions
     topic_metrics: TopicMetrics
     fetch_sessions: FetchSessions
-    produce_runs: ProduceRuns
-    plain_fetches: PlainFetches
+    produce_fast_path: ProduceFastPath
+    fetch_fast_path: FetchFastPath

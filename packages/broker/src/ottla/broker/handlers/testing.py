@@ -10,10 +10,10 @@ from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
-from ottla.broker.handlers.context import Ordering, RequestContext, Target
-from ottla.broker.handlers.fetch_plain import PlainFetches
+from ottla.broker.handlers.fetch_fast_path import FetchFastPath
 from ottla.broker.handlers.fetch_sessions import FetchSessions
-from ottla.broker.handlers.produce_run import ProduceRuns
+from ottla.broker.handlers.produce_fast_path import ProduceFastPath
+from ottla.broker.handlers.request_context import Ordering, RequestContext, Target
 from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import Log
@@ -96,8 +96,8 @@ class DataServices:
     replicas: Replicas
     topic_metrics: TopicMetrics
     fetch_sessions: FetchSessions
-    produce_runs: ProduceRuns
-    plain_fetches: PlainFetches
+    produce_fast_path: ProduceFastPath
+    fetch_fast_path: FetchFastPath
 
 
 class DataPlane:
@@ -118,8 +118,8 @@ class DataPlane:
             metrics=self.metrics,
         )
         self.services = self._compose()
-        self.replicas.subscribe(self.services.produce_runs.known)
-        self.replicas.subscribe(self.services.plain_fetches.known)
+        self.replicas.subscribe(self.services.produce_fast_path.known)
+        self.replicas.subscribe(self.services.fetch_fast_path.known)
         self.session = FakeSession()
 
     def _compose(self) -> DataServices:
@@ -133,8 +133,8 @@ class DataPlane:
                 self.config.max_incremental_fetch_session_cache_slots,
                 lambda: self.environment.random.randrange(1, 2**31),
             ),
-            produce_runs=ProduceRuns(topic_metrics, clock),
-            plain_fetches=PlainFetches(topic_metrics, self.config.fetch_max_bytes),
+            produce_fast_path=ProduceFastPath(topic_metrics, clock),
+            fetch_fast_path=FetchFastPath(topic_metrics, self.config.fetch_max_bytes),
         )
 
     async def lead(

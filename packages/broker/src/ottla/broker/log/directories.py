@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from ottla.broker.frozen_classes import frozen
 from ottla.broker.log.checkpoints import (
     read_meta_properties,
     read_offsets,
@@ -18,7 +19,6 @@ from ottla.broker.log.checkpoints import (
 )
 from ottla.broker.log.files import Files, write_atomically
 from ottla.broker.log.files import Lock as FileLock
-from ottla.broker.values import frozen
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import (

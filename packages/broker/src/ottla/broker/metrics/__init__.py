@@ -3,8 +3,8 @@
 The Prometheus endpoint is in `ottla.broker.metrics.prometheus`, which is imported only when it is configured.
 """
 
+from ottla.broker.metrics.background_task_gauges import show_last_run, show_running
 from ottla.broker.metrics.event_loop import watch_event_loop_lag
-from ottla.broker.metrics.heartbeat import heartbeat, show_running
 from ottla.broker.metrics.registry import (
     BUCKET_BOUNDS,
     TICK_MS,
@@ -25,7 +25,7 @@ __all__ = [
     "Metric",
     "MetricName",
     "Metrics",
-    "heartbeat",
+    "show_last_run",
     "show_running",
     "watch_event_loop_lag",
 ]

@@ -12,6 +12,7 @@ import concurrent.futures
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from ottla.broker.frozen_classes import frozen
 from ottla.broker.metrics.catalogue import Kind, kind_of
 from ottla.broker.metrics.registry import (
     Gauge,
@@ -22,7 +23,6 @@ from ottla.broker.metrics.registry import (
     MetricName,
     Metrics,
 )
-from ottla.broker.values import frozen
 
 SLICE_MS: Final = 4.0
 SNAPSHOT_WITHIN_S: Final = 5.0

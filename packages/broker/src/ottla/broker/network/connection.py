@@ -9,26 +9,26 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ottla.broker.handlers.context import CloseConnection
-from ottla.broker.handlers.produce_run import NotPlain
+from ottla.broker.frozen_classes import frozen
+from ottla.broker.handlers.produce_fast_path import NotPlain
+from ottla.broker.handlers.request_context import CloseConnection
+from ottla.broker.network.dispatcher import BadRequest, Call
 from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun
-from ottla.broker.network.outbox import Outbox
-from ottla.broker.network.routes import BadRequest, Call
+from ottla.broker.network.native_connection import NativeConnection
+from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session, SessionState
-from ottla.broker.network.wire import Wire
-from ottla.broker.values import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.handlers.fetch_plain import Answers, PlainFetches
-    from ottla.broker.handlers.produce_run import ProduceRuns
+    from ottla.broker.handlers.fetch_fast_path import Answers, FetchFastPath
+    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
+    from ottla.broker.network.dispatcher import Dispatcher
     from ottla.broker.network.frames import ReceiveBuffer
+    from ottla.broker.network.native_connection import WriteRound
     from ottla.broker.network.open_connections import OpenConnections
-    from ottla.broker.network.outbox import Part
     from ottla.broker.network.request_queue import RequestQueue
     from ottla.broker.network.request_times import RequestTimes
-    from ottla.broker.network.routes import Dispatcher
-    from ottla.broker.network.wire import WriteRound
+    from ottla.broker.network.response_queue import Part
 
 log = logging.getLogger("request")
 
@@ -44,8 +44,8 @@ class Shared:
 
     config: BrokerConfig
     dispatcher: Dispatcher[Any]
-    produce_runs: ProduceRuns
-    plain_fetches: PlainFetches
+    produce_fast_path: ProduceFastPath
+    fetch_fast_path: FetchFastPath
     receive_buffer: ReceiveBuffer
     times: RequestTimes
     queue: RequestQueue
@@ -72,7 +72,7 @@ class PendingResponse:
         self.task: asyncio.Task[None] | None = None
 
 
-class Connection(Wire, asyncio.BufferedProtocol):
+class Connection(NativeConnection, asyncio.BufferedProtocol):
     """Reads requests, starts them in order, and sends their responses in order.
 
     Reading pauses while the client does not read its responses, while too many of its requests are
@@ -115,7 +115,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         # With a high mark of 0, "paused" means that the socket has not taken everything.
         self._transport.set_write_buffer_limits(high=0)
         bytes_out = self._shared.times.metrics.bytes_out
-        self._outbox = Outbox(self._transport, self._on_unblocked, bytes_out)
+        self._response_queue = ResponseQueue(self._transport, self._on_unblocked, bytes_out)
         self._set_socket_options(self._transport)
         now_s = self.last_active_s = self.looked_at_s = self._now_s()
         if not self._shared.connections.admit(self, now_s):
@@ -134,7 +134,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._taking, self._closing = False, True
-        self._outbox.close()
+        self._response_queue.close()
         for pending in self._pending:
             if pending.task is not None and pending.only_waits:
                 # Soon, not now: a task cancelled before its first step would leave its request queued.
@@ -143,10 +143,10 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._shared.connections.forget(self)
 
     def pause_writing(self) -> None:
-        self._outbox.pause_writing()
+        self._response_queue.pause_writing()
 
     def resume_writing(self) -> None:
-        self._outbox.resume_writing()
+        self._response_queue.resume_writing()
 
     # ---- requests
 
@@ -158,13 +158,13 @@ class Connection(Wire, asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """Whether no request is being answered."""
-        return not self._pending and self._outbox.empty
+        return not self._pending and self._response_queue.empty
 
     @property
     def busy(self) -> bool:
         """Whether a stopping broker has to wait for this connection; it does not wait for a long poll."""
         waits = any(not one.done and not one.only_waits for one in self._pending)
-        return waits or not self._outbox.empty
+        return waits or not self._response_queue.empty
 
     def pump(self) -> None:
         """Start the requests that were received, as far as limits allow, and write responses."""
@@ -196,7 +196,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
                     if run is not None and self._append(run, received_ms):
                         continue
                 if session.fetch_targets is not None:
-                    answers = self._shared.plain_fetches.answer(reader, session.fetch_targets)
+                    answers = self._shared.fetch_fast_path.answer(reader, session.fetch_targets)
                     if answers is not None:
                         self._answer_fetches(answers, received_ms)
                         continue
@@ -209,7 +209,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
     def _has_room(self) -> bool:
         if len(self._pending) >= MAX_IN_FLIGHT or self._pending_bytes >= MAX_IN_FLIGHT_BYTES:
             return False
-        if self._outbox.blocked:
+        if self._response_queue.blocked:
             return False
         if self._pending and not self.session.is_authenticated:
             return False  # the outcome of a login decides about the requests behind it
@@ -218,7 +218,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
     def _append(self, run: ProduceRun, received_ms: float) -> bool:
         """Append a run of produce requests; False, and its frames are given back, if it is not plain."""
         try:
-            answers = self._shared.produce_runs.append(run)
+            answers = self._shared.produce_fast_path.append(run)
         except NotPlain:
             self.session.drop_produces(run.key)
             self._reader.give_back(run)
@@ -234,7 +234,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         if self._pending:
             self._pending.append(PendingResponse(answers.parts, done=True))
         else:
-            self._outbox.put_all(answers.parts, answers.size)
+            self._response_queue.put_all(answers.parts, answers.size)
         self._shared.times.measure_fetches(answers, received_ms)
 
     def _begin_wait(self, run: ProduceRun, answers: Awaitable[bytes], received_ms: float) -> None:
@@ -295,7 +295,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         if self._pending:
             self._pending.append(PendingResponse(parts, done=True))
         else:
-            self._outbox.put(parts)
+            self._response_queue.put(parts)
 
     def _begin_task(self, call: Call, begun: Awaitable[Any] | None) -> None:
         pending = PendingResponse(only_waits=call.route.stops_with_connection)
@@ -327,7 +327,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         while self._pending and self._pending[0].done:
             parts = self._pending.popleft().parts
             if parts is not None and not self._closing:
-                self._outbox.put(parts)
+                self._response_queue.put(parts)
         self._queue.flush_soon(self)
 
     def flush(self) -> None:
@@ -360,7 +360,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close once the pending responses are written."""
         if not self._closing:
-            self._outbox.flush()
+            self._response_queue.flush()
         self._taking, self._closing = False, True
         self._transport.close()
 

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ottla.broker.metrics import show_running
 from ottla.broker.network.connection import Connection, Shared
+from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.frames import ReceiveBuffer
+from ottla.broker.network.native_connection import WriteRound
 from ottla.broker.network.open_connections import OpenConnections
 from ottla.broker.network.request_metrics import RequestMetrics
 from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.request_times import RequestTimes
-from ottla.broker.network.routes import Dispatcher
 from ottla.broker.network.session import SessionState
-from ottla.broker.network.wire import WriteRound
 
 if TYPE_CHECKING:
     import ssl
 
     from ottla.broker.config import BrokerConfig
     from ottla.broker.environment import Clock
-    from ottla.broker.handlers.fetch_plain import PlainFetches
-    from ottla.broker.handlers.produce_run import ProduceRuns
+    from ottla.broker.handlers.fetch_fast_path import FetchFastPath
+    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.metrics import Metrics
 
 DRAIN_S: Final = 5.0
@@ -42,13 +42,13 @@ class Server:
         config: BrokerConfig,
         clock: Clock,
         metrics: Metrics,
-        produce_runs: ProduceRuns,
-        plain_fetches: PlainFetches,
+        produce_fast_path: ProduceFastPath,
+        fetch_fast_path: FetchFastPath,
     ) -> None:
         self._config = config
         self._dispatcher = dispatcher
-        self._produce_runs = produce_runs
-        self._plain_fetches = plain_fetches
+        self._produce_fast_path = produce_fast_path
+        self._fetch_fast_path = fetch_fast_path
         self._now_ms = clock.now_ms
         self._metrics = metrics
         self.request_metrics = RequestMetrics(metrics)
@@ -78,10 +78,10 @@ class Server:
         return Shared(
             config=self._config,
             dispatcher=self._dispatcher,
-            produce_runs=self._produce_runs,
-            plain_fetches=self._plain_fetches,
+            produce_fast_path=self._produce_fast_path,
+            fetch_fast_path=self._fetch_fast_path,
             receive_buffer=ReceiveBuffer(),
-            times=RequestTimes(metrics, self._produce_runs, loop.time, loop.call_later),
+            times=RequestTimes(metrics, self._produce_fast_path, loop.time, loop.call_later),
             queue=self.queue,
             connections=self.connections,
             write_round=WriteRound(loop.call_soon, self._now_ms, metrics.bytes_in, metrics.bytes_out),

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from ottla.broker.network.address_limits import AddressLimits, parse_overrides
+from ottla.broker.network.connection_quotas import ConnectionQuotas, parse_overrides
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
@@ -45,7 +45,7 @@ class OpenConnections(Generic[C]):
 
     def __init__(self, config: BrokerConfig) -> None:
         self.idle_s = config.connections_max_idle_ms / 1000
-        self._limits = AddressLimits(0, 0, {})
+        self._quotas = ConnectionQuotas(0, 0, {})
         self.set_limits(config)
         self._open: OrderedDict[C, None] = OrderedDict()
         self._settled = asyncio.Event()
@@ -68,14 +68,14 @@ class OpenConnections(Generic[C]):
 
     def set_limits(self, config: BrokerConfig) -> None:
         """Hold new connections to these limits; open ones stay."""
-        self._limits.in_all = config.max_connections
-        self._limits.per_address = config.max_connections_per_ip
-        self._limits.overrides = parse_overrides(config.max_connections_per_ip_overrides)
+        self._quotas.in_all = config.max_connections
+        self._quotas.per_address = config.max_connections_per_ip
+        self._quotas.overrides = parse_overrides(config.max_connections_per_ip_overrides)
 
     def admit(self, connection: C, now_s: float) -> bool:
         """Count a new connection, or refuse it."""
         host = connection.session.client_host
-        refusal = self._limits.take(host)
+        refusal = self._quotas.take(host)
         if refusal is not None:
             self._report(f"refusing a connection from {host}: {refusal}", now_s)
             return False
@@ -86,7 +86,7 @@ class OpenConnections(Generic[C]):
         """Take a closed connection off."""
         if connection in self._open:
             del self._open[connection]
-            self._limits.give_back(connection.session.client_host)
+            self._quotas.give_back(connection.session.client_host)
         self.settled()
 
     def _report(self, text: str, now_s: float) -> None:

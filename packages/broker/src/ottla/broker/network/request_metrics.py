@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.broker.metrics import BUCKET_BOUNDS
-from ottla.broker.network.wire import Tally
+from ottla.broker.network.native_connection import Tally
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:

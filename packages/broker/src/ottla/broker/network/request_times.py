@@ -9,10 +9,10 @@ from ottla.broker.network.request_metrics import FastPathTally, RequestMetrics
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.fetch_plain import Answers
-    from ottla.broker.handlers.produce_run import ProduceRuns
+    from ottla.broker.handlers.fetch_fast_path import Answers
+    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
+    from ottla.broker.network.dispatcher import Call
     from ottla.broker.network.frames import ProduceRun
-    from ottla.broker.network.routes import Call
 
 FLUSH_AFTER_S: Final = 0.25
 """How long the counts of the fast paths may be ahead of the metrics."""
@@ -24,7 +24,7 @@ class RequestTimes:
     def __init__(
         self,
         metrics: RequestMetrics,
-        produce_runs: ProduceRuns,
+        produce_fast_path: ProduceFastPath,
         now_s: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
@@ -32,7 +32,7 @@ class RequestTimes:
         self.metrics = metrics
         self.fast_produces = FastPathTally(metrics, ApiKey.PRODUCE)
         self._fast_fetches = FastPathTally(metrics, ApiKey.FETCH)
-        self._produce_runs = produce_runs
+        self._produce_fast_path = produce_fast_path
         self._now_s = now_s
         self._call_later = call_later
         self._flush_due = False
@@ -85,6 +85,6 @@ class RequestTimes:
     def flush(self) -> None:
         """Bring the metrics up to date with the requests that took a fast path."""
         self.fast_produces.flush()
-        self._produce_runs.flush()
+        self._produce_fast_path.flush()
         self._fast_fetches.flush()
         self._flush_due = False

@@ -20,12 +20,12 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.handlers.context import Ordering
+from ottla.broker.handlers.request_context import Ordering
 from ottla.broker.security.principal import ANONYMOUS
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.context import Target
+    from ottla.broker.handlers.request_context import Target
     from ottla.broker.security.principal import Principal
 
 BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})

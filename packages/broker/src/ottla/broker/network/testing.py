@@ -10,13 +10,13 @@ from typing import Any
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.environment import SystemClock
-from ottla.broker.handlers.context import CloseConnection, RequestContext
-from ottla.broker.handlers.fetch_plain import PlainFetches
-from ottla.broker.handlers.produce_run import ProduceRuns
+from ottla.broker.handlers.fetch_fast_path import FetchFastPath
+from ottla.broker.handlers.produce_fast_path import ProduceFastPath
+from ottla.broker.handlers.request_context import CloseConnection, RequestContext
 from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.metrics import Metrics
+from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
 from ottla.broker.network.listener import Server
-from ottla.broker.network.routes import Dispatcher, Route, Routes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import GroupIdNotFound, KafkaError
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -34,8 +34,8 @@ def server_of(routes: Routes[None], config: BrokerConfig | None = None) -> Serve
         config=config,
         clock=clock,
         metrics=metrics,
-        produce_runs=ProduceRuns(topic_metrics, clock),
-        plain_fetches=PlainFetches(topic_metrics, config.fetch_max_bytes),
+        produce_fast_path=ProduceFastPath(topic_metrics, clock),
+        fetch_fast_path=FetchFastPath(topic_metrics, config.fetch_max_bytes),
     )
 
 

@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ottla.broker.frozen_classes import frozen
 from ottla.broker.log.watermark import HighWatermark
-from ottla.broker.values import frozen
 
 UNKNOWN_OFFSET = -1
 NO_LEADER = -1

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.replication.checkpoints import read_high_watermarks, write_high_watermarks
-from ottla.broker.replication.hosted import HostedPartition
-from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition
-from ottla.broker.replication.requests import (
+from ottla.broker.replication.high_watermark_checkpoints import read_high_watermarks, write_high_watermarks
+from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.broker.replication.leader_and_isr_requests import (
     assignments_of,
     leader_and_isr_response,
     stop_replica_response,
     stops_of,
 )
+from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition
 from ottla.protocol.errors import (
     ErrorCode,
     FencedLeaderEpoch,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ottla.broker.frozen_classes import frozen
 from ottla.broker.transactions.producer_ids import ProducerIds
-from ottla.broker.values import frozen
 
 
 @frozen

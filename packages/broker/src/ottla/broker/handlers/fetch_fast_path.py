@@ -2,22 +2,22 @@
 
 The network finds them in the bytes (`FrameReader.next_fetch`), so no message object is made. Requests that
 are not plain, have to wait, or fail, take the general path, `handlers.fetch`; where both answer, the answers
-are the same, byte for byte. The work is native (`_fetch_plain.pyx`).
+are the same, byte for byte. The work is native (`_fetch_fast_path.pyx`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.handlers._fetch_plain import Answers, Target, answer_all
+from ottla.broker.handlers._fetch_fast_path import Answers, Target, answer_all
 from ottla.broker.handlers.known_partitions import KnownPartitions
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.context import RequestContext
+    from ottla.broker.handlers.request_context import RequestContext
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
 
-__all__ = ["Answers", "PlainFetches", "Reader"]
+__all__ = ["Answers", "FetchFastPath", "Reader"]
 
 
 class Reader(Protocol):
@@ -32,7 +32,7 @@ class Reader(Protocol):
         ...
 
 
-class PlainFetches:
+class FetchFastPath:
     """Answers plain requests for one broker, from the partitions that the session has in its index."""
 
     def __init__(self, topic_metrics: TopicMetrics, fetch_max_bytes: int) -> None:

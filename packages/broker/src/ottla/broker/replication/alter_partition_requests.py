@@ -22,7 +22,7 @@ RETRY_BACKOFF_S: Final = 0.1
 AskController = Callable[[AlterPartition], Awaitable[Answers]]
 
 
-class IsrProposals:
+class AlterPartitionRequests:
     """Sends proposals one batch at a time; a partition's newest proposal replaces one that still waits."""
 
     def __init__(self, broker_id: int, ask: AskController, broker_epoch: Callable[[], int]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from ottla.broker.handlers.context import CloseConnection, RequestContext, S
+from ottla.broker.handlers.request_context import CloseConnection, RequestContext, S
 from ottla.broker.network.session import BEFORE_LOGIN, SessionState
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -18,8 +18,8 @@ from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.primitives import MalformedMessage
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.context import Handler
-    from ottla.broker.network.outbox import Part
+    from ottla.broker.handlers.request_context import Handler
+    from ottla.broker.network.response_queue import Part
     from ottla.broker.network.session import Session
 
 log = logging.getLogger("request")

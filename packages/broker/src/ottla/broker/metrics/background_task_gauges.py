@@ -24,12 +24,12 @@ def show_running(metrics: Metrics, task: asyncio.Task[None], name: str) -> None:
     task.add_done_callback(ended)
 
 
-def heartbeat(metrics: Metrics, now_ms: Callable[[], float], name: str) -> Callable[[], None]:
+def show_last_run(metrics: Metrics, now_ms: Callable[[], float], name: str) -> Callable[[], None]:
     """Register a gauge of the time since a repeated task last began; call the result when it begins."""
     began = [now_ms()]
     metrics.gauge(*_KIND, "SinceLastRunMs", lambda: now_ms() - began[0], task=name)
 
-    def beat() -> None:
+    def mark_begun() -> None:
         began[0] = now_ms()
 
-    return beat
+    return mark_begun

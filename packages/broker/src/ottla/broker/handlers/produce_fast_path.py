@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.handlers._produce_run import Target
+from ottla.broker.handlers._produce_fast_path import Target
 from ottla.broker.handlers.known_partitions import KnownPartitions
 from ottla.broker.log.log import Appended
 from ottla.broker.log.validation import may_have_to_be_opened
@@ -22,7 +22,7 @@ from ottla.protocol.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from ottla.broker.environment import Clock
-    from ottla.broker.handlers.context import RequestContext
+    from ottla.broker.handlers.request_context import RequestContext
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
     from ottla.protocol.native import ProduceRun
@@ -34,7 +34,7 @@ class NotPlain(Exception):
     """The requests of the run have to take the general path."""
 
 
-class ProduceRuns:
+class ProduceFastPath:
     """Appends runs for one broker, to the partitions that the session has in its index."""
 
     def __init__(self, topic_metrics: TopicMetrics, clock: Clock) -> None:

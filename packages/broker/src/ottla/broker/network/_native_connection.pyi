@@ -2,11 +2,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ottla.broker.handlers.context import Ordering
+from ottla.broker.handlers.request_context import Ordering
 from ottla.broker.metrics import Histogram, Meter
 from ottla.broker.network.frames import FrameReader
-from ottla.broker.network.outbox import Outbox
 from ottla.broker.network.request_queue import RequestQueue
+from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session
 
 class Tally:
@@ -18,7 +18,7 @@ class Tally:
     def flush(self, *histograms: Histogram) -> None:
         """Add all counts to each of the histograms, and set them to zero."""
 
-class Wire:
+class NativeConnection:
     """The native half of a connection: receiving, the fast path of Produce, sending.
 
     Requests that it does not answer at once stay in the reader for `Connection.pump`.
@@ -30,7 +30,7 @@ class Wire:
     _queue_limit: int
     _reader: FrameReader
     session: Session
-    _outbox: Outbox
+    _response_queue: ResponseQueue
     _transport: Any
     _ordering: Ordering
     _pending: deque[Any]
@@ -62,7 +62,7 @@ class WriteRound:
     def __init__(
         self, call_soon: Callable[..., Any], now_ms: Callable[[], int], bytes_in: Meter, bytes_out: Meter
     ) -> None: ...
-    def add(self, wire: Wire) -> None:
+    def add(self, connection: NativeConnection) -> None:
         """Have a connection write at the end of this iteration, after every received request was begun."""
     def now_ms(self) -> int:
         """Return the wall-clock time of this iteration."""

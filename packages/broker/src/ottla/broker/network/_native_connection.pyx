@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The native half of a connection. `_wire.pyi` documents it, `wire.py` is the way in."""
+"""The native half of a connection. `_native_connection.pyi` documents it, `native_connection.py` is the way in."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t
 
-from ottla.broker.handlers._produce_run cimport Target
+from ottla.broker.handlers._produce_fast_path cimport Target
 from ottla.broker.network._frames cimport FrameReader
 from ottla.protocol.native.produce cimport ProduceRun
 
@@ -18,12 +18,12 @@ cdef enum:
     MAX_BUCKETS = 128
 
 
-cdef class Wire:
+cdef class NativeConnection:
     cdef public object _shared
     cdef public object _queue
     cdef public Py_ssize_t _queue_limit
     cdef public FrameReader _reader
-    cdef public object _outbox
+    cdef public object _response_queue
     cdef public object _transport
     cdef public object _ordering
     cdef public object _pending
@@ -60,11 +60,11 @@ cdef class Wire:
             self._write_round.count_in(nbytes)
             self.pump()
 
-    cdef bint _is_free(self, outbox) except -1:
+    cdef bint _is_free(self, response_queue) except -1:
         """Whether the next request may be answered at once: no earlier one waits to begin or to be answered."""
         return (
             self._taking and not self._closing and not self._pumping and not self._unstarted
-            and not self._pending and not outbox._waiting and not outbox._transport_paused
+            and not self._pending and not response_queue._waiting and not response_queue._transport_paused
             and self._ordering.behind is None
             and <Py_ssize_t> self._queue.unstarted < self._queue_limit
         )
@@ -77,8 +77,8 @@ cdef class Wire:
         cdef ProduceRun run
         cdef Target target
         cdef FrameReader reader = self._reader
-        outbox = self._outbox
-        if not self._is_free(outbox):
+        response_queue = self._response_queue
+        if not self._is_free(response_queue):
             return False
         index = self.session.produce_targets
         if index is None:
@@ -87,7 +87,7 @@ cdef class Wire:
         if run is None:
             return False
         self._write_round.add(self)  # also when frames are left: the answers so far have to be written
-        parts, now_ms = outbox._parts, self._write_round.now_ms()
+        parts, now_ms = response_queue._parts, self._write_round.now_ms()
         while True:
             try:
                 target = run.target
@@ -121,14 +121,14 @@ cdef class Wire:
         cdef bint reading
         if self._closing:
             return
-        outbox = self._outbox
-        parts = outbox._parts
+        response_queue = self._response_queue
+        parts = response_queue._parts
         if parts:
-            if len(parts) == 1 and type(parts[0]) is bytes and not outbox._waiting and not outbox._transport_paused:
+            if len(parts) == 1 and type(parts[0]) is bytes and not response_queue._waiting and not response_queue._transport_paused:
                 self._send(parts.popleft())
             else:
-                outbox.flush()
-        reading = self._taking and self._exhausted and not outbox._waiting and not outbox._transport_paused
+                response_queue.flush()
+        reading = self._taking and self._exhausted and not response_queue._waiting and not response_queue._transport_paused
         if reading != self._reading:
             self._set_reading(reading)
 
@@ -146,7 +146,7 @@ cdef class Wire:
 
 
 cdef class WriteRound:
-    cdef list _wires
+    cdef list _connections
     cdef object _call_soon
     cdef object _clock
     cdef object _now
@@ -156,17 +156,17 @@ cdef class WriteRound:
     cdef int64_t bytes_out
 
     def __init__(self, call_soon, now_ms, bytes_in, bytes_out):
-        self._wires = []
+        self._connections = []
         self._call_soon, self._clock = call_soon, now_ms
         self._meter_in, self._meter_out = bytes_in, bytes_out
 
-    cpdef add(self, Wire wire):
-        if wire._write_due:
+    cpdef add(self, NativeConnection connection):
+        if connection._write_due:
             return
-        if not self._wires:
+        if not self._connections:
             self._call_soon(self.write_all)
-        wire._write_due = True
-        self._wires.append(wire)
+        connection._write_due = True
+        self._connections.append(connection)
 
     cpdef now_ms(self):
         if self._now is None:
@@ -178,18 +178,18 @@ cdef class WriteRound:
         return 0
 
     def write_all(self):
-        cdef Wire wire
-        wires, self._wires = self._wires, []
+        cdef NativeConnection connection
+        connections, self._connections = self._connections, []
         self._now = None
         if self.bytes_in or self.bytes_out:
             self._meter_in.count += self.bytes_in
             self._meter_out.count += self.bytes_out
             self.bytes_in = self.bytes_out = 0
-            (<Wire> wires[0])._shared.times.fast_path_used()
-        for wire in wires:
-            wire._write_due = False
-        for wire in wires:
-            wire.write()
+            (<NativeConnection> connections[0])._shared.times.fast_path_used()
+        for connection in connections:
+            connection._write_due = False
+        for connection in connections:
+            connection.write()
 
 
 cdef class Tally:

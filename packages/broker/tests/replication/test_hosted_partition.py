@@ -11,7 +11,7 @@ import pytest
 
 import ottla.broker
 from ottla.broker.handlers.testing import DataPlane, batch_of
-from ottla.broker.replication.hosted import HostedPartition
+from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.protocol.errors import NotEnoughReplicas, NotLeaderOrFollower
 from ottla.protocol.topics import TopicPartition
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.environment import SystemClock
 from ottla.broker.handlers import produce
-from ottla.broker.handlers.produce_run import NotPlain, ProduceRuns
+from ottla.broker.handlers.produce_fast_path import NotPlain, ProduceFastPath
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.metrics import Metrics
@@ -209,7 +209,7 @@ async def _fast_path(plane: DataPlane, requests: list[bytes], version: int, turn
         run = reader.next_produces(plane.session.produce_targets)
         if run is not None:
             try:
-                answered = plane.services.produce_runs.append(run)
+                answered = plane.services.produce_fast_path.append(run)
                 assert isinstance(answered, bytes)
                 answers += answered
                 number += run.count
@@ -230,7 +230,7 @@ def _stored(plane: DataPlane) -> bytes:
 
 def test_waiting_for_replicas_counts_as_remote_time() -> None:
     registry = Metrics()
-    request_metrics, runs = RequestMetrics(registry), ProduceRuns(TopicMetrics(registry), SystemClock())
+    request_metrics, runs = RequestMetrics(registry), ProduceFastPath(TopicMetrics(registry), SystemClock())
     times = RequestTimes(request_metrics, runs, lambda: 0.0, lambda _delay, _call: None)
     run = run_in(framed(request_of(batch_of(b"a"))) * 2)
     assert run is not None

@@ -1,4 +1,4 @@
-"""The broker's background work: named tasks, each with a heartbeat that metrics can show."""
+"""The broker's background work: named tasks; metrics show whether each runs, and when it last began."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ottla.broker.metrics import heartbeat, show_running
+from ottla.broker.metrics import show_last_run, show_running
 
 if TYPE_CHECKING:
     from ottla.broker.environment import Clock
@@ -70,10 +70,10 @@ class BackgroundTasks:
         return self.lasting(self._repeat(name, interval_ms, work), name)
 
     async def _repeat(self, name: str, interval_ms: float, work: Work) -> None:
-        beat = heartbeat(self._metrics, self._clock.monotonic_ms, name)
+        mark_begun = show_last_run(self._metrics, self._clock.monotonic_ms, name)
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            beat()
+            mark_begun()
             try:
                 result = work()
                 if inspect.isawaitable(result):

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Produce runs whose answer has to wait for nothing, natively. `_produce_run.pyi` documents it."""
+"""Produce runs whose answer has to wait for nothing, natively. `_produce_fast_path.pyi` documents it."""
 
 from libc.stdint cimport int64_t
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.handlers.context import RequestContext
-from ottla.broker.network.routes import Route, Routes
+from ottla.broker.handlers.request_context import RequestContext
+from ottla.broker.network.dispatcher import Route, Routes
 from ottla.broker.routes import ROUTES
 from ottla.protocol.api import ApiKey
 

@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, dataclass, field
 
 import pytest
 
-from ottla.broker.values import declared, frozen, replace
+from ottla.broker.frozen_classes import declared, frozen, replace
 
 
 @frozen

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 
 
-class AddressLimits:
+class ConnectionQuotas:
     """Counts connections against the limits, in all and from one address."""
 
     def __init__(self, in_all: int, per_address: int, overrides: Mapping[str, int]) -> None:

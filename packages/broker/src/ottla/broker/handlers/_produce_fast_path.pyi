@@ -1,5 +1,5 @@
 from ottla.broker.handlers.topic_metrics import TopicMeters
-from ottla.broker.replication.hosted import HostedPartition
+from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.protocol.native import ProduceRun
 
 class Target:

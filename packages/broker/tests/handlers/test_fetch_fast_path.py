@@ -183,7 +183,7 @@ def joined(parts: list[Any]) -> bytes:
 
 
 def fast_path(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes | None:
-    answers = plane.services.plain_fetches.answer(
+    answers = plane.services.fetch_fast_path.answer(
         reader_with(framed(request, version, correlation_id)), plane.session.fetch_targets
     )
     if answers is None:
@@ -232,7 +232,7 @@ async def filled(plane: DataPlane, rng: random.Random) -> HostedPartition:
             partition.fetched(2, rng.choice(bases), 0, 1)
     if rng.random() < 0.3:
         partition.log.advance_log_start(rng.randrange(partition.high_watermark + 1))
-    plane.services.plain_fetches.admit(plane.context(ApiKey.FETCH, 12), partition)
+    plane.services.fetch_fast_path.admit(plane.context(ApiKey.FETCH, 12), partition)
     return partition
 
 
@@ -276,33 +276,33 @@ async def test_a_partition_that_is_followed_is_not_read_on_the_fast_path(plane: 
     await plane.lead(leader=2, leader_epoch=1, isr=(1, 2), replicas=(1, 2))
 
     assert fast_path(plane, request_of(), 12, 1) is None
-    assert plane.services.plain_fetches.known.get(partition.topic_partition) is None
+    assert plane.services.fetch_fast_path.known.get(partition.topic_partition) is None
 
 
 async def test_a_deleted_partition_is_let_go(plane: DataPlane) -> None:
     partition = await plane.lead()
     other = await plane.lead(partition=1)
     for one in (partition, other):
-        plane.services.plain_fetches.admit(plane.context(ApiKey.FETCH, 12), one)
+        plane.services.fetch_fast_path.admit(plane.context(ApiKey.FETCH, 12), one)
     target = plane.session.fetch_targets[b"t\0\0\0\0"]
 
     await plane.replicas.stop([(partition.topic_partition, -1, True)])
 
     assert target.retired
     assert target.partition is None
-    assert [one.partition for one in plane.services.plain_fetches.known] == [other]
+    assert [one.partition for one in plane.services.fetch_fast_path.known] == [other]
 
 
 async def test_requests_in_a_row_are_answered_together(plane: DataPlane) -> None:
     partition = await plane.lead()
     for _ in range(4):
         partition.append(batch_of(b"a" * 100), now_ms=1)
-    plane.services.plain_fetches.admit(plane.context(ApiKey.FETCH, 12), partition)
+    plane.services.fetch_fast_path.admit(plane.context(ApiKey.FETCH, 12), partition)
     requests = [(request_of(one), 12, one) for one in range(3)]
     last = framed(request_of(9), 12, 9)
     reader = reader_with(b"".join(framed(*one) for one in requests) + last)
 
-    answers = plane.services.plain_fetches.answer(reader, plane.session.fetch_targets)
+    answers = plane.services.fetch_fast_path.answer(reader, plane.session.fetch_targets)
 
     assert answers is not None
     assert (answers.count, bytes(reader.next_frame() or b"")) == (3, last[4:])
@@ -313,7 +313,7 @@ async def test_aborted_transactions_take_the_general_path(plane: DataPlane) -> N
     partition = await plane.lead()
     partition.append(transactional(b"a"), now_ms=1)
     partition.append(marker(ControlType.ABORT), now_ms=1, origin=AppendOrigin.COORDINATOR)
-    plane.services.plain_fetches.admit(plane.context(ApiKey.FETCH, 12), partition)
+    plane.services.fetch_fast_path.admit(plane.context(ApiKey.FETCH, 12), partition)
 
     assert fast_path(plane, request_of(isolation_level=1), 12, 1) is None
     assert fast_path(plane, request_of(), 12, 1) == await general_path(plane, request_of(), 12, 1)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Answers to plain fetches, natively. `fetch_plain` documents it."""
+"""Answers to plain fetches, natively. `fetch_fast_path` documents it."""
 
 from libc.stdint cimport int64_t
 

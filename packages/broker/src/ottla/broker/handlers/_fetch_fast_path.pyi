@@ -1,7 +1,7 @@
-from ottla.broker.handlers.fetch_plain import Reader
+from ottla.broker.handlers.fetch_fast_path import Reader
 from ottla.broker.log.slices import Slice
 from ottla.broker.metrics import Meter
-from ottla.broker.replication.hosted import HostedPartition
+from ottla.broker.replication.hosted_partition import HostedPartition
 
 class Target:
     """A partition and its topic's meter, shared by the indexes of all sessions."""

@@ -1,4 +1,4 @@
-"""The periodic work of a broker, under Kafka's names."""
+"""The periodic tasks of a broker, under Kafka's names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ottla.broker.log.passes import LogPasses
 from ottla.broker.metrics import TICK_MS, watch_event_loop_lag
 
 if TYPE_CHECKING:
+    from ottla.broker.background_tasks import BackgroundTasks
     from ottla.broker.config import BrokerConfig
     from ottla.broker.handlers.services import Services
     from ottla.broker.metrics import Metrics
-    from ottla.broker.tasks import BackgroundTasks
 
 
 def schedule(tasks: BackgroundTasks, config: BrokerConfig, services: Services, metrics: Metrics) -> None:

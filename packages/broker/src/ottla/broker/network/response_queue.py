@@ -1,4 +1,4 @@
-"""The outgoing data of a connection, in order: bytes through the transport, file regions by sendfile."""
+"""The response queue of a connection: bytes go through the transport, file regions through sendfile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from ottla.broker.network._sending import send_parts
+from ottla.broker.network._response_sending import send_parts
 
 if TYPE_CHECKING:
     from ottla.broker.log.log import Slice
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 Part: TypeAlias = "bytes | Slice"
 
 
-class Outbox:
+class ResponseQueue:
     """Writes responses in order and reports whether the client keeps up.
 
     Bytes pass through the transport. A file region is sent from the file to the socket without passing
     through Python: it waits until the transport has nothing left to write, and the transport gets nothing
-    until the region is sent. Both event loops refuse `add_writer` on a transport's descriptor, so the outbox
-    waits on a duplicate, made when the connection first needs it.
+    until the region is sent. Both event loops refuse `add_writer` on a transport's descriptor, so the
+    response queue waits on a duplicate, made when the connection first needs it.
     """
 
     def __init__(self, transport: asyncio.Transport, unblocked: Callable[[], None], bytes_out: Meter) -> None:
@@ -138,8 +138,8 @@ class Outbox:
     def close(self) -> None:
         """Drop unsent parts and close the files they hold."""
         self._stop_waiting()
-        # The connection and its outbox refer to each other; without this, thousands of closed connections
-        # would stay in memory until the garbage collector looks at its oldest generation.
+        # The connection and its response queue refer to each other; without this, thousands of closed
+        # connections would stay in memory until the garbage collector looks at its oldest generation.
         self._unblocked = _nobody_waits
         self._parts.clear()
         if self._socket is not None:
