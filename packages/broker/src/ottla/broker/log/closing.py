@@ -59,7 +59,7 @@ def close(log: Closeable) -> None:
 def abandon(log: Closeable) -> None:
     """Close all files of a log without a write."""
     log.tail.max_plain_bytes = 0
-    log.tail.write = _no_write  # it would keep the file open, and a deleted one its room on the disk
+    log.tail.write = _no_write  # the old one would keep a deleted file open, and its room in use
     log.segments.close()
     log.offline = log.offline or OSError(errno.EBADF, "the log was closed")
 

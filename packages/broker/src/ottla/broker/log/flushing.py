@@ -250,7 +250,7 @@ class Flushing:
         self._names_synced = max(self._names_synced, plan.names_version)
         self._epochs_synced = max(self._epochs_synced, plan.epochs_version)
         self._is_new = self._is_new and not plan.is_new
-        # A sync that succeeds after a failed one says nothing: the kernel has forgotten the pages.
+        # A sync that succeeds after a failed one proves nothing: the kernel has dropped the pages.
         if plan.truncations == self._truncations and not self.is_offline:
             self.recovery_point = max(self.recovery_point, plan.offset)
 
@@ -345,7 +345,7 @@ class GroupCommit:
 
     def _release(self) -> None:
         waiting, safe = self._waiting, self._flushing.recovery_point
-        # Waits above the log's end end too: their records were truncated.
+        # Waits above the log end are over too: their records were truncated.
         end = self._flushing.log_end_offset
         while waiting and (waiting[0][0] <= safe or waiting[0][0] > end):
             future = heapq.heappop(waiting)[2]

@@ -138,7 +138,7 @@ class LogRegistry:
             try:
                 parsed = parse_directory_name(name)
             except CorruptStorage:
-                continue  # not a partition's
+                continue  # not a partition directory
             match parsed.kind:
                 case DirectoryKind.DELETE:
                     self.deletions.add(0, [path], directory)

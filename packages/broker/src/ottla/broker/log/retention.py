@@ -146,7 +146,7 @@ def expire(log: Retained, now_ms: int) -> list[Segment]:
 
 
 def _rolled(log: Retained, now_ms: int) -> bool:
-    """Begin a new segment where there is room for one."""
+    """Roll the log; False if the disk has no room for a new segment."""
     try:
         log.rolling.roll(now_ms)
     except KafkaStorageError:
