@@ -1,5 +1,5 @@
 # Handing columns over through the C data interface. Every struct that is handed out keeps the columns alive,
-# until its importer releases it, on whatever thread.
+# until its importer releases it, on any thread.
 
 cdef struct SchemaParts:
     char* format
