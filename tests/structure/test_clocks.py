@@ -20,6 +20,7 @@ PURE: Final = (
     "broker/groups/rebalance.py",
     "broker/log/retention.py",
     "broker/log/rolling.py",
+    "broker/replication/isr.py",
     "broker/replication/partition.py",
     "client/config_definition.py",
     "client/frames.py",

@@ -6,6 +6,14 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from ottla.broker.handlers.delayed_produce import (
+    ALL_ACKS,
+    LEADER_ACKS,
+    NO_ACKS,
+    Placed,
+    nothing_to_wait_for,
+    when_safe,
+)
 from ottla.broker.handlers.request_context import CloseConnection, Ordering, RequestContext
 from ottla.broker.log.validation import convert, must_be_opened, needs_conversion, opened
 from ottla.protocol.errors import (
@@ -17,7 +25,6 @@ from ottla.protocol.errors import (
     InvalidTopicException,
     KafkaError,
     KafkaStorageError,
-    RequestTimedOut,
     UnsupportedCompressionType,
 )
 from ottla.protocol.messages.produce import (
@@ -33,11 +40,9 @@ if TYPE_CHECKING:
     from ottla.broker.environment import Environment
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.handlers.topic_metrics import TopicMetrics
-    from ottla.broker.log.log import Appended
-    from ottla.broker.replication.replicas import HostedPartition, Replicas
+    from ottla.broker.replication.replicas import Replicas
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
-NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
 _FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_V2_ONLY: Final = 3
 _OUTSIDE: Final = frozenset(
@@ -52,44 +57,6 @@ _OUTSIDE: Final = frozenset(
 
 Outcomes: TypeAlias = "dict[TopicPartition, KafkaError | None]"
 """The partitions whose records were opened, with the error that it found, or None."""
-
-
-class Placed:
-    """The outcome of one partition's batches: where they were appended, or an error."""
-
-    __slots__ = ("appended", "partition", "response")
-
-    def __init__(self, response: PartitionProduceResponse) -> None:
-        self.response = response
-        self.partition: HostedPartition | None = None
-        self.appended: Appended | None = None
-
-    def failed(self, error: KafkaError) -> None:
-        """Answer with an error instead of an offset."""
-        response = self.response
-        response.error_code = int(error.code)
-        response.error_message = str(error) or None
-        response.base_offset, response.log_append_time_ms, response.log_start_offset = -1, -1, -1
-
-    def placed(self, partition: HostedPartition, appended: Appended) -> None:
-        """Answer with the offsets of the batches."""
-        response = self.response
-        response.base_offset = appended.base_offset
-        response.log_append_time_ms = appended.log_append_time_ms
-        response.log_start_offset = appended.log_start_offset
-        self.partition, self.appended = partition, appended
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether the batches are committed, or failed; they may still have to be flushed."""
-        if self.partition is None or self.appended is None:
-            return True
-        return self.partition.high_watermark > self.appended.last_offset
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether the answer does not wait for a flush."""
-        return self.partition is None or not self.partition.log.config.flush_before_acknowledge
 
 
 class Needs(Protocol):
@@ -227,9 +194,9 @@ def _appended(
         if any(one.response.error_code for one in placed):
             raise CloseConnection  # the only way to tell a producer that expects no answer
         return None
-    if _nothing_to_wait_for(request.acks, placed):
+    if nothing_to_wait_for(request.acks, placed):
         return response
-    return _when_safe(request, context, response, placed, services)
+    return when_safe(request, context, response, placed, services.environment.clock)
 
 
 def append_all(
@@ -313,48 +280,3 @@ def _count(services: Needs, topic: str, records: bytes | memoryview | None, resu
         elif result.appended is not None:
             one.bytes_in.mark(len(records or b""))
             one.messages_in.mark(result.appended.last_offset - result.appended.base_offset + 1)
-
-
-def _nothing_to_wait_for(acks: int, placed: list[Placed]) -> bool:
-    return all(one.is_durable and (acks == LEADER_ACKS or one.is_committed) for one in placed)
-
-
-async def _when_safe(
-    request: ProduceRequest,
-    context: RequestContext,
-    response: ProduceResponse,
-    placed: list[Placed],
-    services: Needs,
-) -> ProduceResponse:
-    """Wait for the flush if the topic requires it, and for the replicas if the client does."""
-    clock = services.environment.clock
-    began_ms = clock.monotonic_ms()
-    waits = [_safe(one, request.acks) for one in placed if one.appended is not None]
-    results = await asyncio.gather(
-        *(asyncio.wait_for(one, request.timeout_ms / 1000) for one in waits), return_exceptions=True
-    )
-    context.remote_ms += clock.monotonic_ms() - began_ms
-    for one, result in zip((one for one in placed if one.appended is not None), results, strict=True):
-        if isinstance(result, BaseException):
-            one.failed(_as_kafka_error(result))
-    return response
-
-
-async def _safe(placed: Placed, acks: int) -> None:
-    partition, appended = placed.partition, placed.appended
-    assert partition is not None
-    assert appended is not None
-    if partition.log.config.flush_before_acknowledge:
-        await partition.log.commit.wait(appended.last_offset + 1)
-    if acks == ALL_ACKS:
-        await partition.replicated(appended.last_offset + 1)
-
-
-def _as_kafka_error(error: BaseException) -> KafkaError:
-    if isinstance(error, KafkaError):
-        return error
-    if isinstance(error, TimeoutError):
-        return RequestTimedOut()
-    if isinstance(error, OSError):
-        return KafkaStorageError(str(error))
-    raise error

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers._produce_fast_path import Target
+from ottla.broker.handlers.delayed_produce import ALL_ACKS
 from ottla.broker.handlers.known_partitions import KnownPartitions
 from ottla.broker.log.log import Appended
 from ottla.broker.log.validation import may_have_to_be_opened
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
     from ottla.protocol.native import ProduceRun
-
-ALL_ACKS: Final = -1
 
 
 class NotPlain(Exception):

@@ -20,8 +20,16 @@ from enum import Enum
 
 from ottla.broker.frozen_classes import frozen
 from ottla.broker.log.watermark import HighWatermark
+from ottla.broker.replication.isr import (
+    UNKNOWN_OFFSET,
+    Progress,
+    Proposal,
+    holding_back,
+    lagging_members,
+    maximal_isr,
+    may_expand,
+)
 
-UNKNOWN_OFFSET = -1
 NO_LEADER = -1
 
 
@@ -85,38 +93,6 @@ Effect = HighWatermarkAdvanced | IsrProposed | IsrChanged | LeadershipEnded
 
 
 @dataclass(slots=True)
-class Progress:
-    """A follower's progress, by the offsets that it asked for."""
-
-    log_end_offset: int = UNKNOWN_OFFSET
-    log_start_offset: int = UNKNOWN_OFFSET
-    last_caught_up_ms: int = 0
-    last_fetch_ms: int = 0
-    leader_end_at_last_fetch: int = UNKNOWN_OFFSET
-
-    def fetched(self, offset: int, log_start_offset: int, leader_end: int, now_ms: int) -> None:
-        """Record a fetch. Caught up means: it asked for the log end, of now or of its fetch before."""
-        if offset >= leader_end:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
-        elif offset >= self.leader_end_at_last_fetch != UNKNOWN_OFFSET:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
-        self.log_end_offset, self.log_start_offset = offset, log_start_offset
-        self.leader_end_at_last_fetch, self.last_fetch_ms = leader_end, now_ms
-
-    def is_caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
-        """Return whether it has all records, or had them less than `max_lag_ms` ago."""
-        return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms
-
-
-@frozen
-class Proposal:
-    """An ISR that was sent to the controller and not answered."""
-
-    token: int
-    isr: frozenset[int]
-
-
-@dataclass(slots=True)
 class Partition:
     """The state of one partition on broker `broker_id`, and its transitions."""
 
@@ -153,7 +129,7 @@ class Partition:
     @property
     def maximal_isr(self) -> frozenset[int]:
         """The committed ISR, with the members that a pending proposal would add."""
-        return self.isr if self.proposal is None else self.isr | self.proposal.isr
+        return maximal_isr(self.isr, self.proposal)
 
     @property
     def effective_min_isr(self) -> int:
@@ -275,11 +251,7 @@ class Partition:
         """Propose an ISR without the followers that have lagged for too long."""
         if self.role is not Role.LEADER or self.proposal is not None:
             return []
-        lagging = {
-            replica
-            for replica, progress in self.followers.items()
-            if replica in self.isr and not progress.is_caught_up(self.log_end_offset, now_ms, self.max_lag_ms)
-        }
+        lagging = lagging_members(self.isr, self.followers, self.log_end_offset, now_ms, self.max_lag_ms)
         return self._propose(self.isr - lagging) if lagging else []
 
     def isr_answered(self, token: int, isr: Iterable[int], partition_epoch: int, now_ms: int) -> list[Effect]:
@@ -302,15 +274,11 @@ class Partition:
         return []
 
     def _propose_expansion(self, replica: int) -> list[Effect]:
-        if self.proposal is not None or replica in self.isr or not self._may_join(replica):
+        if self.proposal is not None or replica in self.isr:
+            return []
+        if not may_expand(self.followers[replica], self.watermark.offset, self.epoch_start_offset):
             return []
         return self._propose(self.isr | {replica})
-
-    def _may_join(self, replica: int) -> bool:
-        # The high watermark alone is not enough: a new leader's is one fetch behind, and a follower below
-        # the start of this epoch may lack records that the previous epoch has acknowledged.
-        end = self.followers[replica].log_end_offset
-        return end >= self.watermark.offset and end >= self.epoch_start_offset and end != UNKNOWN_OFFSET
 
     def _propose(self, isr: frozenset[int]) -> list[Effect]:
         self._tokens += 1
@@ -320,23 +288,10 @@ class Partition:
     def _advance(self, now_ms: int) -> list[Effect]:
         if self.is_under_min_isr:
             return []
-        committed = min([self.log_end_offset, *(one.log_end_offset for one in self._holding_back(now_ms))])
+        members = maximal_isr(self.isr, self.proposal)
+        awaited = holding_back(members, self.followers, self.epoch_start_offset, now_ms, self.max_lag_ms)
+        committed = min([self.log_end_offset, *(one.log_end_offset for one in awaited)])
         if committed <= self.watermark.offset:
             return []
         self.watermark.offset = committed
         return [HighWatermarkAdvanced(committed)]
-
-    def _holding_back(self, now_ms: int) -> list[Progress]:
-        # A follower that is caught up but not yet in the ISR counts too. Without this, under steady writes,
-        # it would always be below the high watermark when it asks, and would never join.
-        members = self.maximal_isr
-        return [
-            progress
-            for replica, progress in self.followers.items()
-            if replica in members
-            or (
-                progress.log_end_offset != UNKNOWN_OFFSET
-                and progress.log_end_offset >= self.epoch_start_offset
-                and now_ms - progress.last_caught_up_ms <= self.max_lag_ms
-            )
-        ]

@@ -1,0 +1,74 @@
+"""Delayed fetch: wait until there are min_bytes, an error, or max_wait_ms is over.
+
+Kafka keeps such requests in its fetch purgatory. Here the wait is a suspended coroutine: a watcher of every
+partition wakes it, and it reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ottla.broker.handlers.fetch_read import FetchTerms, read_all
+
+if TYPE_CHECKING:
+    from ottla.broker.handlers.fetch_response import FetchedPartition
+    from ottla.broker.handlers.fetch_sessions import FetchContext
+    from ottla.broker.replication.replicas import HostedPartition
+    from ottla.protocol.messages.fetch import FetchRequest
+
+
+def is_enough(request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]) -> bool:
+    """Return whether the request is answered with these results, without a wait for more."""
+    if request.max_wait_ms <= 0 or not fetch.wanted:
+        return True
+    size = 0
+    for result in results:
+        if result.error_code or result.diverging_epoch is not None:
+            return True
+        size += result.size
+    return size >= request.min_bytes
+
+
+async def read_when_enough(
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext
+) -> list[FetchedPartition]:
+    """Read when there are enough records, a partition has an error, or the time is over."""
+    clock = terms.services.environment.clock
+    began_ms = clock.monotonic_ms()
+    try:
+        async with asyncio.timeout(request.max_wait_ms / 1000):
+            results = await _until_enough(terms, request, fetch)
+    except TimeoutError:
+        results = read_all(terms, fetch.wanted)
+    terms.context.remote_ms += clock.monotonic_ms() - began_ms
+    return results
+
+
+async def _until_enough(
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext
+) -> list[FetchedPartition]:
+    changed = asyncio.Event()
+    watched = _watch(terms, fetch, changed)
+    try:
+        while True:
+            changed.clear()
+            # This read also finds records appended between the first read and the watch.
+            results = read_all(terms, fetch.wanted)
+            if is_enough(request, fetch, results):
+                return results
+            del results  # close the files of a read that was not enough
+            await changed.wait()
+    finally:
+        for partition in watched:
+            partition.watchers.pop(changed.set, None)
+
+
+def _watch(terms: FetchTerms, fetch: FetchContext, changed: asyncio.Event) -> list[HostedPartition]:
+    watched: list[HostedPartition] = []
+    for one in fetch.wanted:
+        partition = terms.services.replicas.hosted(one.topic_partition)
+        if partition is not None:
+            partition.watchers[changed.set] = None
+            watched.append(partition)
+    return watched

@@ -1,0 +1,177 @@
+"""Reading for Fetch: every partition of one request, within the limits of the request and the reader."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.handlers.fetch_response import FetchedPartition
+from ottla.protocol.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnsupportedCompressionType,
+    UnsupportedVersion,
+)
+from ottla.protocol.storage import CorruptStorage
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.environment import Environment
+    from ottla.broker.handlers.fetch_fast_path import FetchFastPath
+    from ottla.broker.handlers.fetch_sessions import FetchSessions, RequestedPartition
+    from ottla.broker.handlers.request_context import RequestContext
+    from ottla.broker.handlers.topic_metrics import TopicMetrics
+    from ottla.broker.replication.replicas import HostedPartition, Replicas
+    from ottla.protocol.messages.fetch import FetchRequest
+    from ottla.protocol.topics import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+READ_COMMITTED: Final = 1
+NO_REPLICA: Final = -1
+_FIRST_WITH_TOTAL_LIMIT: Final = 3
+_FIRST_WITH_V2: Final = 4
+_FIRST_WITH_ZSTD: Final = 10
+
+
+class Needs(Protocol):
+    """The parts of the broker that Fetch uses."""
+
+    config: BrokerConfig
+    environment: Environment
+    fetch_sessions: FetchSessions
+    fetch_fast_path: FetchFastPath
+    replicas: Replicas
+    topic_metrics: TopicMetrics
+
+
+class FetchTerms:
+    """The terms of one request: the reader, its limits, and how far it may see."""
+
+    __slots__ = ("committed_only", "context", "magic", "max_bytes", "replica", "services", "version")
+
+    def __init__(self, services: Needs, request: FetchRequest, context: RequestContext) -> None:
+        version = context.api_version
+        self.services = services
+        self.context = context
+        self.version = version
+        self.replica = request.replica_id
+        self.committed_only = request.isolation_level == READ_COMMITTED
+        limit = services.config.fetch_max_bytes
+        self.max_bytes = min(request.max_bytes, limit) if version >= _FIRST_WITH_TOTAL_LIMIT else limit
+        self.magic = 2 if version >= _FIRST_WITH_V2 else 1 if version >= 2 else 0
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether the reader is a follower."""
+        return self.replica >= 0
+
+
+def read_all(terms: FetchTerms, wanted: list[RequestedPartition]) -> list[FetchedPartition]:
+    """Read every partition, in order, within the request's limit.
+
+    The first partition with records returns at least one batch, however large: a reader with limits below the
+    size of a batch would make no progress otherwise (KIP-74).
+    """
+    left, results = terms.max_bytes, []
+    nothing_yet = True
+    for one in wanted:
+        result = _read_or_fail(terms, one, min(one.max_bytes, left), nothing_yet)
+        if result.size:
+            nothing_yet = False
+            left = max(0, left - result.size)
+        results.append(result)
+    return results
+
+
+def _read_or_fail(
+    terms: FetchTerms, wanted: RequestedPartition, max_bytes: int, at_least_one: bool
+) -> FetchedPartition:
+    topic_partition = wanted.topic_partition
+    try:
+        partition = terms.services.replicas.leader(topic_partition, wanted.current_leader_epoch)
+        return _read(terms, partition, wanted, max_bytes, at_least_one)
+    except KafkaError as error:
+        _count_failure(terms.services, topic_partition, error)
+        return FetchedPartition(topic_partition.partition, error_code=int(error.code))
+    except (OSError, CorruptStorage) as error:
+        _log.warning("%s cannot be read at %d: %s", topic_partition, wanted.fetch_offset, error)
+        _count_failure(terms.services, topic_partition, KafkaStorageError(str(error)))
+        return FetchedPartition(topic_partition.partition, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
+
+
+def _read(
+    terms: FetchTerms,
+    partition: HostedPartition,
+    wanted: RequestedPartition,
+    max_bytes: int,
+    at_least_one: bool,
+) -> FetchedPartition:
+    log = partition.log
+    if terms.version < _FIRST_WITH_ZSTD and log.config.compression_type == "zstd":
+        raise UnsupportedCompressionType
+    if terms.magic < 2 and not log.config.message_downconversion_enable:
+        raise UnsupportedVersion
+    if terms.is_follower:
+        _note_follower(terms, partition, wanted)
+    result = FetchedPartition(
+        wanted.topic_partition.partition,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        aborted=[] if terms.committed_only and terms.version >= _FIRST_WITH_V2 else None,
+    )
+    if wanted.last_fetched_epoch >= 0:
+        result.diverging_epoch = _divergence(partition, wanted)
+        if result.diverging_epoch is not None:
+            return result
+    if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+        raise OffsetOutOfRange
+    up_to = _visible_end(terms, partition)
+    if wanted.fetch_offset < up_to and (max_bytes > 0 or at_least_one):
+        records = partition.read(wanted.fetch_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
+        if records.length:
+            result.records = records
+            result.is_cold = partition.is_cold(wanted.fetch_offset, records)
+            if result.aborted is not None:
+                result.aborted = _aborted(partition, wanted.fetch_offset, up_to)
+    return result
+
+
+def _visible_end(terms: FetchTerms, partition: HostedPartition) -> int:
+    if terms.is_follower:
+        return partition.log.log_end_offset
+    return partition.log.last_stable_offset if terms.committed_only else partition.high_watermark
+
+
+def _note_follower(terms: FetchTerms, partition: HostedPartition, wanted: RequestedPartition) -> None:
+    if terms.replica not in partition.core.followers:
+        raise NotLeaderOrFollower(f"broker {terms.replica} is no replica of {partition.topic_partition}")
+    if wanted.last_fetched_epoch < 0 or _divergence(partition, wanted) is None:
+        now_ms = terms.services.environment.clock.now_ms()
+        partition.fetched(terms.replica, wanted.fetch_offset, wanted.log_start_offset, now_ms)
+
+
+def _divergence(partition: HostedPartition, wanted: RequestedPartition) -> tuple[int, int] | None:
+    """Return where the reader's log diverges from the leader's, if it does (KIP-320, KIP-595)."""
+    epoch, end = partition.log.leader_epochs.end_offset_for(
+        wanted.last_fetched_epoch, partition.log.log_end_offset
+    )
+    if epoch < 0 or end < 0:
+        raise OffsetOutOfRange
+    if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+        return epoch, end
+    return None
+
+
+def _aborted(partition: HostedPartition, start: int, end: int) -> list[tuple[int, int]]:
+    return [(one.producer_id, one.first_offset) for one in partition.log.aborted_transactions(start, end)]
+
+
+def _count_failure(services: Needs, topic_partition: TopicPartition, error: KafkaError) -> None:
+    services.topic_metrics.all_topics.failed_fetch_requests.mark()
+    if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        services.topic_metrics.of(topic_partition.topic).failed_fetch_requests.mark()
