@@ -13,8 +13,8 @@ from ottla.pipeline.source.batch_reader import ReadTask
 from ottla.pipeline.source.clock import Clock
 from ottla.pipeline.source.offset_bounds import Edge
 from ottla.pipeline.source.offset_json import Nested, Offsets
-from ottla.pipeline.source.offset_lookup import OffsetLookup
 from ottla.pipeline.source.stream_reader import IDLE_S, StreamReader
+from ottla.pipeline.source.topic_offsets import TopicOffsets
 from ottla.protocol.topics import TopicPartition
 
 SCHEMA = StructType(
@@ -28,7 +28,7 @@ Read = list[tuple[TopicPartition, int, int]]
 
 
 @dataclass
-class Topic(OffsetLookup):
+class Topic(TopicOffsets):
     """A topic in memory: start and end of each partition."""
 
     ends: Offsets

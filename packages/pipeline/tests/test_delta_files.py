@@ -21,11 +21,11 @@ from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.delta_files import (
     Layout,
     Limits,
-    gathered,
+    file_writing_task,
     layout_of,
     partitions,
+    tables_of_bytes,
     write_rows,
-    writing,
 )
 
 deltalake = pytest.importorskip("deltalake")
@@ -144,9 +144,9 @@ def test_rows_of_a_partition_keep_their_order() -> None:
 
 def test_small_tables_count_for_more_than_their_values() -> None:
     small = pa.table({"n": [1], "more": [2]})
-    assert [len(some) for some in gathered([small] * 25, 20 << 10)] == [10, 10, 5]
+    assert [len(some) for some in tables_of_bytes([small] * 25, 20 << 10)] == [10, 10, 5]
     large = pa.table({"n": range(10_000)})
-    assert [len(some) for some in gathered([large] * 3, 100_000)] == [20_000, 10_000]
+    assert [len(some) for some in tables_of_bytes([large] * 3, 100_000)] == [20_000, 10_000]
 
 
 def _written(folder: Path) -> list[int]:
@@ -158,7 +158,7 @@ def _written(folder: Path) -> list[int]:
 def test_no_rows_are_no_files(tmp_path: Path, partition_by: list[str], batches: int) -> None:
     schema = pa.schema([("day", pa.string()), ("n", pa.int64())])
     layout = layout_of(_table(tmp_path, schema, *partition_by), str(tmp_path))
-    (said,) = writing(layout)(iter([pa.RecordBatch.from_pylist([], schema)] * batches))
+    (said,) = file_writing_task(layout)(iter([pa.RecordBatch.from_pylist([], schema)] * batches))
     assert said.num_rows == 0
     assert list(tmp_path.rglob("*.parquet")) == []
 

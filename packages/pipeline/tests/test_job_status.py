@@ -9,9 +9,9 @@ import pytest
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.failure_messages import cause
-from ottla.pipeline.jobs.progress_display import described, going_on, status_rows
+from ottla.pipeline.jobs.progress_display import running_line, status_rows, summary_line
 from ottla.pipeline.jobs.query_status import Batch, QueryStatus, batch_of, lag, state_now
-from ottla.pipeline.jobs.state_files import BatchCounts, BatchKey, StateFile, added
+from ottla.pipeline.jobs.state_files import BatchCounts, BatchKey, StateFile, add_counts
 
 PROGRESS = {
     "batchId": 4,
@@ -86,18 +86,18 @@ def test_counts_of_a_batch_done_again_count_once(tmp_path: Path) -> None:
     def batch_counts() -> BatchCounts:
         return BatchCounts(StateFile(tmp_path / "counts" / "main.json"))
 
-    batch_counts().keep(0, {"late": 2})
-    batch_counts().keep(1, {"late": 3, "dead": 1})
-    batch_counts().keep(1, {"late": 3, "dead": 1})
+    batch_counts().record(0, {"late": 2})
+    batch_counts().record(1, {"late": 3, "dead": 1})
+    batch_counts().record(1, {"late": 3, "dead": 1})
     assert batch_counts().totals == {"late": 5, "dead": 1}
-    batch_counts().keep(2, {"dead": 4})
+    batch_counts().record(2, {"dead": 4})
     assert batch_counts().totals == {"late": 5, "dead": 5}
 
 
 def test_added() -> None:
-    assert added({"a": 1}, {"a": 2, "b": 3}) == {"a": 3, "b": 3}
+    assert add_counts({"a": 1}, {"a": 2, "b": 3}) == {"a": 3, "b": 3}
     in_order = [*"gfedcba"]
-    assert list(added({"f": 1}, dict.fromkeys(in_order, 1))) == [*"fgedcba"], "as they were named"
+    assert list(add_counts({"f": 1}, dict.fromkeys(in_order, 1))) == [*"fgedcba"], "as they were named"
 
 
 def test_a_state_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ STATUS = {
 
 
 def test_a_line_about_all_queries() -> None:
-    assert described(STATUS) == "1,000 rows, 0 rows/s, lag 5; total 3 late, 1 dead"
+    assert summary_line(STATUS) == "1,000 rows, 0 rows/s, lag 5; total 3 late, 1 dead"
     columns, rows = status_rows(json.loads(json.dumps(STATUS)))
     assert dict(zip(columns, rows[0], strict=True))["late"] == 3
     assert rows[0][-1] == "1 dead"
@@ -179,12 +179,12 @@ def test_queries_are_summed_up_where_each_has_rows_of_its_own(adds_up: bool, sai
         "orders": {"rows": 600, "rows_per_s": 9.0, "lag": 2, "counts": {}},
         "outbox": {"rows": 300, "rows_per_s": 4.0, "lag": 1, "counts": {}},
     }
-    assert described({"adds_up": adds_up, "queries": queries}) == said
+    assert summary_line({"adds_up": adds_up, "queries": queries}) == said
 
 
 def test_a_run_without_batches_says_what_it_waits_for() -> None:
-    assert going_on({"queries": {}}) == "starting"
+    assert running_line({"queries": {}}) == "starting"
     query = QueryStatus()
-    assert going_on({"queries": {"main": query.summary()}}) == "no batch is complete yet"
+    assert running_line({"queries": {"main": query.summary()}}) == "no batch is complete yet"
     query.add(Batch(0, 30, 1_000.0, 0))
-    assert going_on({"queries": {"main": query.summary()}}) == "30 rows, 30 rows/s, lag 0"
+    assert running_line({"queries": {"main": query.summary()}}) == "30 rows, 30 rows/s, lag 0"

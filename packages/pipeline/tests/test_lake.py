@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import Row
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.delta_table import unfit
+from ottla.pipeline.jobs.delta_table import reasons_against
 from ottla.pipeline.jobs.lake import Lake
 from ottla.pipeline.jobs.state_files import BatchKey, StateFile
 
@@ -197,8 +197,8 @@ def test_a_table_that_cannot_take_the_rows_says_why(tmp_path: Path, begun: State
     table.append(Frame({"day": "a", "n": 1}), BatchKey("a", 0), begun)
     made = table.delta()
     assert made is not None
-    assert [*unfit(made, ["day", "n"], ["day"]), *unfit(made, ["n"], [])] == []
-    found = [*unfit(made, ["day", "n", "Other"], ["n"])]
+    assert [*reasons_against(made, ["day", "n"], ["day"]), *reasons_against(made, ["n"], [])] == []
+    found = [*reasons_against(made, ["day", "n", "Other"], ["n"])]
     assert [each.split(";")[0] for each in found] == [
         "has no column 'Other'",
         "is partitioned by ['day'], but partition_by is ['n']: choose another path",
@@ -215,7 +215,7 @@ def test_a_table_that_cannot_take_the_rows_says_why(tmp_path: Path, begun: State
 def test_columns_with_other_names_in_files_are_refused(tmp_path: Path, mode: str, said: list[str]) -> None:
     settings = {"delta.columnMapping.mode": mode}
     table = deltalake.DeltaTable.create(str(tmp_path), SCHEMA, configuration=settings)
-    assert [each.split(",")[0] for each in unfit(table, SCHEMA.names, [])] == said
+    assert [each.split(",")[0] for each in reasons_against(table, SCHEMA.names, [])] == said
 
 
 def test_where_a_batch_was_begun_is_known_by_all_that_come_after(tmp_path: Path, begun: StateFile) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.segments.errors import SegmentsChanged
-from ottla.pipeline.segments.log_directories import PartitionFolder, find
+from ottla.pipeline.segments.log_directories import PartitionFolder, find_partitions
 from ottla.pipeline.source.config import TopicSelection
 from ottla.protocol.topics import TopicPartition
 from peers.log_directory import PartitionWriter
@@ -28,7 +28,7 @@ def partition(log_dir: Path, topic: str = "orders", number: int = 0, segments: i
 
 
 def found_in(*paths: Path | str, wanted: TopicSelection = EVERY) -> dict[str, PartitionFolder]:
-    return {str(each): folder for each, folder in find(map(str, paths), wanted).items()}
+    return {str(each): folder for each, folder in find_partitions(map(str, paths), wanted).items()}
 
 
 def test_a_log_directory_has_the_partitions_of_all_topics_but_internal_ones(tmp_path: Path) -> None:

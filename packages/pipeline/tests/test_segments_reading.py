@@ -330,5 +330,5 @@ def test_packing_keeps_order_and_size() -> None:
     def byte_range(size: int) -> ByteRange:
         return ByteRange(TopicPartition("t", 0), "/x", 0, size, 0, 1, None)
 
-    made = byte_ranges.packed(map(byte_range, [3, 4, 5, 20, 1, 1]), 10)
+    made = byte_ranges.pack_tasks(map(byte_range, [3, 4, 5, 20, 1, 1]), 10)
     assert [[len(each) for each in task] for task in made] == [[3, 4], [5], [20], [1, 1]]

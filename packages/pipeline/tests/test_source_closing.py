@@ -12,8 +12,8 @@ from ottla.client.cluster import Cluster
 from ottla.consumer.fetch.offset_lookups import OffsetLookups
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Edge
-from ottla.pipeline.source.offset_lookup import BrokerOffsetLookup, Connect, LookupClient
 from ottla.pipeline.source.range_reader import consumer_for, forget_consumer
+from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets, Connect, LookupClient
 from ottla.protocol.errors import KafkaError, UnknownTopicOrPartition
 from ottla.protocol.topics import TopicPartition
 
@@ -51,7 +51,7 @@ def badly(failures: int) -> Connect:
 
 
 def test_a_question_is_asked_again_though_closing_failed(caplog: pytest.LogCaptureFixture) -> None:
-    lookup = BrokerOffsetLookup(config_of(fetchOffset_numRetries=3), badly(3))
+    lookup = BrokerTopicOffsets(config_of(fetchOffset_numRetries=3), badly(3))
 
     with caplog.at_level(logging.WARNING):
         assert lookup.offsets(Edge.LATEST, [ZERO]) == {ZERO: 7}
@@ -63,7 +63,7 @@ def test_a_question_is_asked_again_though_closing_failed(caplog: pytest.LogCaptu
 
 
 def test_the_last_error_is_that_of_the_question() -> None:
-    lookup = BrokerOffsetLookup(config_of(fetchOffset_numRetries=1), badly(2))
+    lookup = BrokerTopicOffsets(config_of(fetchOffset_numRetries=1), badly(2))
 
     with pytest.raises(UnknownTopicOrPartition, match="failure 0"):
         lookup.offsets(Edge.LATEST, [ZERO])

@@ -17,8 +17,8 @@ from ottla.pipeline.source.offset_json import (
     of_topics,
     parse_offsets,
     parse_partitions,
+    partition_names,
     starts_in,
-    written,
 )
 from ottla.protocol.topics import TopicPartition
 
@@ -98,5 +98,5 @@ def test_json_without_partitions_is_rejected(text: str) -> None:
 def test_a_message_names_the_first_few_partitions() -> None:
     many = [TopicPartition("orders", number) for number in range(7)]
 
-    assert written(many[:2]) == "orders-0, orders-1"
-    assert written(many) == "orders-0, orders-1, orders-2, orders-3, orders-4 and 2 more"
+    assert partition_names(many[:2]) == "orders-0, orders-1"
+    assert partition_names(many) == "orders-0, orders-1, orders-2, orders-3, orders-4 and 2 more"

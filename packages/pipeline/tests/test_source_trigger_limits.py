@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.pipeline.source.trigger_limits import TriggerDelay, new_offsets, shared
+from ottla.pipeline.source.trigger_limits import TriggerDelay, limit_batch, new_offsets
 from ottla.protocol.topics import TopicPartition
 
 ZERO, ONE, TWO = (TopicPartition("orders", number) for number in range(3))
@@ -18,17 +18,17 @@ def lookup(sizes: list[tuple[int, int]]) -> tuple[dict[TopicPartition, int], dic
 
 
 def test_each_partition_has_its_part_of_what_is_allowed() -> None:
-    end = shared({ZERO: 0, ONE: 100}, {ZERO: 30, ONE: 110}, 20)
+    end = limit_batch({ZERO: 0, ONE: 100}, {ZERO: 30, ONE: 110}, 20)
 
     assert end == {ZERO: 15, ONE: 105}
 
 
 def test_a_small_partition_does_not_starve() -> None:
-    assert shared({ZERO: 0, ONE: 0}, {ZERO: 1_000_000, ONE: 1}, 10)[ONE] == 1
+    assert limit_batch({ZERO: 0, ONE: 0}, {ZERO: 1_000_000, ONE: 1}, 10)[ONE] == 1
 
 
 def test_all_is_taken_where_it_is_allowed() -> None:
-    assert shared({ZERO: 0, ONE: 5}, {ZERO: 3, ONE: 5}, 3) == {ZERO: 3, ONE: 5}
+    assert limit_batch({ZERO: 0, ONE: 5}, {ZERO: 3, ONE: 5}, 3) == {ZERO: 3, ONE: 5}
 
 
 @given(PARTITIONS, st.integers(1, 10**9))
@@ -37,7 +37,7 @@ def test_no_more_than_allowed_but_one_of_each_and_always_forward(
 ) -> None:
     start, end = lookup(sizes)
 
-    chosen = shared(start, end, most)
+    chosen = limit_batch(start, end, most)
 
     assert all(start[each] <= chosen[each] <= end[each] for each in end)
     assert new_offsets(start, chosen) < most + len(sizes)
@@ -53,14 +53,18 @@ def test_batch_after_batch_everything_is_read(sizes: list[tuple[int, int]], part
     most = max(1, new_offsets(start, end) // parts)
 
     for _ in range(2 * parts + 2 * len(sizes) + 40):
-        start = shared(start, end, most)
+        start = limit_batch(start, end, most)
 
     assert start == end
 
 
 def test_a_partition_that_shrank_counts_for_nothing() -> None:
     assert new_offsets({ZERO: 10, ONE: 0}, {ZERO: 4, ONE: 2}) == 2
-    assert shared({ZERO: 10, ONE: 0, TWO: 0}, {ZERO: 4, ONE: 10, TWO: 10}, 4) == {ZERO: 4, ONE: 2, TWO: 2}
+    assert limit_batch({ZERO: 10, ONE: 0, TWO: 0}, {ZERO: 4, ONE: 10, TWO: 10}, 4) == {
+        ZERO: 4,
+        ONE: 2,
+        TWO: 2,
+    }
 
 
 def test_the_first_batch_never_waits_and_later_ones_do_until_there_is_enough() -> None:

@@ -55,7 +55,7 @@ def run(file: Path, once: bool, quiet: bool) -> None:
         except PipelineError as error:
             raise click.ClickException(str(error)) from None
     if not quiet:
-        shown.sum_up()
+        shown.print_summary()
 
 
 @pipeline.command()

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ottla.client.config import parse_bootstrap_servers
 from ottla.pipeline.jobs.declaration_errors import Mistake
-from ottla.pipeline.jobs.name_patterns import whole
+from ottla.pipeline.jobs.name_patterns import whole_name_pattern
 from ottla.protocol.topics import why_illegal_topic_name
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Topics(Table):
         """Return the options for `read`."""
         named = {"subscribe": ",".join(self.topics)}
         # The data source matches its pattern anywhere in a name, like Spark's own.
-        what = named if self.topics else {"subscribePattern": whole(self.pattern or "")}
+        what = named if self.topics else {"subscribePattern": whole_name_pattern(self.pattern or "")}
         own = {"kafka.bootstrap.servers": self.bootstrap_servers, "startingOffsets": self.starting_offsets}
         return own | what | {name: option_text(value) for name, value in self.options.items()}
 

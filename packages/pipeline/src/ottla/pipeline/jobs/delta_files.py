@@ -95,7 +95,7 @@ def layout_of(table: DeltaTable, uri: str) -> Layout:
     return Layout(uri, pa.schema(table.schema()), tuple(table.metadata().partition_columns))
 
 
-def writing(layout: Layout) -> Any:
+def file_writing_task(layout: Layout) -> Any:
     """Return the function of a task: it takes batches of rows, writes files, yields their descriptions."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -158,7 +158,7 @@ class _Writer:
     def files(self, values: Values, parts: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
         """Write the rows of a partition; yield the description of each file."""
         file: _File | None = None
-        for rows in gathered(parts, self.limits.held_bytes):
+        for rows in tables_of_bytes(parts, self.limits.held_bytes):
             file = file or _File(self.store, self.layout, values)
             size = file.write(rows)
             del rows  # otherwise the next rows would be held in memory beside these
@@ -169,7 +169,7 @@ class _Writer:
             yield file.close()
 
 
-def gathered(parts: Iterable[pa.Table], held_bytes: int) -> Iterator[pa.Table]:
+def tables_of_bytes(parts: Iterable[pa.Table], held_bytes: int) -> Iterator[pa.Table]:
     """Yield tables that take this much memory; the last one may take less."""
     held: list[pa.Table] = []
     size = 0

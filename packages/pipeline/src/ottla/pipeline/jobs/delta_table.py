@@ -59,12 +59,12 @@ def table_for(batch: DataFrame, path: str, partition_by: Sequence[str]) -> Delta
         table = need_delta().DeltaTable.create(
             path, schema, mode="ignore", partition_by=list(partition_by) or None
         )
-    for said in unfit(table, batch.columns, partition_by):
+    for said in reasons_against(table, batch.columns, partition_by):
         raise PipelineError(f"the Delta table {path} {said}")
     return table
 
 
-def unfit(table: DeltaTable, columns: Sequence[str], partition_by: Sequence[str]) -> Iterator[str]:
+def reasons_against(table: DeltaTable, columns: Sequence[str], partition_by: Sequence[str]) -> Iterator[str]:
     """Yield the reasons why files with these columns cannot be appended to a table."""
     fields = {field.name: field for field in table.schema().fields}
     if missing := [name for name in columns if name not in fields]:
@@ -95,12 +95,12 @@ def has_batch(table: DeltaTable | None, key: BatchKey) -> bool:
 
 def written(batch: DataFrame, table: DeltaTable, path: str) -> list[AddAction]:
     """Let tasks write rows into files, and return the files: the rows never reach the driver."""
-    from ottla.pipeline.jobs.delta_files import FILES, layout_of, writing
+    from ottla.pipeline.jobs.delta_files import FILES, file_writing_task, layout_of
 
     layout = layout_of(table, path)
     rows = _by_partition(batch, layout.partition_by)
     with pandas_of_any_age():
-        return [_added(each) for each in rows.mapInArrow(writing(layout), FILES).collect()]
+        return [_added(each) for each in rows.mapInArrow(file_writing_task(layout), FILES).collect()]
 
 
 def _by_partition(batch: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -10,7 +10,7 @@ _FLAG = re.compile(r"\(\?([aimsux]+)\)")
 _FLAGS = re.compile(r"(?:\(\?[aimsux]+\))*")
 
 
-def whole(pattern: str, but: Iterable[str] = ()) -> str:
+def whole_name_pattern(pattern: str, but: Iterable[str] = ()) -> str:
     """Return an expression that matches whole names that `pattern` matches and no pattern in `but` does.
 
     Groups of `pattern` keep their numbers, and those of `but` change, so `but` must not contain
@@ -20,7 +20,7 @@ def whole(pattern: str, but: Iterable[str] = ()) -> str:
     return f"^(?={wanted})(?!(?:{refused})$)" if refused else f"^{wanted}"
 
 
-def refers_back(pattern: str) -> bool:
+def has_backreference(pattern: str) -> bool:
     """Whether a pattern has a backreference."""
     return _BACK.search(pattern) is not None
 

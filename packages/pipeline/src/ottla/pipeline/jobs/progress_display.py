@@ -43,20 +43,20 @@ class ProgressDisplay:
         self._last = status
         if self._bar is None or self._task is None:
             return
-        rows, lag = done_and_left(status)
+        rows, lag = rows_and_lag(status)
         total = rows + lag if self._once and lag is not None and rows else None
-        self._bar.update(self._task, completed=rows, total=total, description=going_on(status))
+        self._bar.update(self._task, completed=rows, total=total, description=running_line(status))
 
-    def sum_up(self) -> None:
+    def print_summary(self) -> None:
         """Print a one-line summary."""
-        click.echo(f"{self._last.get('name')}: {described(self._last)}")
+        click.echo(f"{self._last.get('name')}: {summary_line(self._last)}")
 
 
-def going_on(status: Mapping[str, Any]) -> str:
+def running_line(status: Mapping[str, Any]) -> str:
     """Return a line about a running pipeline, which may wait for Spark's start or for records."""
     queries = status.get("queries", {}).values()
     if any(each["batches"] for each in queries):
-        return described(status)
+        return summary_line(status)
     return "no batch is complete yet" if queries else "starting"
 
 
@@ -70,16 +70,16 @@ def _bar(once: bool) -> Progress:
     return Progress(*columns, text, Elapsed(), console=Console(stderr=True), transient=True)
 
 
-def done_and_left(status: Mapping[str, Any]) -> tuple[int, int | None]:
+def rows_and_lag(status: Mapping[str, Any]) -> tuple[int, int | None]:
     """Return the rows read and the rows left; queries over the same topics count once."""
     queries = status.get("queries", {}).values()
     lags = [each["lag"] for each in queries if each["lag"] is not None]
     return int(_together(status, "rows")), int(_of_all(status)(lags)) if lags else None
 
 
-def described(status: Mapping[str, Any]) -> str:
+def summary_line(status: Mapping[str, Any]) -> str:
     """Return a line about all queries."""
-    rows, lag = done_and_left(status)
+    rows, lag = rows_and_lag(status)
     parts = [f"{rows:,} rows", f"{rate(status):,.0f} rows/s"]
     if lag is not None:
         parts.append(f"lag {lag:,}")

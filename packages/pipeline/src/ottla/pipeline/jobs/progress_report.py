@@ -14,7 +14,7 @@ from ottla.pipeline.jobs.query_status import Batch, QueryStatus
 from ottla.pipeline.jobs.state_files import BatchCounts, StateFile
 
 STATUS = "status.json"
-SAY_S = 2.0
+WRITE_INTERVAL_S = 2.0
 """The minimum interval between writes of the file."""
 
 StatusListener = Callable[[Mapping[str, Any]], None]
@@ -50,7 +50,7 @@ class ProgressReport:
         self._earlier = _queries(self._checkpoint / STATUS)
         self._begun = time.time()
         self._state = "running"
-        self._writes = Interval(SAY_S)
+        self._writes = Interval(WRITE_INTERVAL_S)
         self._guard = threading.RLock()
 
     def begin(self, query: str) -> None:
@@ -73,7 +73,7 @@ class ProgressReport:
                 )
             return self._batch_counts[query]
 
-    def say(self, state: str, error: str | None = None) -> None:
+    def publish(self, state: str, error: str | None = None) -> None:
         """Publish the state of the run, or its end."""
         with self._guard:
             self._state = state
@@ -83,12 +83,12 @@ class ProgressReport:
         if self._watch is not None:
             self._watch(status)
 
-    def say_sometimes(self) -> None:
+    def publish_if_due(self) -> None:
         """Publish that it runs: to the listener each time, to the file when a write is due."""
         if self._is_due or self._watch is not None:
-            self.say("running")
+            self.publish("running")
 
-    def beat(self) -> None:
+    def write_heartbeat(self) -> None:
         """Write to the file that it runs, for phases without batches, for example while Spark starts."""
         with self._guard:
             if self._state == "running" and self._is_due:

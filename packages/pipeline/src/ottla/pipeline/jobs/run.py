@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.failure_messages import JavaGone, cause, is_java_gone, is_slow_start, one_line
 from ottla.pipeline.jobs.heartbeat import heartbeat
-from ottla.pipeline.jobs.progress_report import SAY_S, ProgressReport, ReportedJob, StatusListener
+from ottla.pipeline.jobs.progress_report import WRITE_INTERVAL_S, ProgressReport, ReportedJob, StatusListener
 from ottla.pipeline.jobs.query_status import Batch, batch_of
 from ottla.pipeline.jobs.state_files import BatchKey, StateFile
 
@@ -83,26 +83,26 @@ class Run:
     def __call__(self) -> None:
         """Run the job to its end. Raises PipelineError, also if another run uses the checkpoint."""
         with self._alone():
-            self._progress.say("running")
+            self._progress.publish("running")
             try:
-                with heartbeat(self._progress.beat, SAY_S):
+                with heartbeat(self._progress.write_heartbeat, WRITE_INTERVAL_S):
                     self.job.run(self)
             except KeyboardInterrupt:
-                self._progress.say("stopped")
+                self._progress.publish("stopped")
                 raise
             except BaseException as error:
                 told = JavaGone() if is_java_gone(error) or self._has_lost_java(error) else None
                 if told is not None and self.stopping.wait(_SAME_SIGNAL_S):
                     # A signal to the process group ends Java too, possibly before this process receives it.
                     log.warning("Java was stopped, too; unfinished batches are repeated at the next start")
-                    self._progress.say("stopped")
+                    self._progress.publish("stopped")
                     return
-                self._progress.say("failed", one_line(told or error))
+                self._progress.publish("failed", one_line(told or error))
                 if told is not None:
                     raise told from error
                 raise
             else:
-                self._progress.say("stopped" if self.stopping.is_set() else "done")
+                self._progress.publish("stopped" if self.stopping.is_set() else "done")
             finally:
                 self._end()
 
@@ -129,7 +129,7 @@ class Run:
             if "rows" in counts:
                 self._rows[query, batch_id] = counts.pop("rows")
             if counts:
-                batch_counts.keep(batch_id, counts)
+                batch_counts.record(batch_id, counts)
 
         return self._start(frame.writeStream.outputMode(output_mode).foreachBatch(do), query)
 
@@ -209,9 +209,9 @@ class Run:
     ) -> None:
         """Report a completed batch, for jobs without Spark."""
         if counts:
-            self._progress.batch_counts(query).keep(batch_id, counts)
+            self._progress.batch_counts(query).record(batch_id, counts)
         self._progress.add(query, Batch(batch_id, rows, batch_ms, lag))
-        self._progress.say_sometimes()
+        self._progress.publish_if_due()
 
     def state(self, query: str) -> StateFile:
         """Return a file under the checkpoint for positions of the job's own."""
@@ -240,7 +240,7 @@ class Run:
                 if batch is not None:
                     rows = self._rows.pop((name, batch.id), batch.rows)
                     self._progress.add(name, replace(batch, rows=rows))
-        self._progress.say_sometimes()
+        self._progress.publish_if_due()
 
     def _check_failed(self) -> None:
         for name, query in list(self._running.items()):

@@ -65,15 +65,15 @@ class BatchCounts:
     def totals(self) -> dict[str, int]:
         """The counts of all batches so far."""
         seen = self._seen  # read it once: another thread may replace it
-        return added(seen["before"], seen["batch_counts"])
+        return add_counts(seen["before"], seen["batch_counts"])
 
-    def keep(self, batch_id: int, counts: Mapping[str, int]) -> None:
+    def record(self, batch_id: int, counts: Mapping[str, int]) -> None:
         """Store the counts of a batch durably."""
         before = self._seen["before"] if batch_id == self._seen["batch"] else self.totals
         self._seen = {"batch": batch_id, "before": before, "batch_counts": dict(counts)}
         self._file.write(self._seen)
 
 
-def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+def add_counts(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """Add counts by name; the names keep their order."""
     return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}

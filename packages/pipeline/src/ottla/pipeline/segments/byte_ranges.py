@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ottla.pipeline.segments.log_directories import Segment
 from ottla.pipeline.segments.readable_logs import ReadableLog
-from ottla.pipeline.segments.segment_files import opened
+from ottla.pipeline.segments.segment_files import open_segment
 from ottla.pipeline.segments.transaction_outcomes import Aborted
 from ottla.pipeline.source.offset_ranges import OffsetRange
 from ottla.protocol.topics import TopicPartition
@@ -47,7 +47,7 @@ def byte_ranges(readable: ReadableLog, wanted: OffsetRange) -> Iterator[tuple[By
 
 
 def _byte_range(segment: Segment, wanted: OffsetRange, readable: ReadableLog) -> ByteRange:
-    with opened(segment) as reader:
+    with open_segment(segment) as reader:
         begin = reader.position_of(wanted.start) if wanted.start > segment.base_offset else 0
         stop = reader.position_behind(wanted.end) if wanted.end < (segment.end_offset or 0) else segment.size
     return ByteRange(
@@ -57,19 +57,19 @@ def _byte_range(segment: Segment, wanted: OffsetRange, readable: ReadableLog) ->
     )  # fmt: skip
 
 
-def cut(whole: ByteRange, segment: Segment, most: int) -> list[ByteRange]:
+def split_range(whole: ByteRange, segment: Segment, most: int) -> list[ByteRange]:
     """Split a byte range evenly between batches, into pieces of not much more than `most` bytes."""
     count = -(-len(whole) // most)
     wanted = [whole.begin + len(whole) * index // count for index in range(1, count)]
     if not wanted:
         return [whole]
-    with opened(segment) as reader:
+    with open_segment(segment) as reader:
         lookup = [each for each in reader.boundaries(wanted) if whole.begin < each < whole.stop]
     edges = [whole.begin, *dict.fromkeys(lookup), whole.stop]
     return [replace(whole, begin=one, stop=other) for one, other in pairwise(edges)]
 
 
-def packed(pieces: Iterable[ByteRange], most: int) -> list[tuple[ByteRange, ...]]:
+def pack_tasks(pieces: Iterable[ByteRange], most: int) -> list[tuple[ByteRange, ...]]:
     """Pack small pieces into tasks of up to `most` bytes, in order. Pure."""
     tasks: list[tuple[ByteRange, ...]] = []
     size = most
@@ -83,6 +83,6 @@ def packed(pieces: Iterable[ByteRange], most: int) -> list[tuple[ByteRange, ...]
     return tasks
 
 
-def most_in_task(total: int, most: int, least_tasks: int | None) -> int:
+def max_task_bytes(total: int, most: int, least_tasks: int | None) -> int:
     """Return the maximum bytes of a task, at most `most`, that gives about `least_tasks` tasks. Pure."""
     return most if least_tasks is None else max(1, min(most, -(-total // least_tasks)))

@@ -14,9 +14,9 @@ from ottla.pipeline.segments.byte_ranges import (
     WORTH_A_TASK,
     ByteRange,
     byte_ranges,
-    cut,
-    most_in_task,
-    packed,
+    max_task_bytes,
+    pack_tasks,
+    split_range,
 )
 from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.read_plan import plan
@@ -69,11 +69,11 @@ def tasks(config: SegmentsConfig, narrowed: Narrowed) -> list[tuple[ByteRange, .
     logs = ReadableLogs(config)
     ranges = plan(logs, config, narrowed)
     whole = [found for each in ranges for found in byte_ranges(logs[each.partition], each)]
-    most = most_in_task(
+    most = max_task_bytes(
         sum(len(byte_range) for byte_range, _ in whole), config.most_bytes, config.min_partitions
     )
-    pieces = [piece for byte_range, segment in whole for piece in cut(byte_range, segment, most)]
-    return packed(pieces, min(most, WORTH_A_TASK))
+    pieces = [piece for byte_range, segment in whole for piece in split_range(byte_range, segment, most)]
+    return pack_tasks(pieces, min(most, WORTH_A_TASK))
 
 
 class OttlaLogDataSource(DataSource):

@@ -90,7 +90,7 @@ class PartitionFolder:
         return _checkpoint(self.folder.parent / LOG_START_OFFSETS_FILE).get(self.partition, 0)
 
 
-def find(paths: Iterable[str], wanted: TopicSelection) -> dict[TopicPartition, PartitionFolder]:
+def find_partitions(paths: Iterable[str], wanted: TopicSelection) -> dict[TopicPartition, PartitionFolder]:
     """Return the partitions under paths, which are log directories, partition directories or single segments.
 
     Raises OptionError if a path has no partition, if a named topic is missing, and for a partition in two

@@ -10,7 +10,7 @@ from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.readable_logs import Found, ReadableLogs
 from ottla.pipeline.source.filter_pushdown import Narrowed
 from ottla.pipeline.source.offset_bounds import Bound, Edge
-from ottla.pipeline.source.offset_json import Offsets, written
+from ottla.pipeline.source.offset_json import Offsets, partition_names
 from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between
 from ottla.protocol.topics import TopicPartition
 
@@ -37,7 +37,7 @@ def _first_offsets(
     without = [each for each, offset in found.items() if offset is None]
     if without and config.when_no_offset == "error":
         raise OptionError(
-            f"option {config.starting.option!r}: {written(without)} has no readable record at or "
+            f"option {config.starting.option!r}: {partition_names(without)} has no readable record at or "
             "after that time; with option startingOffsetsByTimestampStrategy=latest it starts at "
             "its end"
         )

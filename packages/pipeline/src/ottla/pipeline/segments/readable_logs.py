@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ottla.pipeline.segments.config import SegmentsConfig
-from ottla.pipeline.segments.log_directories import PartitionFolder, Segment, find
-from ottla.pipeline.segments.segment_files import end_of, opened
+from ottla.pipeline.segments.log_directories import PartitionFolder, Segment, find_partitions
+from ottla.pipeline.segments.segment_files import open_segment, snapshot_of_active
 from ottla.pipeline.segments.transaction_outcomes import Outcome, outcome
 from ottla.pipeline.source.offset_bounds import Edge
 from ottla.pipeline.source.offset_json import Offsets
@@ -39,7 +39,7 @@ class ReadableLogs:
     """Looks up offsets in files as `OffsetLookup` does at brokers, in the state of its creation."""
 
     def __init__(self, config: SegmentsConfig) -> None:
-        found = find(config.paths, config.wanted)
+        found = find_partitions(config.paths, config.wanted)
         self._logs = {partition: _readable_log(folder, config) for partition, folder in found.items()}
 
     def __getitem__(self, partition: TopicPartition) -> ReadableLog:
@@ -61,7 +61,7 @@ class ReadableLogs:
 def _readable_log(folder: PartitionFolder, config: SegmentsConfig) -> ReadableLog:
     segments, reason = folder.closed, ", where its closed segments end"
     if config.include_active and folder.chooses(folder.active):
-        segments, reason = (*segments, end_of(folder.active)), ""
+        segments, reason = (*segments, snapshot_of_active(folder.active)), ""
     if not segments:
         nothing = folder.active.base_offset
         return ReadableLog((), nothing, nothing, Outcome(nothing, ()), reason)
@@ -85,7 +85,7 @@ def _first_at(readable: ReadableLog, time_ms: int) -> int | None:
     for segment in readable.segments:
         if (segment.end_offset or 0) <= readable.start:
             continue
-        with opened(segment) as reader:
+        with open_segment(segment) as reader:
             found = reader.first_at(time_ms, readable.start)
         if found is not None:
             return found if found < readable.end else None

@@ -147,7 +147,7 @@ class SegmentReader:
 
 
 @contextmanager
-def opened(segment: Segment) -> Iterator[SegmentReader]:
+def open_segment(segment: Segment) -> Iterator[SegmentReader]:
     """Open a segment. Raises CorruptSegment for invalid content, SegmentsChanged if the file is gone."""
     try:
         with SegmentReader(segment) as reader:
@@ -237,7 +237,7 @@ def _near(wanted: list[int], positions: Iterator[int]) -> list[int]:
     return found
 
 
-def end_of(segment: Segment) -> Segment:
+def snapshot_of_active(segment: Segment) -> Segment:
     """Return an active segment in its current state: up to its last whole batch, and not growing."""
     with SegmentReader(segment) as reader:
         size = start = reader.position_of(2**62)

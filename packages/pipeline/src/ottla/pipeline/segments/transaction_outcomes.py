@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ottla.pipeline.segments.errors import CorruptSegment
 from ottla.pipeline.segments.log_directories import PartitionFolder
-from ottla.pipeline.segments.segment_files import Entry, SegmentReader, end_of, opened
+from ottla.pipeline.segments.segment_files import Entry, SegmentReader, open_segment, snapshot_of_active
 from ottla.protocol.records import BatchHeader, ControlType, read_end_transaction_marker
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.indexes import decode_aborted_transactions
@@ -94,9 +94,9 @@ def _snapshot(of: PartitionFolder, end: int) -> tuple[int, dict[int, int]]:
 
 
 def _walked(of: PartitionFolder, tracker: TransactionTracker, since: int, end: int) -> TransactionTracker:
-    for segment in (*of.every[:-1], end_of(of.active)):
+    for segment in (*of.every[:-1], snapshot_of_active(of.active)):
         if segment.base_offset < end and (segment.end_offset or 0) > since:
-            with opened(segment) as reader:
+            with open_segment(segment) as reader:
                 _follow(tracker, reader, since, end)
     return tracker
 

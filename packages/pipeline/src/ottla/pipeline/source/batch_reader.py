@@ -14,11 +14,11 @@ from ottla.pipeline.errors import DataLoss, OptionError
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.filter_pushdown import Narrowed, push
 from ottla.pipeline.source.offset_bounds import Bound, Edge
-from ottla.pipeline.source.offset_json import Offsets, written
-from ottla.pipeline.source.offset_lookup import BrokerOffsetLookup, OffsetLookup
+from ottla.pipeline.source.offset_json import Offsets, partition_names
 from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between, split
 from ottla.pipeline.source.range_reader import FetchTimedOut, consumer_for, forget_consumer
 from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked
+from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets, TopicOffsets
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
@@ -70,7 +70,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions of the read, one for each task."""
-        lookup = BrokerOffsetLookup(self._config)
+        lookup = BrokerTopicOffsets(self._config)
         try:
             ranges = plan(lookup, self._config, self._narrowed)
         finally:
@@ -97,13 +97,13 @@ def read_task(
         raise
 
 
-def plan(lookup: OffsetLookup, config: SourceConfig, narrowed: Narrowed) -> list[OffsetRange]:
+def plan(lookup: TopicOffsets, config: SourceConfig, narrowed: Narrowed) -> list[OffsetRange]:
     """Return the offset ranges to read."""
     every = lookup.partitions()
     # Offsets are resolved for all partitions, not only for those that pass the filters, because options have
     # to name all.
     start = first_offsets(lookup, config, every)
-    end = within(lookup, config, last_offsets(lookup, config.ending, every))
+    end = check_end_offsets(lookup, config, last_offsets(lookup, config.ending, every))
     _refuse_backwards(config, start, end)
     kept = frozenset(each for each in every if narrowed.keeps(each))
     ranges = [narrowed.narrow(each) for each in ranges_between(start, end) if each.partition in kept]
@@ -111,36 +111,36 @@ def plan(lookup: OffsetLookup, config: SourceConfig, narrowed: Narrowed) -> list
 
 
 def first_offsets(
-    lookup: OffsetLookup, config: SourceConfig, partitions: Iterable[TopicPartition]
+    lookup: TopicOffsets, config: SourceConfig, partitions: Iterable[TopicPartition]
 ) -> Offsets:
     """Return the starting offsets. Raises OptionError for a timestamp after all records."""
     found = lookup.resolve(config.starting, partitions)
     without = [each for each, offset in found.items() if offset is None]
     if without and config.when_no_offset == "error":
         raise OptionError(
-            f"option {config.starting.option!r}: {written(without)} has no record at or after that "
+            f"option {config.starting.option!r}: {partition_names(without)} has no record at or after that "
             "time; with option startingOffsetsByTimestampStrategy=latest it starts at its end"
         )
     return _or_end(lookup, found, without)
 
 
-def last_offsets(lookup: OffsetLookup, ending: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
+def last_offsets(lookup: TopicOffsets, ending: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
     """Return the ending offsets; a timestamp after all records means the end of the partition."""
     found = lookup.resolve(ending, partitions)
     return _or_end(lookup, found, [each for each, offset in found.items() if offset is None])
 
 
-def within(lookup: OffsetLookup, config: SourceConfig, end: Offsets) -> Offsets:
+def check_end_offsets(lookup: TopicOffsets, config: SourceConfig, end: Offsets) -> Offsets:
     """Check the ending offsets against the log. Raises DataLoss for one behind its partition's end."""
     asked = {each: end[each] for each in config.ending.known()}
     there = lookup.offsets(Edge.LATEST, asked)
     for partition, offset in asked.items():
         if offset > there[partition]:
-            lost(config, f"{partition} ends at {there[partition]}, and should be read up to {offset}")
+            report_loss(config, f"{partition} ends at {there[partition]}, and should be read up to {offset}")
     return end | {each: min(offset, there[each]) for each, offset in asked.items()}
 
 
-def lost(config: SourceConfig, what: str) -> None:
+def report_loss(config: SourceConfig, what: str) -> None:
     """Raise DataLoss, or log the loss if `failOnDataLoss` is false."""
     if config.fail_on_data_loss:
         raise DataLoss(what)
@@ -158,13 +158,13 @@ def _refuse_backwards(config: SourceConfig, start: Offsets, end: Offsets) -> Non
 
 
 def _or_end(
-    lookup: OffsetLookup, found: Mapping[TopicPartition, int | None], without: Iterable[TopicPartition]
+    lookup: TopicOffsets, found: Mapping[TopicPartition, int | None], without: Iterable[TopicPartition]
 ) -> Offsets:
     ends = lookup.offsets(Edge.LATEST, without)
     return {each: ends[each] if offset is None else offset for each, offset in found.items()}
 
 
-def _since(lookup: OffsetLookup, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
+def _since(lookup: TopicOffsets, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
     """Drop the part of each range before the first record with this timestamp or a later one."""
     if since_ms is None or not ranges:
         return ranges

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ottla.pipeline.source.batch_reader import lost
+from ottla.pipeline.source.batch_reader import report_loss
 from ottla.pipeline.source.clock import Clock
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Edge
-from ottla.pipeline.source.offset_json import Offsets, written
-from ottla.pipeline.source.offset_lookup import OffsetLookup
+from ottla.pipeline.source.offset_json import Offsets, partition_names
+from ottla.pipeline.source.topic_offsets import TopicOffsets
 from ottla.protocol.topics import TopicPartition
 
 BELIEVED_AFTER_MS = 10_000
@@ -44,7 +44,7 @@ class EndOffsets:
     change.
     """
 
-    def __init__(self, lookup: OffsetLookup, config: SourceConfig, clock: Clock) -> None:
+    def __init__(self, lookup: TopicOffsets, config: SourceConfig, clock: Clock) -> None:
         self._lookup = lookup
         self._config = config
         self._clock = clock
@@ -57,22 +57,22 @@ class EndOffsets:
         none, a recreated or truncated one has a smaller one. `how` is WAS_READ or TO_READ.
         """
         ends = self._now()
-        if short(read, ends) - self._believed:
+        if short_partitions(read, ends) - self._believed:
             ends = self._asked_again(read)
-        found = short(read, ends)
+        found = short_partitions(read, ends)
         new = {each.partition: each.read for each in found - self._believed}
-        for what in losses(new, ends, how):
-            lost(self._config, what)
+        for what in describe_losses(new, ends, how):
+            report_loss(self._config, what)
         self._believed = found
         return ends
 
     def _asked_again(self, read: Offsets) -> Offsets:
         """Return the first end offsets without a new short partition, or the last answer."""
         ends: Offsets = {}
-        for pause_s in pauses(self._config.fetch_retry_interval_ms / 1_000, self._retry_s()):
+        for pause_s in retry_waits(self._config.fetch_retry_interval_ms / 1_000, self._retry_s()):
             self._clock.wait(pause_s)
             ends = self._now()
-            if not short(read, ends) - self._believed:
+            if not short_partitions(read, ends) - self._believed:
                 break
         return ends
 
@@ -84,7 +84,7 @@ class EndOffsets:
         return self._lookup.offsets(Edge.LATEST, self._lookup.partitions(all_there=False))
 
 
-def short(
+def short_partitions(
     read: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> frozenset[ShortPartition]:
     """Return the partitions whose end offset is below the offset that was read. Pure."""
@@ -95,20 +95,22 @@ def short(
     )
 
 
-def losses(read: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], how: str) -> list[str]:
+def describe_losses(
+    read: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], how: str
+) -> list[str]:
     """Describe the partitions whose end offset is below the offset that was read. Pure."""
     gone = read.keys() - ends.keys()
     return [
-        *([f"{written(gone)} does not exist any more"] if gone else []),
+        *([f"{partition_names(gone)} does not exist any more"] if gone else []),
         *(
             f"{partition} ends at {ends[partition]}, and {how.format(offset)}"
-            for partition, offset, is_gone in sorted(short(read, ends))
+            for partition, offset, is_gone in sorted(short_partitions(read, ends))
             if not is_gone
         ),
     ]
 
 
-def pauses(first_s: float, total_s: float) -> Iterator[float]:
+def retry_waits(first_s: float, total_s: float) -> Iterator[float]:
     """Yield waits in seconds, each twice as long as the previous one, `total_s` in all. Pure.
 
     Only the waits count, not the time that lookups take: a slow answer proves no more than a fast one, and

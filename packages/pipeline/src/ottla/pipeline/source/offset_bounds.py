@@ -8,7 +8,7 @@ from enum import Enum
 
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import Options
-from ottla.pipeline.source.offset_json import EARLIEST, LATEST, Offsets, parse_offsets, written
+from ottla.pipeline.source.offset_json import EARLIEST, LATEST, Offsets, parse_offsets, partition_names
 from ottla.protocol.topics import TopicPartition
 
 
@@ -54,12 +54,12 @@ class Bound:
     def _refuse_others(self, wanted: frozenset[TopicPartition], given: frozenset[TopicPartition]) -> None:
         if missing := wanted - given:
             raise OptionError(
-                f"option {self.option!r} must name all partitions, and lacks {written(missing)}; "
+                f"option {self.option!r} must name all partitions, and lacks {partition_names(missing)}; "
                 f"{EARLIEST} means the first record, {LATEST} the end"
             )
         if others := given - wanted:
             raise OptionError(
-                f"option {self.option!r} names {written(others)}, which the query does not read"
+                f"option {self.option!r} names {partition_names(others)}, which the query does not read"
             )
 
 

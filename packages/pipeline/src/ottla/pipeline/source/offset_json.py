@@ -98,7 +98,7 @@ def parse_partitions(option: str, text: str) -> frozenset[TopicPartition]:
     return found
 
 
-def written(partitions: Iterable[TopicPartition], most: int = 5) -> str:
+def partition_names(partitions: Iterable[TopicPartition], most: int = 5) -> str:
     """Return the names of the first few partitions, for a message."""
     listed = sorted(partitions)
     names = ", ".join(f"{topic}-{partition}" for topic, partition in listed[:most])

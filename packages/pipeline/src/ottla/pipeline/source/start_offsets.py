@@ -6,7 +6,7 @@ from ottla.pipeline.source.batch_reader import first_offsets
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Edge
 from ottla.pipeline.source.offset_json import INITIAL, Nested, Offsets, flat, starts_in
-from ottla.pipeline.source.offset_lookup import OffsetLookup
+from ottla.pipeline.source.topic_offsets import TopicOffsets
 
 
 class StartOffsets:
@@ -15,7 +15,7 @@ class StartOffsets:
     A new partition starts at its first record.
     """
 
-    def __init__(self, lookup: OffsetLookup, config: SourceConfig) -> None:
+    def __init__(self, lookup: TopicOffsets, config: SourceConfig) -> None:
         self._lookup = lookup
         self._config = config
         self._of_query: Offsets | None = None

@@ -14,16 +14,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ottla.pipeline.source.batch_reader import ReadTask, lost, read_task
+from ottla.pipeline.source.batch_reader import ReadTask, read_task, report_loss
 from ottla.pipeline.source.clock import Clock
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.end_offsets import TO_READ, WAS_READ, EndOffsets, losses
+from ottla.pipeline.source.end_offsets import TO_READ, WAS_READ, EndOffsets, describe_losses
 from ottla.pipeline.source.offset_json import INITIAL, Nested, Offsets, end_with_starts, flat, nested
-from ottla.pipeline.source.offset_lookup import BrokerOffsetLookup, OffsetLookup
 from ottla.pipeline.source.offset_ranges import ranges_between, split
 from ottla.pipeline.source.spark_rows import checked
 from ottla.pipeline.source.start_offsets import StartOffsets
-from ottla.pipeline.source.trigger_limits import TriggerDelay, new_offsets, shared
+from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets, TopicOffsets
+from ottla.pipeline.source.trigger_limits import TriggerDelay, limit_batch, new_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,12 +40,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self,
         options: Mapping[str, str],
         schema: StructType,
-        lookup: OffsetLookup | None = None,
+        lookup: TopicOffsets | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._config = SourceConfig.of(options, streaming=True)
         self._schema = checked(schema, self._config.value, include_headers=self._config.include_headers)
-        self._lookup = lookup or BrokerOffsetLookup(self._config)
+        self._lookup = lookup or BrokerTopicOffsets(self._config)
         self._clock = clock or Clock()
         self._start_offsets = StartOffsets(self._lookup, self._config)
         self._end_offsets = EndOffsets(self._lookup, self._config, self._clock)
@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_too_early(all_starts, end, limit) and not is_first:
             return self._nothing(start)
         if isinstance(limit, ReadMaxRows):
-            end = shared(all_starts, end, limit.max_rows)
+            end = limit_batch(all_starts, end, limit.max_rows)
         if is_first:
             return end_with_starts(all_starts, end)
         return nested(end) if end != starts else self._nothing(start)
@@ -101,8 +101,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Nested, end: Nested) -> Sequence[InputPartition]:
         """Return the partitions of a batch, one for each task. Raises DataLoss."""
         starts, until = self._start_offsets.of_batch(start, end), flat(end)
-        for what in losses(starts, until, WAS_READ):
-            lost(self._config, what)
+        for what in describe_losses(starts, until, WAS_READ):
+            report_loss(self._config, what)
         new = self._start_offsets.of_new(starts, until)
         self._refuse_lost(new)
         ranges = ranges_between(starts | new, until)
@@ -142,4 +142,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refuse_lost(self, new: Offsets) -> None:
         for partition, offset in new.items():
             if offset > 0:
-                lost(self._config, f"{partition} is new, and its first records, up to {offset}, are lost")
+                report_loss(
+                    self._config, f"{partition} is new, and its first records, up to {offset}, are lost"
+                )

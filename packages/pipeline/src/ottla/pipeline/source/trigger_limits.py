@@ -18,7 +18,7 @@ def new_offsets(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition
     return sum(max(0, offset - start.get(partition, 0)) for partition, offset in end.items())
 
 
-def shared(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int) -> Offsets:
+def limit_batch(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int) -> Offsets:
     """Return the end of a batch of at most `most` offsets.
 
     Each partition gets a share in proportion to its lag, and at least one offset if it has any. So, as in

@@ -12,7 +12,7 @@ from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table,
 from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
 from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC
-from ottla.pipeline.jobs.name_patterns import refers_back, whole
+from ottla.pipeline.jobs.name_patterns import has_backreference, whole_name_pattern
 from ottla.pipeline.jobs.target_cluster import Target
 from ottla.protocol.topics import INTERNAL_TOPICS
 
@@ -85,7 +85,7 @@ class MirrorDeclaration(Job):
     def _inspect_joined(self) -> Iterator[Mistake]:
         """Yield mistakes in patterns that the data source gets as one."""
         for number, text in enumerate(self.exclude):
-            if refers_back(text):
+            if has_backreference(text):
                 yield Mistake(("exclude", number), 'must not contain a backreference with engine = "spark"')
                 return
         try:
@@ -134,7 +134,7 @@ class MirrorDeclaration(Job):
     def pattern_without(self, names: Iterable[str]) -> str:
         """Return the pattern of the selected topics except some names, for the data source."""
         others = sorted(map(re.escape, {*INTERNAL_TOPICS, self.mapping_topic, *names}))
-        return whole(self.source.pattern or "", (*self.exclude, *others))
+        return whole_name_pattern(self.source.pattern or "", (*self.exclude, *others))
 
     def clusters(self) -> ClusterPair:
         """Return the connections to both clusters."""

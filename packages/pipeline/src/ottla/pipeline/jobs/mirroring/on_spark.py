@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ottla.client.blocking import LoopThread
 from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, open_session
 from ottla.pipeline.jobs.mirroring.record_copier import fence
-from ottla.pipeline.jobs.mirroring.spark_task import Task, write_as
+from ottla.pipeline.jobs.mirroring.spark_task import Task, write_copies
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Driver:
     def copy(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
         """Copy a batch; return how many records were new."""
         self._session_thread.call(self._refresh)
-        copied = write_as(self._task(), batch, self._run.state("mirror.copied"))
+        copied = write_copies(self._task(), batch, self._run.state("mirror.copied"))
         self._session_thread.call(self._session.catch_up)
         return {"copied": copied}
 

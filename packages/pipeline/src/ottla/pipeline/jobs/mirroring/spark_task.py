@@ -107,7 +107,7 @@ class CopyWriter(DataSourceArrowWriter):
         self._counts.write({"copied": copied}, durable=False)
 
 
-def write_as(task: Task, batch: DataFrame, counts: StateFile) -> int:
+def write_copies(task: Task, batch: DataFrame, counts: StateFile) -> int:
     """Copy a stream's batch; return how many records were new. The number is passed through the file."""
     batch.sparkSession.dataSource.register(Copies)
     text = base64.b64encode(pickle.dumps(task)).decode()

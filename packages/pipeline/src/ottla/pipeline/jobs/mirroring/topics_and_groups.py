@@ -127,7 +127,7 @@ def translated(
     return {copy_of(each): offset for each, offset in found.items() if offset is not None}
 
 
-def not_beyond(
+def limited_to_ends(
     places: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return offsets limited to the ends of their partitions."""
@@ -136,7 +136,7 @@ def not_beyond(
 
 async def _move_group(target: Admin, group: str, wanted: Mapping[TopicPartition, int]) -> bool:
     try:
-        wanted = not_beyond(wanted, await target.offsets.find(dict.fromkeys(wanted, LATEST)))
+        wanted = limited_to_ends(wanted, await target.offsets.find(dict.fromkeys(wanted, LATEST)))
         known = await target.groups.offsets(group, wanted) if wanted else []
         there = {each.partition: each.offset for each in known}
         ahead = {each: offset for each, offset in wanted.items() if there.get(each, -1) < offset}

@@ -1,4 +1,4 @@
-"""OffsetLookups of a driver: the partitions of topics, and their start and end offsets."""
+"""Lookups of a driver: the partitions of topics, and their start and end offsets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def lookup_client(config: ConsumerConfig) -> AsyncIterator[LookupClient]:
 Connect = Callable[[], AbstractAsyncContextManager[LookupClient]]
 
 
-class OffsetLookup(ABC):
+class TopicOffsets(ABC):
     """Partitions and their start and end offsets."""
 
     @abstractmethod
@@ -83,7 +83,7 @@ class OffsetLookup(ABC):
         return found | self.by_time(times)
 
 
-class BrokerOffsetLookup(OffsetLookup):
+class BrokerTopicOffsets(TopicOffsets):
     """Asks a cluster, on a thread that the first lookup starts and `close` stops.
 
     The client retries errors that may pass. When it gives up, the lookup is repeated over new connections,
