@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Appends to a hosted partition, natively. `_append.pyi` documents it, `hosted.py` is the way in."""
+"""Appends to a hosted partition, natively. `_append.pyi` documents it, `hosted_partition.py` is the way in."""
 
 from heapq import heappop
 
