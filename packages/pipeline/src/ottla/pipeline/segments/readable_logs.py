@@ -36,7 +36,7 @@ class ReadableLog:
 
 
 class ReadableLogs:
-    """Looks up offsets in files as `OffsetLookup` does at brokers, in the state of its creation."""
+    """Looks up offsets in files as `BrokerTopicOffsets` does at brokers, in the state of its creation."""
 
     def __init__(self, config: SegmentsConfig) -> None:
         found = find_partitions(config.paths, config.wanted)
