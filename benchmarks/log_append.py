@@ -77,7 +77,7 @@ def filled(directory: Path, segments: int) -> Log:
     """A log of this many segments with 64 KB in each, closed and opened again."""
     log = opened(directory, segment_bytes=64 * 1024)
     data = batch(2_000)
-    while len(log.segments) < segments or log.tail.position < 60_000:
+    while len(log.segments) < segments or log.log_end.position < 60_000:
         log.append(data, leader_epoch=0, now_ms=0)
     log.close()
     return opened(directory, segment_bytes=64 * 1024)
@@ -87,7 +87,7 @@ def reads(directory: Path, segments: int, count: int) -> dict[str, float]:
     """Best CPU of each way to read a log, in ns."""
     log = filled(directory, segments)
     end, chance = log.log_end_offset, Random(1)
-    near = log.tail.segment.base_offset
+    near = log.log_end.segment.base_offset
 
     def tail() -> None:
         log.read(end - 18, 16_384, up_to=end)

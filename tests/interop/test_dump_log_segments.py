@@ -86,7 +86,7 @@ def test_an_unclean_log_is_made_readable_again(log: Log, tmp_path: Path) -> None
     torn = log_in(tmp_path, DiskFiles(), segment_bytes=10_000, index_interval_bytes=500)
     for number in range(100):
         append(torn, b"value %d" % number * 5, timestamp_ms=10_000 + number)
-    torn.tail.segment.file.pwrite(bytes(5_000), torn.tail.segment.size)
+    torn.log_end.segment.file.pwrite(bytes(5_000), torn.log_end.segment.size)
     recovered = log_in(tmp_path, DiskFiles(), clean=False, segment_bytes=10_000, index_interval_bytes=500)
     recovered.close()
 

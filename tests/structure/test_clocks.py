@@ -14,7 +14,7 @@ TIMES: Final = {"now_ms", "now_s", "monotonic_ms"}
 CLOCKS: Final = {"time", "now_ms", "monotonic_ms", "monotonic_s"}
 """Methods and functions that read a clock: of an event loop, of an environment."""
 PURE: Final = (
-    "broker/controller/machine.py",
+    "broker/controller/state_machine.py",
     "broker/controller/elections.py",
     "broker/groups/group.py",
     "broker/groups/rebalance.py",
@@ -24,7 +24,7 @@ PURE: Final = (
     "broker/replication/partition.py",
     "client/config_definition.py",
     "client/frames.py",
-    "client/versions.py",
+    "client/api_versions.py",
     "consumer/assignors/*.py",
     "consumer/fetch/offset_reset.py",
     "consumer/fetch/positions.py",
@@ -36,8 +36,8 @@ PURE: Final = (
     "producer/sender/sequence_numbers.py",
     "producer/transactions/state.py",
     "streams/*.py",
-    "zookeeper/embedded/service.py",
-    "zookeeper/embedded/tree.py",
+    "zookeeper/embedded/request_processor.py",
+    "zookeeper/embedded/data_tree.py",
     "zookeeper/znodes/*.py",
 )
 """Modules that decide: events and the time in, decisions out."""

@@ -7,8 +7,8 @@ import pytest
 from ottla.client.admin.offsets import LATEST, Offsets
 from ottla.client.cluster import Cluster, NoSuchTopic
 from ottla.client.config import ClientConfig, parse_bootstrap_servers
+from ottla.client.connection_pool import Pool
 from ottla.client.errors import ClientError, DeadlineExceeded, NoBrokerAvailable
-from ottla.client.pool import Pool
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, LeaderNotAvailable, UnknownTopicOrPartition
 from ottla.protocol.messages.api_versions import ApiVersionsRequest

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.zookeeper.apache_server import NoZooKeeper, RealZooKeeper, find_installation
 from ottla.zookeeper.embedded import EmbeddedCoordinator, Limits
-from ottla.zookeeper.launcher import NoZooKeeper, RealZooKeeper, find_installation
 from ottla.zookeeper.testing import Background
 
 _numbers = count(1)

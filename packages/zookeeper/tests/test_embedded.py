@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ottla.zookeeper.embedded import DirectoryInUse, EmbeddedCoordinator, Fsync, Limits
-from ottla.zookeeper.embedded.service import Client, Service
-from ottla.zookeeper.embedded.tree import Tree
+from ottla.zookeeper.embedded.data_tree import Tree
+from ottla.zookeeper.embedded.request_processor import Client, Service
 from ottla.zookeeper.errors import ConnectionLoss, Unavailable
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.session import SessionState

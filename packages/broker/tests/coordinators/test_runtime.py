@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
-from ottla.broker.coordinators.partitions import partition_for
-from ottla.broker.coordinators.store import ReplicatedStore, build_batch
+from ottla.broker.coordinators.internal_topic_log import ReplicatedStore, build_batch
+from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.testing import (
     LEDGER_TOPIC,
     WRITE_TIMEOUT_MS,

@@ -14,7 +14,7 @@ from ottla.broker.groups.events import (
     Unloaded,
 )
 from ottla.broker.groups.group import Group
-from ottla.broker.groups.states import PREVIOUS_STATES, GroupLimits
+from ottla.broker.groups.state_transitions import PREVIOUS_STATES, GroupLimits
 from ottla.broker.groups.testing import GroupDriver
 from ottla.protocol.errors import ErrorCode
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import AppendOrigin, Log, OffsetsOutOfOrder
-from ottla.broker.log.memory_files import MemoryFiles
 from ottla.broker.log.testing import append, batch, idempotent, log_in, records_of
 from ottla.protocol.errors import (
     CorruptMessage,
@@ -225,7 +225,7 @@ def test_a_full_disk_fails_the_append_and_leaves_no_trace_of_it(segment_bytes: i
     assert end > 50
     assert log.offline is None
     assert len(records_of(log)) == end
-    assert log.tail.segment.file.size() == log.tail.segment.size
+    assert log.log_end.segment.file.size() == log.log_end.segment.size
     files.give(50_000)
     assert append(log, b"x" * 900) == end
     assert len(records_of(log)) == end + 1
@@ -247,7 +247,7 @@ try:
 except KafkaStorageError:
     pass
 assert log.log_end_offset == count == 83, count
-assert log.tail.segment.file.size() == log.tail.segment.size < 1 << 23
+assert log.log_end.segment.file.size() == log.log_end.segment.size < 1 << 23
 append(log, b"small")
 assert log.offline is None
 assert len(records_of(log)) == count + 1

@@ -18,10 +18,10 @@ import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
+from ottla.broker.log.background_passes import LogPasses
+from ottla.broker.log.fake_files import MemoryFiles, PowerLoss
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import AppendOrigin, Log
-from ottla.broker.log.memory_files import MemoryFiles, PowerLoss
-from ottla.broker.log.passes import LogPasses
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import commit
@@ -324,7 +324,7 @@ def check_indexes(found: list[Batch], log: Log) -> None:
             up_to = [h.max_timestamp for h in inside.values() if h.base_offset <= one.offset]
             assert one.timestamp_ms == max(up_to)
         largest = max((h.max_timestamp for h in inside.values()), default=-1)
-        active = log.tail.max_timestamp if segment.active else segment.max_timestamp
+        active = log.log_end.max_timestamp if segment.active else segment.max_timestamp
         assert active == largest
 
 

@@ -5,9 +5,9 @@ import errno
 from pathlib import Path
 
 from ottla.broker.log.checkpoints import read_leader_epochs
+from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.flushing import FlushPlan
-from ottla.broker.log.memory_files import MemoryFiles
 from ottla.broker.log.testing import append, log_in
 
 AT = Path("/data")

@@ -8,9 +8,9 @@ import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
+from ottla.broker.log.background_passes import LogPasses
+from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.log import Log
-from ottla.broker.log.memory_files import MemoryFiles
-from ottla.broker.log.passes import LogPasses
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import append, commit
 from ottla.protocol.errors import KafkaStorageError

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log import closing
+from ottla.broker.log import log_closing
+from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import Appended, Log
-from ottla.broker.log.memory_files import MemoryFiles
 from ottla.broker.log.testing import batch, idempotent, log_in
 from ottla.protocol.errors import KafkaError, KafkaStorageError, OutOfOrderSequenceNumber
 from ottla.protocol.records import Codec
@@ -78,10 +78,16 @@ def outcome(log: Log, data: bytes, epoch: int, now_ms: int) -> Appended | type[K
 
 
 def state_of(log: Log) -> tuple[object, ...]:
-    tail = log.tail
+    end = log.log_end
     return (
-        (tail.position, tail.next_offset, tail.max_timestamp, tail.max_timestamp_offset, tail.hints),
-        (tail.offsets.count, tail.times.count, tail.roll_above_timestamp, tail.roll_after_ms),
+        (
+            end.position,
+            end.next_offset,
+            end.max_timestamp,
+            end.max_timestamp_offset,
+            end.hints,
+        ),
+        (end.offsets.count, end.times.count, end.roll_above_timestamp, end.roll_after_ms),
         [(one.base_offset, one.size, one.max_timestamp) for one in log.segments],
         [(one.producer_id, one.epoch, list(one.batches), one.last_timestamp_ms) for one in log.producers],
         log.producers.end_offset,
@@ -162,25 +168,25 @@ def test_the_write_of_a_tail_may_be_replaced(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())
     log.append(batch(b"first"), leader_epoch=0, now_ms=0)
     written: list[int] = []
-    log.tail.write = lambda data, position: written.append(position)
+    log.log_end.write = lambda data, position: written.append(position)
 
     assert log.append_plain(bytearray(batch(b"second")), 0, 0) == 1
     assert len(written) == 1
-    closing.abandon(log)
+    log_closing.abandon(log)
 
 
 def test_a_failed_write_raises_and_leaves_nothing(tmp_path: Path) -> None:
     log = log_in(tmp_path, DiskFiles())
     log.append(batch(b"first"), leader_epoch=0, now_ms=0)
-    size = log.tail.position
+    size = log.log_end.position
     log.append_plain(bytearray(batch(b"second")), 0, 0)
-    log.tail.write = _full
+    log.log_end.write = _full
 
     with pytest.raises(KafkaStorageError):
         log.append(bytearray(batch(b"third")), leader_epoch=0, now_ms=0)
 
-    assert (log.log_end_offset, log.tail.segment.file.size()) == (2, log.tail.position)
-    assert log.tail.position > size
+    assert (log.log_end_offset, log.log_end.segment.file.size()) == (2, log.log_end.position)
+    assert log.log_end.position > size
 
 
 def _full(data: object, position: int) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.log.fake_files import Loss, MemoryFiles
 from ottla.broker.log.log import Log
-from ottla.broker.log.memory_files import Loss, MemoryFiles
 from ottla.broker.log.testing import append, idempotent, log_in, records_of
 from ottla.protocol.records import read_headers
 from ottla.protocol.records.legacy import LegacyRecord, encode_set

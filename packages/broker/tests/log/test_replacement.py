@@ -17,12 +17,12 @@ import pytest
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log import retention
+from ottla.broker.log.fake_files import Loss, MemoryFiles, PowerLoss
 from ottla.broker.log.files import DiskFiles, Files
 from ottla.broker.log.log import Log
-from ottla.broker.log.memory_files import Loss, MemoryFiles, PowerLoss
+from ottla.broker.log.log_end import LogEnd
 from ottla.broker.log.recovery import open_log
 from ottla.broker.log.segment import Segment
-from ottla.broker.log.tail import Tail
 from ottla.broker.log.testing import PARTITION, commit, idempotent, records_of
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.records import BatchHeader, read_header, read_headers
@@ -94,13 +94,13 @@ def cleaned(log: Log, how: Cleaning) -> list[Segment]:
         segment = Segment(log.files, log.directory, base, suffix=CLEANED_SUFFIX)
         segment.create()
         segment.activate(400, keep=False)
-        tail = Tail(segment, base, 0)
-        tail.limit(CONFIG, 0)
+        log_end = LogEnd(segment, base, 0)
+        log_end.limit(CONFIG, 0)
         for batch in kept:
             header: BatchHeader = read_header(batch)
             if base <= header.base_offset < following:
-                tail.append(batch, header.next_offset, header.max_timestamp, header.last_offset, 0)
-        tail.seal()
+                log_end.append(batch, header.next_offset, header.max_timestamp, header.last_offset, 0)
+        log_end.seal()
         segment.close()
         new.append(segment)
     new[0].transactions.append(AbortedTransaction(11, 0, 1, 2))

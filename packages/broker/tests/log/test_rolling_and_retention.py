@@ -7,8 +7,8 @@ import pytest
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log import retention
+from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.log import Log
-from ottla.broker.log.memory_files import MemoryFiles
 from ottla.broker.log.rolling import Rolling
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET
 from ottla.broker.log.testing import append, batch, commit, log_in, records_of
@@ -53,7 +53,7 @@ def test_jitter_makes_the_age_shorter_by_chance() -> None:
     log.rolling = Rolling(log, Random(3))
     log.config = LogConfig(segment_ms=1_000, segment_jitter_ms=900)
 
-    assert 100 < log.tail.segment_ms <= 1_000
+    assert 100 < log.log_end.segment_ms <= 1_000
 
 
 def test_a_segment_rolls_when_an_index_is_full() -> None:

@@ -9,10 +9,10 @@ from threading import Event
 
 import pytest
 
-from ottla.broker.log import closing, retention
+from ottla.broker.log import log_closing, retention
+from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import Log
-from ottla.broker.log.memory_files import MemoryFiles
 from ottla.broker.log.testing import append, commit, idempotent, log_in, records_of
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 
@@ -144,7 +144,7 @@ async def test_deleting_a_log_during_its_truncation_does_not_fail_the_directory(
 
     target = log.directory.with_name("gone")
     files.rename(log.directory, target)
-    closing.moved_to(log, target)
+    log_closing.moved_to(log, target)
     files.go_on.set()
 
     with pytest.raises(KafkaStorageError):

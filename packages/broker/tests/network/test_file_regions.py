@@ -15,8 +15,8 @@ import uvloop
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.handlers.request_context import RequestContext
+from ottla.broker.log.file_slices import Slice
 from ottla.broker.log.files import DiskFiles
-from ottla.broker.log.slices import Slice
 from ottla.broker.network.dispatcher import Route, Routes
 from ottla.broker.network.testing import server_of
 from ottla.protocol.api import ApiKey

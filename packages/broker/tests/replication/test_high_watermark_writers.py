@@ -15,7 +15,7 @@ import ottla.broker.replication.partition as core
 
 BROKER = Path(core.__file__).parents[1]
 WRITER = "replication/partition.py"
-CREATORS = {"log/watermark.py", "log/log.py", WRITER}
+CREATORS = {"log/high_watermark.py", "log/log.py", WRITER}
 """Where a cell is defined, created with its log, and created by a core that stands alone."""
 
 OWN = "writes a high_watermark of its own"

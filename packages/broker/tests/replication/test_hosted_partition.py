@@ -133,7 +133,7 @@ def test_the_tail_of_a_log_is_appended_to_through_the_hosted_partition_only() ->
         str(path.relative_to(root))
         for path in root.rglob("*.p*")
         if path.suffix in {".py", ".pyx"}
-        and re.search(r"(log|tail)\.append_plain\(|append_failed\(", path.read_text())
+        and re.search(r"(log|log_end)\.append_plain\(|append_failed\(", path.read_text())
     }
 
     assert {one for one in callers if not one.startswith("log/")} == {"replication/_append.pyx"}

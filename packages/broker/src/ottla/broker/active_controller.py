@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller import Controller
     from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown
-    from ottla.broker.controller.remote import RemoteController
+    from ottla.broker.controller.remote_requests import RemoteController
 
 
 class ActiveController:
@@ -40,7 +40,7 @@ class ActiveController:
 
     def _remote_controller(self) -> RemoteController:
         if self._remote is None:
-            from ottla.broker.controller.remote import RemoteController
+            from ottla.broker.controller.remote_requests import RemoteController
 
             self._remote = RemoteController(
                 self._metadata,

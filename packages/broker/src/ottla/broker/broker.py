@@ -27,7 +27,7 @@ from ottla.broker.cluster.zookeeper_session import measure_session, retrying
 from ottla.broker.controller.channels import Sender
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.controllership import NO_CONTROLLER
-from ottla.broker.coordinators.store import ReplicatedStore
+from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.handlers.fetch_fast_path import FetchFastPath
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.controller.model import LiveBroker
+    from ottla.broker.controller.controller_context import LiveBroker
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
@@ -387,7 +387,7 @@ class Broker:
         if broker.id == self.broker_id:
             return LocalSender(self.services)
         # Imported with the second broker: a single broker never needs a client.
-        from ottla.broker.controller.remote import RemoteSender
+        from ottla.broker.controller.remote_requests import RemoteSender
 
         timeout_ms = self.config.controller_socket_timeout_ms
         return RemoteSender(broker, self.config.interbroker_listener, self.broker_id, timeout_ms)

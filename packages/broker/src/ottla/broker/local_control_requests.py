@@ -10,7 +10,7 @@ from ottla.protocol.messages.stop_replica import StopReplicaRequest
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
 
 if TYPE_CHECKING:
-    from ottla.broker.controller.batch import ControlRequest
+    from ottla.broker.controller.control_request_batch import ControlRequest
     from ottla.broker.controller.events import ControlResponse
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from ottla.broker.log.entries import check_entries
 from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.segment_scan import check_entries
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import BatchHeader, iter_records, read_end_transaction_marker, read_header
 from ottla.protocol.storage import CorruptStorage, checkpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.log.passes import LogPasses
+from ottla.broker.log.background_passes import LogPasses
 from ottla.broker.metrics import TICK_MS, watch_event_loop_lag
 
 if TYPE_CHECKING:

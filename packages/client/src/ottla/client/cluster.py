@@ -14,8 +14,8 @@ from uuid import UUID
 
 from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.connection import Connection
+from ottla.client.connection_pool import Pool
 from ottla.client.errors import AuthenticationFailed, ClientClosed, ClientError, NoBrokerAvailable
-from ottla.client.pool import Pool
 from ottla.client.retry import Backoff, retrying
 from ottla.protocol.errors import (
     BrokerNotAvailable,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
+from ottla.client.api_versions import BEFORE_API_VERSIONS, VersionRange, choose_version
 from ottla.client.authentication import authenticate, certificate_problem, renewal_s
 from ottla.client.config import Address, ClientConfig
 from ottla.client.environment import chance
@@ -25,7 +26,6 @@ from ottla.client.errors import (
     RequestTimeout,
 )
 from ottla.client.frames import FrameReader, FrameTooLarge
-from ottla.client.versions import BEFORE_API_VERSIONS, VersionRange, choose_version
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request_header

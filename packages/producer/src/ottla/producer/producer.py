@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from ottla.client.cluster import Cluster
-from ottla.client.context_task import ContextTask
+from ottla.client.context_manager_task import ContextTask
 from ottla.client.environment import chance
 from ottla.client.errors import ClientError
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata

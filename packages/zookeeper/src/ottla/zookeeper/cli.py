@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
+from ottla.zookeeper.apache_server import RealZooKeeper, find_installation
 from ottla.zookeeper.embedded import EmbeddedCoordinator, Fsync
 from ottla.zookeeper.errors import ZooKeeperError
 from ottla.zookeeper.kazoo_session import KazooSession
-from ottla.zookeeper.launcher import RealZooKeeper, find_installation
 
 EMBEDDED_DIR = Path("data/zookeeper-embedded")
 REAL_DIR = Path("data/zookeeper")

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
-from ottla.broker.controller.batch import ControlRequest
+from ottla.broker.controller.control_request_batch import ControlRequest
+from ottla.broker.controller.controller_context import LiveBroker
 from ottla.broker.controller.events import ControlResponse
-from ottla.broker.controller.model import LiveBroker
 
 _log = logging.getLogger("controller")
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.placement import new_topic_id
 from ottla.broker.controller import controllership
-from ottla.broker.controller.batch import ControlRequest, Publish
 from ottla.broker.controller.channels import Channels, Sender, Spawn
+from ottla.broker.controller.control_request_batch import ControlRequest, Publish
+from ottla.broker.controller.controller_context import ControllerContext, LiveBroker
+from ottla.broker.controller.controller_state import ControllerState, state_in
 from ottla.broker.controller.events import (
     Answers,
     BalanceLeaders,
@@ -34,11 +36,9 @@ from ottla.broker.controller.events import (
     WriteLeaderships,
     WriteResults,
 )
-from ottla.broker.controller.machine import Machine
 from ottla.broker.controller.metrics import measure_controller
-from ottla.broker.controller.model import ControllerContext, LiveBroker
-from ottla.broker.controller.states import ControllerState, state_in
-from ottla.broker.controller.store import Fenced, Store
+from ottla.broker.controller.state_machine import Machine
+from ottla.broker.controller.zookeeper_store import Fenced, Store
 from ottla.protocol.errors import NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths

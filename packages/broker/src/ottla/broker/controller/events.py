@@ -10,8 +10,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ottla.broker.controller.batch import ControlRequest, Publish
-from ottla.broker.controller.model import Leadership, LiveBroker, Topic
+from ottla.broker.controller.control_request_batch import ControlRequest, Publish
+from ottla.broker.controller.controller_context import Leadership, LiveBroker, Topic
 from ottla.broker.frozen_classes import frozen
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaResponse

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.broker.controller.batch import Batch
+from ottla.broker.controller.control_request_batch import ControlRequestBatch
+from ottla.broker.controller.controller_context import ControllerContext, Leadership
 from ottla.broker.controller.events import (
     AlterPartition,
     Answers,
@@ -11,8 +12,7 @@ from ottla.broker.controller.events import (
     WriteLeaderships,
     WriteResults,
 )
-from ottla.broker.controller.leaderships import Leaderships
-from ottla.broker.controller.model import ControllerContext, Leadership
+from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
@@ -21,7 +21,9 @@ from ottla.protocol.topics import TopicPartition
 class IsrChanges:
     """Expands and shrinks ISRs as leaders propose."""
 
-    def __init__(self, context: ControllerContext, batch: Batch, leaderships: Leaderships) -> None:
+    def __init__(
+        self, context: ControllerContext, batch: ControlRequestBatch, leaderships: Leaderships
+    ) -> None:
         self._context = context
         self._batch = batch
         self._leaderships = leaderships

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.controller.model import ControllerContext, PartitionState
+from ottla.broker.controller.controller_context import ControllerContext, PartitionState
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics

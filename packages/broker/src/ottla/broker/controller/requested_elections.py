@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ottla.broker.controller import elections
-from ottla.broker.controller.batch import Batch
+from ottla.broker.controller.control_request_batch import ControlRequestBatch
+from ottla.broker.controller.controller_context import ControllerContext, Leadership
 from ottla.broker.controller.events import Answers, ControlledShutdown, ElectLeaders, Steps
-from ottla.broker.controller.leaderships import Leaderships
-from ottla.broker.controller.model import ControllerContext, Leadership
+from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
 
@@ -14,7 +14,9 @@ from ottla.protocol.topics import TopicPartition
 class RequestedElections:
     """Moves leaderships between live replicas."""
 
-    def __init__(self, context: ControllerContext, batch: Batch, leaderships: Leaderships) -> None:
+    def __init__(
+        self, context: ControllerContext, batch: ControlRequestBatch, leaderships: Leaderships
+    ) -> None:
         self._context = context
         self._batch = batch
         self._leaderships = leaderships

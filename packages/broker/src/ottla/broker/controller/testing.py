@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.cluster.zookeeper_session import retrying
-from ottla.broker.controller.batch import ControlRequest
+from ottla.broker.controller.control_request_batch import ControlRequest
 from ottla.broker.controller.controller import Controller
+from ottla.broker.controller.controller_context import LiveBroker
 from ottla.broker.controller.events import ControlResponse
-from ottla.broker.controller.model import LiveBroker
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
 from ottla.protocol.errors import ErrorCode
@@ -32,7 +32,7 @@ from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplica
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.embedded.tree import DataSet, NodeCreated, NodeDeleted, Transaction
+from ottla.zookeeper.embedded.data_tree import DataSet, NodeCreated, NodeDeleted, Transaction
 from ottla.zookeeper.session import Create, NodeExists, NoNode, SetData, Stat
 from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
 from ottla.zookeeper.znodes import (

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ottla.broker.coordinators.hosted import CoordinatorPartition, S
-from ottla.broker.coordinators.state import CoordinatorState, RecordCodec
+from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, S
+from ottla.broker.coordinators.coordinator_state import CoordinatorState, RecordCodec
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.records import (
     BatchHeader,
@@ -21,7 +21,7 @@ from ottla.protocol.records import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.coordinators.store import CoordinatorStore
+    from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
 
 log = logging.getLogger(__name__)
 

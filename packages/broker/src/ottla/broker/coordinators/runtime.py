@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ottla.broker.coordinators.hosted import CoordinatorPartition, CoordinatorPartitions, S
+from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, CoordinatorPartitions, S
+from ottla.broker.coordinators.coordinator_state import RecordCodec
+from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.loading import StateLoader
-from ottla.broker.coordinators.partitions import partition_for
-from ottla.broker.coordinators.state import RecordCodec
 from ottla.broker.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from ottla.broker.background_tasks import BackgroundTasks
-    from ottla.broker.coordinators.store import CoordinatorStore
+    from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
     from ottla.broker.environment import Clock
     from ottla.protocol.topics import TopicPartition
 

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from ottla.broker.background_tasks import BackgroundTasks
-from ottla.broker.coordinators.hosted import CoordinatorPartition
+from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
+from ottla.broker.coordinators.coordinator_state import KeyValue
+from ottla.broker.coordinators.internal_topic_log import AppendedBatch, CoordinatorStore, build_batch
+from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
-from ottla.broker.coordinators.state import KeyValue
-from ottla.broker.coordinators.store import AppendedBatch, CoordinatorStore, build_batch
-from ottla.broker.coordinators.timers import Timers
-from ottla.broker.coordinators.writing import RecordWriter
+from ottla.broker.coordinators.timer_task import Timers
 from ottla.broker.environment import Clock
 from ottla.broker.metrics import Metrics
 from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError, NotLeaderOrFollower

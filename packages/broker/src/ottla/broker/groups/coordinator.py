@@ -21,14 +21,14 @@ from ottla.broker.groups.events import (
     Sync,
     SyncResult,
 )
-from ottla.broker.groups.hosted import HostedGroups
+from ottla.broker.groups.hosted_groups import HostedGroups
 from ottla.broker.groups.offset_requests import OffsetRequests
-from ottla.broker.groups.state import HostedGroup
+from ottla.broker.groups.offsets_partition_state import HostedGroup
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.coordinators.store import CoordinatorStore
+    from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
     from ottla.broker.environment import Environment
     from ottla.broker.metrics import Metrics
     from ottla.protocol.topics import TopicPartition

@@ -39,10 +39,10 @@ from ottla.broker.groups.events import (
     Unloaded,
 )
 from ottla.broker.groups.group_metadata import GroupMetadata
-from ottla.broker.groups.joins import Joins
+from ottla.broker.groups.join_group import Joins
 from ottla.broker.groups.members import GroupMember, Members
 from ottla.broker.groups.rebalance import Rebalance
-from ottla.broker.groups.states import GroupLimits, Wait
+from ottla.broker.groups.state_transitions import GroupLimits, Wait
 from ottla.broker.groups.validation import validate_commit, validate_member
 from ottla.protocol.errors import ErrorCode
 

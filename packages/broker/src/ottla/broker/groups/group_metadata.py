@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from ottla.broker.coordinators.deadlines import Deadlines
+from ottla.broker.coordinators.deadline_queue import Deadlines
 from ottla.broker.groups.events import (
     NO_GENERATION,
     UNKNOWN_MEMBER_ID,
@@ -24,7 +24,12 @@ from ottla.broker.groups.events import (
     Token,
 )
 from ottla.broker.groups.members import GroupMember, Members
-from ottla.broker.groups.states import NEW_MEMBER_JOIN_TIMEOUT_MS, PREVIOUS_STATES, GroupLimits, Wait
+from ottla.broker.groups.state_transitions import (
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    PREVIOUS_STATES,
+    GroupLimits,
+    Wait,
+)
 from ottla.broker.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from ottla.protocol.errors import ErrorCode
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.groups.events import GroupState
-from ottla.broker.groups.state import HostedGroup
+from ottla.broker.groups.offsets_partition_state import HostedGroup
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics

@@ -7,17 +7,17 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.groups.committed_offsets import CommittedOffset, expiry_rule
 from ottla.broker.groups.events import GroupState
-from ottla.broker.groups.offsets import CommittedOffset, expiry_rule
 from ottla.broker.groups.records import OffsetRecord
-from ottla.broker.groups.write_errors import after_failed_commit
+from ottla.broker.groups.response_errors import after_failed_commit
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.groups.hosted import GroupPartition, HostedGroups
-    from ottla.broker.groups.state import HostedGroup
+    from ottla.broker.groups.hosted_groups import GroupPartition, HostedGroups
+    from ottla.broker.groups.offsets_partition_state import HostedGroup
 
 log = logging.getLogger(__name__)
 

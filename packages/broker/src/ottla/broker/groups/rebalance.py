@@ -12,7 +12,7 @@ from ottla.broker.groups.events import (
     SyncResult,
 )
 from ottla.broker.groups.group_metadata import GroupMetadata
-from ottla.broker.groups.states import PREVIOUS_STATES, SHORTEST_SECOND_WAIT_MS, Wait
+from ottla.broker.groups.state_transitions import PREVIOUS_STATES, SHORTEST_SECOND_WAIT_MS, Wait
 from ottla.broker.groups.validation import validate_sync
 from ottla.protocol.errors import ErrorCode
 

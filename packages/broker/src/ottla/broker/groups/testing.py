@@ -12,6 +12,7 @@ from ottla.broker.config import load_broker_config
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
 from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.environment import Environment
+from ottla.broker.groups.committed_offsets import CommittedOffset
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.events import (
     Event,
@@ -31,8 +32,7 @@ from ottla.broker.groups.events import (
     TimePassed,
 )
 from ottla.broker.groups.group import Group
-from ottla.broker.groups.offsets import CommittedOffset
-from ottla.broker.groups.states import GroupLimits
+from ottla.broker.groups.state_transitions import GroupLimits
 from ottla.broker.metrics import Metrics
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition

@@ -1,5 +1,5 @@
 from ottla.broker.handlers.fetch_fast_path import Reader
-from ottla.broker.log.slices import Slice
+from ottla.broker.log.file_slices import Slice
 from ottla.broker.metrics import Meter
 from ottla.broker.replication.hosted_partition import HostedPartition
 

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 
 from ottla.protocol.native.fetch cimport PlainFetch
 
-from ottla.broker.log.search import read_now
+from ottla.broker.log.offset_lookup import read_now
 from ottla.broker.replication.partition import Role
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.storage import CorruptStorage
@@ -89,7 +89,7 @@ cdef bint answer(PlainFetch ask, Answers answers, int64_t most_bytes) except -1:
 cdef object read_records(log, PlainFetch ask, int64_t most_bytes, int64_t up_to):
     """Read without waiting for the disk."""
     cdef int64_t limit = min(min(<int64_t> ask.partition_max_bytes, <int64_t> ask.max_bytes), most_bytes)
-    records = read_now(log.tail, ask.offset, limit, up_to)
+    records = read_now(log.log_end, ask.offset, limit, up_to)
     return log.read(ask.offset, limit, up_to=up_to, wait=False) if records is None else records
 
 

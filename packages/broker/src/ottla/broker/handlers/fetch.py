@@ -13,7 +13,7 @@ from ottla.broker.handlers.delayed_fetch import is_enough, read_when_enough
 from ottla.broker.handlers.fetch_read import FetchTerms, Needs, read_all
 from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition
 from ottla.broker.handlers.fetch_sessions import FetchContext, RequestedPartition
-from ottla.broker.log.slices import warm
+from ottla.broker.log.file_slices import warm
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import convert_down
 from ottla.protocol.topics import TopicPartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.coordinators.partitions import partition_for
+from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.groups.offsets import CommittedOffset
+from ottla.broker.groups.committed_offsets import CommittedOffset
 from ottla.broker.groups.zookeeper_offsets import write_offset
 from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError

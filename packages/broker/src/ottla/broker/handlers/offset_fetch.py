@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.groups.offsets import NO_OFFSET, CommittedOffset
+from ottla.broker.groups.committed_offsets import NO_OFFSET, CommittedOffset
 from ottla.broker.groups.zookeeper_offsets import read_offset
 from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError

@@ -15,7 +15,7 @@ from ottla.broker.handlers.delayed_produce import (
     when_safe,
 )
 from ottla.broker.handlers.request_context import CloseConnection, Ordering, RequestContext
-from ottla.broker.log.validation import convert, must_be_opened, needs_conversion, opened
+from ottla.broker.log.batch_preparation import convert, must_be_opened, needs_conversion, opened
 from ottla.protocol.errors import (
     CorruptMessage,
     ErrorCode,

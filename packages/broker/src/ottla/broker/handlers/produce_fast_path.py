@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.handlers._produce_fast_path import Target
 from ottla.broker.handlers.delayed_produce import ALL_ACKS
 from ottla.broker.handlers.known_partitions import KnownPartitions
+from ottla.broker.log.batch_preparation import may_have_to_be_opened
 from ottla.broker.log.log import Appended
-from ottla.broker.log.validation import may_have_to_be_opened
 from ottla.protocol.errors import KafkaError, RequestTimedOut
 from ottla.protocol.topics import INTERNAL_TOPICS
 

@@ -1,4 +1,7 @@
-"""Checks and changes of batches before the append, as the topic's configuration asks."""
+"""The rules of one append: the topic and the origin of batches choose among the checks and changes.
+
+The checks of batches are in `batch_validation`, conversion and recompression in `batch_preparation`.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,8 @@ from enum import Enum, auto
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.broker.log.validation import (
-    TimestampLimits,
-    check_keys,
-    check_size,
-    check_timestamps,
-    needs_preparation,
-    prepare,
-    target_codec,
-)
+from ottla.broker.log.batch_preparation import needs_preparation, prepare, target_codec
+from ottla.broker.log.batch_validation import TimestampLimits, check_keys, check_size, check_timestamps
 from ottla.protocol.errors import InvalidRecord, RecordListTooLarge
 from ottla.protocol.records import (
     BatchHeader,
@@ -84,7 +80,7 @@ class AppendRules:
         self.flush_messages = config.flush_messages
         durable = config.flush_before_acknowledge or self.flush_messages < _NEVER
         self.max_plain_bytes = self.max_bytes if self.is_plain and not durable else 0
-        """The largest append that may take the fast path of the tail; 0 sends all through `Log.append`."""
+        """The largest append that may take the fast path of the log end; 0 sends all through `Log.append`."""
 
     def check(self, batches: Buffer, headers: Sequence[BatchHeader], origin: AppendOrigin) -> bool:
         """Check sizes and attributes; says whether an idempotent producer wrote any of the batches.
@@ -112,7 +108,7 @@ class AppendRules:
     ) -> tuple[Buffer, list[BatchHeader]]:
         """Check timestamps and keys, recompress and stamp, as far as the topic asks for it.
 
-        Batches that were `opened` (`validation.opened`) before have had their keys checked.
+        Batches that were `opened` (`batch_preparation.opened`) before have had their keys checked.
         """
         if self._limits and not self.stamps and origin is AppendOrigin.CLIENT:
             check_timestamps(memoryview(batches), headers, self._limits, now_ms)
@@ -152,7 +148,7 @@ class ReplicatedBatches(NamedTuple):
 def replicated_batches(batches: Buffer, log_start_offset: int, log_end_offset: int) -> ReplicatedBatches:
     """Check fetched batches. Raises `CorruptMessage`, `InvalidRecord` and `OffsetsOutOfOrder`."""
     if not all_magic_2(batches):
-        return _replicated_old_formats(batches, log_start_offset, log_end_offset)
+        return _replicated_legacy(batches, log_start_offset, log_end_offset)
     headers = validate_batches(batches)
     offsets = [(one.base_offset, one.last_offset) for one in headers]
     base_offset = _check_order(offsets, log_start_offset, log_end_offset)
@@ -162,8 +158,8 @@ def replicated_batches(batches: Buffer, log_start_offset: int, log_end_offset: i
     )
 
 
-def _replicated_old_formats(batches: Buffer, log_start_offset: int, log_end_offset: int) -> ReplicatedBatches:
-    from ottla.broker.log.old_formats import spans_of
+def _replicated_legacy(batches: Buffer, log_start_offset: int, log_end_offset: int) -> ReplicatedBatches:
+    from ottla.broker.log.legacy_entries import spans_of
 
     spans = spans_of(batches)
     offsets = [(one.last_offset, one.last_offset) for one in spans]

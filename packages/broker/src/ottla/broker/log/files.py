@@ -1,6 +1,6 @@
 """The file system as the log uses it: one interface, so that tests can lose power.
 
-`DiskFiles` is the operating system's. `ottla.broker.log.memory_files.MemoryFiles` keeps everything in memory,
+`DiskFiles` is the operating system's. `ottla.broker.log.fake_files.MemoryFiles` keeps everything in memory,
 knows which writes were not synced, and makes the states that a crash may leave.
 """
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.log.checkpoints import write_leader_epochs
 from ottla.broker.log.files import RUN_OUT, File, Files
-from ottla.broker.log.snapshots import take_snapshot
+from ottla.broker.log.producer_snapshots import take_snapshot
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.storage.checkpoints import EpochStart
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.log.leader_epochs import LeaderEpochs
+    from ottla.broker.log.log_end import LogEnd
     from ottla.broker.log.producer_state import ProducerStates
     from ottla.broker.log.segment import Segment
-    from ottla.broker.log.tail import Tail
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Flushable(Protocol):
     def log_end_offset(self) -> int: ...
 
     @property
-    def tail(self) -> Tail: ...
+    def log_end(self) -> LogEnd: ...
 
     @property
     def leader_epochs(self) -> LeaderEpochs: ...
@@ -236,7 +236,7 @@ class Flushing:
         plan.names_version = self._names_version
         plan.names_changed = self._names_version != self._names_synced
         if plan.offset != self.recovery_point or plan.names_changed:
-            plan.to_sync += flushable.tail.segment.to_sync()
+            plan.to_sync += flushable.log_end.segment.to_sync()
         if self._epochs.version != self._epochs_synced:
             plan.leader_epochs, plan.epochs_file = flushable.leader_epochs.entries, self._epochs
         plan.epochs_version = self._epochs.version

@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from ottla.broker.log.entries import Checked, check_entries
 from ottla.broker.log.files import File, Files
 from ottla.broker.log.index import OffsetIndex, TimeIndex
+from ottla.broker.log.segment_scan import Checked, check_entries
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.segments import SegmentFile
 

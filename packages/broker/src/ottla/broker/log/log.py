@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log import closing
+from ottla.broker.log import log_closing
 from ottla.broker.log.append_rules import (
     CONTROL,
     Appended,
@@ -21,18 +21,18 @@ from ottla.broker.log.append_rules import (
     largest_timestamp,
     replicated_batches,
 )
+from ottla.broker.log.file_slices import Slice
 from ottla.broker.log.files import RUN_OUT, Files
 from ottla.broker.log.flushing import Flushing
+from ottla.broker.log.high_watermark import HighWatermark
 from ottla.broker.log.leader_epochs import LeaderEpochs
+from ottla.broker.log.log_end import LogEnd
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.reading import Reading, TimestampOffset
 from ottla.broker.log.rolling import Rolling
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from ottla.broker.log.segments import Segments
-from ottla.broker.log.slices import Slice
-from ottla.broker.log.tail import Tail
 from ottla.broker.log.truncation import Truncation
-from ottla.broker.log.watermark import HighWatermark
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 from ottla.protocol.records import BatchHeader, assign_offsets, validate_batches
 from ottla.protocol.storage.checkpoints import EpochStart
@@ -50,7 +50,7 @@ class Log:
     `aborted_transactions` are those of `reading.Reading`.
     """
 
-    tail: Tail
+    log_end: LogEnd
     """The end of the active segment; `rolling` replaces it."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Log:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self._config, self.rules = config, AppendRules(config)
-        self.rolling.limit_tail()
+        self.rolling.limit_log_end()
 
     @property
     def takes_appends(self) -> bool:
@@ -122,7 +122,7 @@ class Log:
     @property
     def log_end_offset(self) -> int:
         """The offset the next record gets."""
-        return self.tail.next_offset
+        return self.log_end.next_offset
 
     @property
     def high_watermark(self) -> int:
@@ -156,14 +156,14 @@ class Log:
     ) -> Appended:
         """Append v2 batches with new offsets; offsets and epochs are written into a writable buffer.
 
-        Records are checked as the topic asks, unless they were `opened` (`validation.opened`) before. Raises
+        Records are checked as the topic asks, unless `batch_preparation.opened` did it before. Raises
         `CorruptMessage`, `MessageTooLarge`, `RecordListTooLarge`, `InvalidRecord`, `InvalidTimestamp`, the
         errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
         """
         if origin is AppendOrigin.CLIENT:
             base_offset = self.append_plain(batches, leader_epoch, now_ms)
             if base_offset >= 0:
-                last_offset, size = self.tail.next_offset - 1, len(batches)
+                last_offset, size = self.log_end.next_offset - 1, len(batches)
                 return Appended(base_offset, last_offset, -1, self.log_start_offset, False, size)
         headers = validate_batches(batches, dense=True)
         rules = self.rules
@@ -180,10 +180,10 @@ class Log:
         kind = type(batches)
         if kind is bytes or (kind is memoryview and batches.readonly):  # type: ignore[union-attr]
             batches = bytearray(batches)
-        tail = self.tail
-        base_offset = tail.next_offset
+        log_end = self.log_end
+        base_offset = log_end.next_offset
         next_offset = assign_offsets(batches, base_offset, leader_epoch)  # type: ignore[arg-type]
-        if leader_epoch != tail.leader_epoch:
+        if leader_epoch != log_end.leader_epoch:
             self._begin_epoch(leader_epoch, base_offset)
         self._place(batches, next_offset, header.max_timestamp, next_offset - 1, now_ms)
         if idempotent:
@@ -195,12 +195,12 @@ class Log:
 
         -1, and nothing was changed, when they need `append`. Raises `KafkaStorageError`.
         """
-        return self.tail.append_plain(batches, leader_epoch, now_ms, self)
+        return self.log_end.append_plain(batches, leader_epoch, now_ms, self)
 
     def append_failed(self, error: OSError) -> KafkaStorageError:
         """Undo an append that failed on the way to the disk; returns the error to raise."""
         try:
-            self.tail.undo()  # the next append would be torn by what is left
+            self.log_end.undo()  # the next append would be torn by what is left
         except OSError as worse:
             self.fail(worse)
         if error.errno == errno.EIO:
@@ -227,9 +227,9 @@ class Log:
                 return Appended(kept.base_offset, kept.last_offset, -1, self.log_start_offset, True, 0)
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
             batches = bytearray(batches)
-        base_offset = self.tail.next_offset
+        base_offset = self.log_end.next_offset
         next_offset = assign_offsets(batches, base_offset, leader_epoch)
-        if leader_epoch != self.tail.leader_epoch:
+        if leader_epoch != self.log_end.leader_epoch:
             self._begin_epoch(leader_epoch, base_offset)
         self._place(batches, next_offset, *largest_timestamp(headers, base_offset), now_ms)
         if idempotent:
@@ -248,7 +248,7 @@ class Log:
         """
         new = replicated_batches(batches, self.log_start_offset, self.log_end_offset)
         for header in new.headers:
-            if header.partition_leader_epoch != self.tail.leader_epoch:
+            if header.partition_leader_epoch != self.log_end.leader_epoch:
                 self._begin_epoch(header.partition_leader_epoch, header.base_offset)
         self._place(batches, new.next_offset, *new.largest, now_ms)
         for header in new.headers:
@@ -261,24 +261,24 @@ class Log:
             self.leader_epochs.assign(leader_epoch, start_offset)
         except OSError as error:
             raise self.storage_error(error) from error
-        self.tail.leader_epoch = leader_epoch
+        self.log_end.leader_epoch = leader_epoch
 
     def _place(self, data: Buffer, next_offset: int, largest: int, largest_at: int, now_ms: int) -> None:
         """Write batches and their index entries: all of them or nothing."""
-        tail = self.tail
+        log_end = self.log_end
         if self.offline is not None or self.is_truncating:
             raise KafkaStorageError(f"{self} takes no appends: {self.offline or 'it is being truncated'}")
         if (
-            tail.position + len(data) > tail.max_bytes
-            or largest > tail.roll_above_timestamp
-            or now_ms > tail.roll_after_ms
-            or next_offset > tail.max_next_offset
-            or tail.index_full
+            log_end.position + len(data) > log_end.max_bytes
+            or largest > log_end.roll_above_timestamp
+            or now_ms > log_end.roll_after_ms
+            or next_offset > log_end.max_next_offset
+            or log_end.index_full
         ):
-            self.rolling.roll(now_ms, max(tail.next_offset, next_offset - 1 - MAX_RELATIVE_OFFSET))
-            tail = self.tail
+            self.rolling.roll(now_ms, max(log_end.next_offset, next_offset - 1 - MAX_RELATIVE_OFFSET))
+            log_end = self.log_end
         try:
-            tail.append(data, next_offset, largest, largest_at, now_ms)
+            log_end.append(data, next_offset, largest, largest_at, now_ms)
         except OSError as error:
             raise self.append_failed(error) from error
         if next_offset - self.flushing.recovery_point >= self.rules.flush_messages:
@@ -298,7 +298,7 @@ class Log:
         aborted = self.producers.apply_marker(header, base_offset, batch)
         if aborted is not None:
             try:
-                self.tail.segment.transactions.append(aborted)
+                self.log_end.segment.transactions.append(aborted)
             except OSError as error:
                 self.fail(error)
                 raise KafkaStorageError(f"{self.topic_partition}: {error}") from error
@@ -336,10 +336,10 @@ class Log:
         """Stop writing for good: the disk cannot be relied on."""
         if self.offline is None:
             self.offline = error
-            self.tail.max_plain_bytes = 0
+            self.log_end.max_plain_bytes = 0
             log.error("%s goes offline: %s", self.topic_partition, error)
             self._report_failure(error)
 
     def close(self) -> None:
         """Close the log so that the next start needs no recovery. Blocks. Raises `KafkaStorageError`."""
-        closing.close(self)
+        log_closing.close(self)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ottla.broker.log.entries import check_entries
-from ottla.broker.log.search import whole_end
-from ottla.broker.log.slices import Slice
+from ottla.broker.log.file_slices import Slice
+from ottla.broker.log.offset_lookup import whole_end
+from ottla.broker.log.segment_scan import check_entries
 from ottla.protocol.errors import OffsetOutOfRange
 from ottla.protocol.records import iter_records
 
 if TYPE_CHECKING:
+    from ottla.broker.log.log_end import LogEnd
     from ottla.broker.log.segment import Segment
     from ottla.broker.log.segments import Segments
-    from ottla.broker.log.tail import Tail
     from ottla.protocol.storage.indexes import AbortedTransaction
 
 _MAX_HINTS: Final = 128
@@ -34,7 +34,7 @@ class Readable(Protocol):
     def segments(self) -> Segments: ...
 
     @property
-    def tail(self) -> Tail: ...
+    def log_end(self) -> LogEnd: ...
 
     @property
     def log_start_offset(self) -> int: ...
@@ -60,16 +60,16 @@ class Reading:
         `wait`, BlockingIOError where finding the batches would have to wait for the disk.
         """
         log = self._log
-        tail = log.tail
-        if not log.log_start_offset <= offset <= tail.next_offset:
+        log_end = log.log_end
+        if not log.log_start_offset <= offset <= log_end.next_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in {log}")
-        if up_to > tail.next_offset:
-            up_to = tail.next_offset
+        if up_to > log_end.next_offset:
+            up_to = log_end.next_offset
         if offset >= up_to:
-            return Slice(tail.segment.file, 0, 0)
-        segment = tail.segment
+            return Slice(log_end.segment.file, 0, 0)
+        segment = log_end.segment
         if offset >= segment.base_offset:
-            start = tail.hints.get(offset, -1)
+            start = log_end.hints.get(offset, -1)
         else:
             segments = log.segments
             segment, start = segments.resume.get(offset) or (segments.find(offset), -1)
@@ -77,7 +77,7 @@ class Reading:
         if start < 0:
             segment, start = self._find(segment, offset, wait)
             if start < 0:
-                return Slice(tail.segment.file, 0, 0)
+                return Slice(log_end.segment.file, 0, 0)
         stop = self._position_of(segment, up_to, wait)
         end = stop if stop - start <= max_bytes else -1
         if end < 0:
@@ -104,10 +104,10 @@ class Reading:
     def _position_of(self, segment: Segment, up_to: int, wait: bool) -> int:
         """The position in a segment where the batches below `up_to` end."""
         if segment.active:
-            tail = self._log.tail
-            if up_to == tail.next_offset:
+            log_end = self._log.log_end
+            if up_to == log_end.next_offset:
                 return segment.size
-            if (hint := tail.hints.get(up_to)) is not None:
+            if (hint := log_end.hints.get(up_to)) is not None:
                 return hint
         else:
             bases = self._log.segments.bases
@@ -120,7 +120,7 @@ class Reading:
     def _remember(self, segment: Segment, offset: int, position: int) -> None:
         """Note a position where a reader most likely continues."""
         if segment.active:
-            hints = self._log.tail.hints
+            hints = self._log.log_end.hints
             if len(hints) >= _MAX_HINTS:
                 hints.clear()
             hints[offset] = position
@@ -134,9 +134,9 @@ class Reading:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time; None if there is none."""
-        tail = self._log.tail
+        log_end = self._log.log_end
         for segment in self._log.segments.all:
-            newest = tail if segment is tail.segment else segment
+            newest = log_end if segment is log_end.segment else segment
             if newest.max_timestamp >= timestamp_ms:
                 self._log.segments.opening(segment)
                 found = self._record_at(segment, timestamp_ms)

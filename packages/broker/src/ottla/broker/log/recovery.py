@@ -12,15 +12,15 @@ from uuid import UUID
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log.checkpoints import read_leader_epochs, read_topic_id, write_topic_id
-from ottla.broker.log.entries import Checked, check_entries, headers_from
 from ottla.broker.log.files import Files
 from ottla.broker.log.index_building import IndexBuilder, rebuild_indexes
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import Log
+from ottla.broker.log.producer_snapshots import Replay, drop_snapshots, rebuilt_producers
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.replacement import finish_replacement
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
-from ottla.broker.log.snapshots import Replay, drop_snapshots, rebuilt_producers
+from ottla.broker.log.segment_scan import Checked, check_entries, headers_from
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import EpochStart
 from ottla.protocol.storage.segments import (

@@ -1,4 +1,4 @@
-"""The logs that one broker hosts: open, close, find, create, delete."""
+"""The logs that one broker hosts, as Kafka's LogManager: open, close, find, create, delete."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.log import closing
-from ottla.broker.log.deletions import PendingDeletions
+from ottla.broker.log import log_closing
 from ottla.broker.log.directories import (
     DirectoryDescription,
     LogDirectories,
@@ -20,8 +19,9 @@ from ottla.broker.log.directories import (
     LogDirectoryRefused,
 )
 from ottla.broker.log.files import RUN_OUT, DiskFiles, Files
-from ottla.broker.log.gauges import LogGauges
 from ottla.broker.log.log import Log
+from ottla.broker.log.metrics import LogMetrics
+from ottla.broker.log.pending_deletions import PendingDeletions
 from ottla.broker.log.recovery import open_log
 from ottla.protocol.errors import KafkaError, KafkaStorageError
 from ottla.protocol.storage import CorruptStorage
@@ -61,7 +61,7 @@ class LogRegistry:
         self._files: Files = files or DiskFiles()
         self.log_directories = LogDirectories(self._files)
         self.deletions = PendingDeletions(self._files, self.retry_or_fail)
-        self._gauges = LogGauges(metrics)
+        self._gauges = LogMetrics(metrics)
         self._logs: dict[TopicPartition, Log] = {}
         self._is_closing = False
         self.on_directory_failed: list[Callable[[list[TopicPartition]], None]] = []
@@ -200,7 +200,7 @@ class LogRegistry:
                 except (OSError, KafkaError) as error:
                     log.error("%s was not closed cleanly: %s", directory.path, error)
             for one in its_logs:
-                closing.abandon(one)
+                log_closing.abandon(one)
 
     def _close_each(self, logs: list[Log]) -> None:
         with ThreadPoolExecutor(self.config.num_recovery_threads_per_data_dir, "log-closing") as threads:
@@ -352,7 +352,7 @@ class LogRegistry:
             self.retry_or_fail(directory, error)
             raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error
         del self._logs[topic_partition], directory.logs[topic_partition]
-        closing.moved_to(found, target)
+        log_closing.moved_to(found, target)
         directory.names_changed = True
         self._gauges.remove(topic_partition)
         return found

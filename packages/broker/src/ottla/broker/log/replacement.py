@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.broker.log.entries import walk
+from ottla.broker.log.segment_scan import walk
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.segments import (
     CLEANED_SUFFIX,

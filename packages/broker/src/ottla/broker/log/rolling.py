@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.log.log_end import LogEnd
 from ottla.broker.log.segment import Segment
-from ottla.broker.log.tail import Tail
 from ottla.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Rollable(Protocol):
     """The parts of a log that rolling reads and changes."""
 
-    tail: Tail
+    log_end: LogEnd
     rules: AppendRules
 
     @property
@@ -38,7 +38,7 @@ class Rollable(Protocol):
 
 
 class Rolling:
-    """Gives a log the tail that it appends to."""
+    """Gives a log the active segment that it appends to."""
 
     __slots__ = ("_chance", "_log")
 
@@ -48,22 +48,22 @@ class Rolling:
 
     def append_to(self, segment: Segment, log_end_offset: int, now_ms: int = 0) -> None:
         """Append to a segment, which is open for writing, from here on."""
-        self._log.tail = Tail(segment, log_end_offset, now_ms)
-        self.limit_tail()
+        self._log.log_end = LogEnd(segment, log_end_offset, now_ms)
+        self.limit_log_end()
 
-    def limit_tail(self) -> None:
-        """Give the tail the limits of the topic's configuration."""
+    def limit_log_end(self) -> None:
+        """Give the log end the limits of the topic's configuration."""
         log, config = self._log, self._log.config
         most_ms = min(config.segment_jitter_ms, config.segment_ms)
-        log.tail.limit(config, self._chance.randrange(most_ms) if most_ms > 0 else 0)
-        log.tail.max_plain_bytes = log.rules.max_plain_bytes if log.takes_appends else 0
+        log.log_end.limit(config, self._chance.randrange(most_ms) if most_ms > 0 else 0)
+        log.log_end.max_plain_bytes = log.rules.max_plain_bytes if log.takes_appends else 0
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> None:
         """Begin a new segment, at the log's end by default, unless the active one is empty.
 
         Raises `KafkaStorageError`; when the disk is full, everything stays as it was.
         """
-        log, old = self._log, self._log.tail
+        log, old = self._log, self._log.log_end
         at = old.next_offset if base_offset is None else base_offset
         if not old.position and old.segment.base_offset == at:
             return  # an append always fits an empty segment

@@ -6,11 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ottla.broker.log.entries import Located, check_entries, walk
 from ottla.broker.log.files import File, Files
 from ottla.broker.log.index import OffsetIndex, TimeIndex, TransactionIndex
 from ottla.broker.log.index_building import rebuild_indexes
-from ottla.broker.log.search import find_entry
+from ottla.broker.log.offset_lookup import find_entry
+from ottla.broker.log.segment_scan import Located, check_entries, walk
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.segments import DELETED_SUFFIX, SegmentFile, file_name
 
@@ -23,7 +23,7 @@ class Segment:
     """A log file named by its base offset, with offset, time and transaction index.
 
     Files are opened when they are needed; a sealed segment without readers costs a few hundred bytes. The
-    newest segment of a log is active: the log's tail keeps `size` and the timestamps and writes them here.
+    newest segment of a log is active: the log's end keeps `size` and the timestamps and writes them here.
     """
 
     __slots__ = (

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.config import LogConfig
+from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.files import Files
 from ottla.broker.log.log import Log
-from ottla.broker.log.memory_files import MemoryFiles
 from ottla.broker.log.recovery import open_log
 from ottla.broker.replication.partition import Partition
 from ottla.protocol.records import BatchBuilder, Codec, Record, iter_records

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.log.entries import check_entries, locate
+from ottla.broker.log.producer_snapshots import drop_snapshots, rebuilt_producers
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.segment import Segment
+from ottla.broker.log.segment_scan import check_entries, locate
 from ottla.broker.log.segments import Segments
-from ottla.broker.log.snapshots import drop_snapshots, rebuilt_producers
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ottla.broker.log.files import Files
     from ottla.broker.log.flushing import Flushing
     from ottla.broker.log.leader_epochs import LeaderEpochs
+    from ottla.broker.log.log_end import LogEnd
     from ottla.broker.log.rolling import Rolling
-    from ottla.broker.log.tail import Tail
 
 _SEARCHED_WITHOUT_INDEX_BYTES = 4096
 
@@ -152,7 +152,7 @@ class Truncatable(Protocol):
     def segments(self) -> Segments: ...
 
     @property
-    def tail(self) -> Tail: ...
+    def log_end(self) -> LogEnd: ...
 
     @property
     def log_end_offset(self) -> int: ...
@@ -195,7 +195,7 @@ class Truncation:
         if offset >= log.log_end_offset:
             with self._failing():
                 log.leader_epochs.truncate_from_end(log.log_end_offset)
-            log.tail.leader_epoch = log.leader_epochs.latest
+            log.log_end.leader_epoch = log.leader_epochs.latest
             return None
         with self._failing():
             return self._plan(offset, restart_at=log.log_start_offset, cut=True)
@@ -312,7 +312,7 @@ class Truncation:
             log.leader_epochs.clear()
         else:
             log.leader_epochs.truncate_from_end(min(plan.offset, plan.log_end_offset))
-        log.tail.leader_epoch = log.leader_epochs.latest
+        log.log_end.leader_epoch = log.leader_epochs.latest
 
     def _failing(self) -> _Failing:
         return _Failing(self._log)

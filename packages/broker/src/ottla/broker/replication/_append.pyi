@@ -9,7 +9,7 @@ class PartitionAppends:
     """The native half of `hosted.HostedPartition`: the steps that every append takes, each in one place.
 
     The general path (`HostedPartition.append`) checks, appends to the log by its general rules, and calls
-    `grown`. The fast path (`append_plain`) takes the same first and last step; between them the log's tail
+    `grown`. The fast path (`append_plain`) takes the same first and last step; between them the log's end
     appends what is plain.
     """
 

@@ -5,7 +5,7 @@ from heapq import heappop
 
 from libc.stdint cimport int64_t
 
-from ottla.broker.log._tail cimport Tail
+from ottla.broker.log._log_end cimport LogEnd
 
 from ottla.broker.replication.partition import Role
 from ottla.protocol.errors import NotEnoughReplicas, NotLeaderOrFollower
@@ -38,27 +38,27 @@ cdef class PartitionAppends:
         return 0
 
     cpdef int64_t append_plain(self, batches, int required_acks, now_ms) except? -2:
-        cdef Tail tail = self.log.tail
+        cdef LogEnd log_end = self.log.log_end
         cdef int64_t base_offset
         self.check_append(required_acks)
-        base_offset = tail.append_plain(batches, self.core.leader_epoch, now_ms, self.log)
+        base_offset = log_end.append_plain(batches, self.core.leader_epoch, now_ms, self.log)
         if base_offset >= 0:
             self.grown(now_ms)
         return base_offset
 
     cpdef int grown(self, now_ms) except -1:
-        cdef Tail tail = self.log.tail
+        cdef LogEnd log_end = self.log.log_end
         core = self.core
         if core.followers:
-            effects = core.appended(tail.next_offset, now_ms)
+            effects = core.appended(log_end.next_offset, now_ms)
             if effects:
                 self.perform(effects)
             elif self.watchers:
                 self.wake()
             return 0
-        core.appended_alone(tail.next_offset)
+        core.appended_alone(log_end.next_offset)
         if self._waiting:
-            self.release(tail.next_offset)
+            self.release(log_end.next_offset)
         if self.watchers:
             self.wake()
         return 0

@@ -116,11 +116,11 @@ class HostedPartition(PartitionAppends):
 
         Recent records of this process are in the page cache; of others the page cache is asked.
         """
-        tail = self.log.tail
+        log_end = self.log.log_end
         if (
             offset >= self._first_new_offset
-            and records.file is tail.segment.file
-            and tail.position - records.position <= _RECENT_BYTES
+            and records.file is log_end.segment.file
+            and log_end.position - records.position <= _RECENT_BYTES
         ):
             return False
         return not records.is_hot()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ottla.broker.frozen_classes import frozen
-from ottla.broker.log.watermark import HighWatermark
+from ottla.broker.log.high_watermark import HighWatermark
 from ottla.broker.replication.isr import (
     UNKNOWN_OFFSET,
     Progress,

@@ -1,4 +1,4 @@
-"""The transaction coordinator. It serves idempotent producers only: transactions are refused."""
+"""Producer ids for idempotent producers. There is no transaction coordinator: transactions are refused."""
 
 from __future__ import annotations
 

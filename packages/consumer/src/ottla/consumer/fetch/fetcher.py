@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from ottla.client.cluster import Cluster
+from ottla.client.connection_pool import Pool
 from ottla.client.errors import ClientError
-from ottla.client.pool import Pool
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.fetch.fetch_memory import copy_leftovers, held_bytes

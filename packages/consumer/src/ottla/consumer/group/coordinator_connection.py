@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
+from ottla.client.api_versions import choose_version
 from ottla.client.cluster import Cluster
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError
-from ottla.client.versions import choose_version
 from ottla.protocol.schema import Message
 
 R = TypeVar("R", bound=Message)

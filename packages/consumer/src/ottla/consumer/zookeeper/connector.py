@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.context_task import ContextTask
+from ottla.client.context_manager_task import ContextTask
 from ottla.client.environment import now_ms, unique_suffix
 from ottla.client.settings import config_from
 from ottla.consumer.errors import ConsumerClosed

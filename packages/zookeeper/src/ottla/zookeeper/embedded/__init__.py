@@ -4,8 +4,8 @@ It speaks ZooKeeper's wire protocol and, given a directory, keeps a durable log.
 cluster uses a real ZooKeeper.
 """
 
-from ottla.zookeeper.embedded.journal import DamagedJournal, DirectoryInUse, Fsync
+from ottla.zookeeper.embedded.request_processor import Limits
 from ottla.zookeeper.embedded.server import EmbeddedCoordinator
-from ottla.zookeeper.embedded.service import Limits
+from ottla.zookeeper.embedded.transaction_log import DamagedJournal, DirectoryInUse, Fsync
 
 __all__ = ["DamagedJournal", "DirectoryInUse", "EmbeddedCoordinator", "Fsync", "Limits"]

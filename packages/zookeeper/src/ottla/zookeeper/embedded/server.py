@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import cast
 
-from ottla.zookeeper.embedded.journal import Fsync, Journal, encode_snapshot
-from ottla.zookeeper.embedded.service import Client, Limits, Service
-from ottla.zookeeper.embedded.tree import Transaction, Tree
+from ottla.zookeeper.embedded.data_tree import Transaction, Tree
+from ottla.zookeeper.embedded.request_processor import Client, Limits, Service
+from ottla.zookeeper.embedded.transaction_log import Fsync, Journal, encode_snapshot
 from ottla.zookeeper.environment import now_ms
 from ottla.zookeeper.errors import Unavailable
 

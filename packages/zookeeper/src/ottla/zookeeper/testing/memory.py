@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ottla.zookeeper._operations import Read, SessionOperations
 from ottla.zookeeper._session_state import SessionStateMachine
-from ottla.zookeeper.embedded.tree import Applied, Transaction, Tree
+from ottla.zookeeper.embedded.data_tree import Applied, Transaction, Tree
 from ottla.zookeeper.errors import ZooKeeperError
 from ottla.zookeeper.session import Create, Operation, SetData, Stat, Watch
 from ottla.zookeeper.watches import TreeEvent, WatchTable

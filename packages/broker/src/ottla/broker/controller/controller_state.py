@@ -1,0 +1,57 @@
+"""ControllerState, the metric: what kind of event the controller is processing, by Kafka's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+from ottla.broker.controller.events import (
+    AlterPartition,
+    BalanceLeaders,
+    BrokersRead,
+    ControlledShutdown,
+    Elected,
+    ElectLeaders,
+    Event,
+    ReplicasFailed,
+    ReplyReceived,
+    TopicsRead,
+)
+from ottla.protocol.messages.update_metadata import UpdateMetadataResponse
+
+
+class ControllerState(IntEnum):
+    """What the controller is processing. This controller is never in the states whose numbers are missing."""
+
+    IDLE = 0
+    CONTROLLER_CHANGE = 1
+    BROKER_CHANGE = 2
+    TOPIC_CHANGE = 3
+    AUTO_LEADER_BALANCE = 6
+    MANUAL_LEADER_BALANCE = 7
+    CONTROLLED_SHUTDOWN = 8
+    ISR_CHANGE = 9
+    LEADER_AND_ISR_RESPONSE_RECEIVED = 10
+    LOG_DIR_CHANGE = 11
+    UPDATE_METADATA_RESPONSE_RECEIVED = 16
+
+
+_STATES: Final[Mapping[type[Event], ControllerState]] = {
+    Elected: ControllerState.CONTROLLER_CHANGE,
+    BrokersRead: ControllerState.BROKER_CHANGE,
+    TopicsRead: ControllerState.TOPIC_CHANGE,
+    ReplyReceived: ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED,
+    ElectLeaders: ControllerState.MANUAL_LEADER_BALANCE,
+    ControlledShutdown: ControllerState.CONTROLLED_SHUTDOWN,
+    AlterPartition: ControllerState.ISR_CHANGE,
+    BalanceLeaders: ControllerState.AUTO_LEADER_BALANCE,
+    ReplicasFailed: ControllerState.LOG_DIR_CHANGE,
+}
+
+
+def state_in(event: Event) -> ControllerState:
+    """The state of a controller that processes this event."""
+    if isinstance(event, ReplyReceived) and isinstance(event.response, UpdateMetadataResponse):
+        return ControllerState.UPDATE_METADATA_RESPONSE_RECEIVED
+    return _STATES[type(event)]

@@ -1,0 +1,127 @@
+"""Changes of partition leaderships: decide, write, decide again after a conflict, publish what was written.
+
+Two rules hold everywhere. The controller's view of a partition is ZooKeeper's answer: after a conflict it
+decides again from the state that ZooKeeper returned. And every written state is sent to the brokers, also
+when it is not certain that this controller wrote it: sending twice is harmless, sending to nobody leaves a
+partition without a leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ottla.broker.controller import elections
+from ottla.broker.controller.control_request_batch import ControlRequestBatch
+from ottla.broker.controller.controller_context import (
+    NO_LEADER,
+    ControllerContext,
+    Leadership,
+    PartitionState,
+    ReplicaState,
+)
+from ottla.broker.controller.events import LeaderElected, Steps, WriteLeaderships, WriteResults
+from ottla.protocol.topics import TopicPartition
+
+Decision = Callable[[TopicPartition], Leadership | None]
+
+
+class Leaderships:
+    """Writes the leader and the ISR of partitions, and keeps their states in step with what is written."""
+
+    def __init__(self, context: ControllerContext, batch: ControlRequestBatch) -> None:
+        self._context = context
+        self._batch = batch
+
+    def create_states(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """Take New partitions Online, led by the first live replica."""
+        context = self._context
+        wanted = {p: first for p in partitions if (first := self._first_leadership(p))}
+        if not wanted:
+            return
+        results: WriteResults = yield WriteLeaderships(wanted)
+        adopted = self.adopt(results)
+        for partition in results.keys() & context.leaderships.keys():
+            self._batch.lead_or_follow(partition, context.assignment(partition).replicas, is_new=True)
+            self.enter_state(partition)
+            for broker in context.assignment(partition).replicas:
+                alive = context.is_alive(partition, broker)
+                context.move_replica(
+                    partition, broker, ReplicaState.ONLINE if alive else ReplicaState.OFFLINE
+                )
+        yield from self.settle(adopted)
+
+    def _first_leadership(self, partition: TopicPartition) -> Leadership | None:
+        replicas = self._context.assignment(partition).replicas
+        alive = tuple(broker for broker in replicas if self._context.is_alive(partition, broker))
+        return Leadership(alive[0], 0, alive, self._context.epoch, -1) if alive else None
+
+    def settle(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """Elect a leader from the live in-sync replicas, and drop dead replicas from the ISR."""
+        partitions = list(partitions)
+        yield from self.update(partitions, self._settled)
+        for partition in partitions:
+            if partition in self._context.leaderships:
+                self.enter_state(partition)
+
+    def _settled(self, partition: TopicPartition) -> Leadership | None:
+        """Return the next leadership of a partition, or None when the present one stays."""
+        context = self._context
+        now = context.leaderships[partition]
+
+        def alive(broker: int) -> bool:
+            return context.is_alive(partition, broker)
+
+        choice = elections.elect_for_offline(
+            context.assignment(partition).replicas,
+            now.isr,
+            alive,
+            unclean_allowed=context.unclean_allowed(partition.topic),
+        )
+        if choice is None:
+            # The last in-sync replica stays in the ISR: it alone is known to hold every acknowledged record.
+            leader, isr = NO_LEADER, now.isr
+        else:
+            leader, isr = (now.leader if alive(now.leader) else choice.leader), choice.isr
+        if (leader, isr) == (now.leader, now.isr):
+            return None
+        return now.next(leader=leader, isr=isr, controller_epoch=context.epoch)
+
+    def update(self, partitions: Iterable[TopicPartition], decide: Decision) -> Steps[set[TopicPartition]]:
+        """Write what `decide` returns until nothing conflicts; publish and return the written partitions."""
+        touched: set[TopicPartition] = set()
+        pending = set(partitions)
+        while pending:
+            known = (p for p in sorted(pending) if p in self._context.leaderships)
+            wanted = {p: new for p in known if (new := decide(p))}
+            if not wanted:
+                break
+            before = {p: self._context.leaderships[p] for p in wanted}
+            results: WriteResults = yield WriteLeaderships(wanted)
+            pending = self.adopt(results)
+            touched |= results.keys()
+            for partition, result in results.items():
+                if result.ours and result.leadership and result.leadership.leader != before[partition].leader:
+                    unclean = result.leadership.leader not in (NO_LEADER, *before[partition].isr)
+                    yield LeaderElected(partition, result.leadership, unclean)
+        for partition in touched & self._context.leaderships.keys():
+            self._batch.lead_or_follow(partition, self._context.assignment(partition).replicas)
+        return touched
+
+    def adopt(self, results: WriteResults) -> set[TopicPartition]:
+        """Store what ZooKeeper holds now; return the partitions that another writer changed."""
+        for partition, result in results.items():
+            if result.leadership is None:
+                self._context.leaderships.pop(partition, None)
+            else:
+                self._context.leaderships[partition] = result.leadership
+        return {p for p, result in results.items() if not result.ours and result.leadership is not None}
+
+    def enter_state(self, partition: TopicPartition) -> None:
+        """Move a partition to the state that its leadership says."""
+        self._context.move_partition(partition, self.state_of(self._context.leaderships[partition]))
+
+    def state_of(self, leadership: Leadership | None) -> PartitionState:
+        """New without a leadership, Online with a live leader, Offline otherwise."""
+        if leadership is None:
+            return PartitionState.NEW
+        return PartitionState.ONLINE if leadership.leader in self._context.live else PartitionState.OFFLINE

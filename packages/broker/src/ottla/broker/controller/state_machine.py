@@ -1,0 +1,255 @@
+"""The controller's decisions as a pure state machine: an event in, effects out, changes to the context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ottla.broker.controller.control_request_batch import ControlRequestBatch
+from ottla.broker.controller.controller_context import (
+    ControllerContext,
+    LiveBroker,
+    PartitionState,
+    ReplicaState,
+    Topic,
+)
+from ottla.broker.controller.events import (
+    AlterPartition,
+    Answers,
+    BalanceLeaders,
+    BrokersRead,
+    ControlledShutdown,
+    DropMarker,
+    Elected,
+    ElectLeaders,
+    Event,
+    ReplicasFailed,
+    ReplyReceived,
+    Steps,
+    TopicsRead,
+)
+from ottla.broker.controller.isr_changes import IsrChanges
+from ottla.broker.controller.leadership_changes import Leaderships
+from ottla.broker.controller.requested_elections import RequestedElections
+from ottla.broker.controller.topic_deletion import Deletion
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
+from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from ottla.protocol.topics import TopicPartition
+
+
+class Machine:
+    """One controllership, from its election to its end."""
+
+    def __init__(self, context: ControllerContext, inter_broker_listener: str = "PLAINTEXT") -> None:
+        self.context = context
+        self.batch = ControlRequestBatch(context, inter_broker_listener)
+        self.deletion = Deletion(context, self.batch)
+        self.leaderships = Leaderships(context, self.batch)
+        self.elections = RequestedElections(context, self.batch, self.leaderships)
+        self.isr_changes = IsrChanges(context, self.batch, self.leaderships)
+
+    def step(self, event: Event) -> Steps[Answers]:
+        """Process one event: yields effects, is sent the result of each, returns the answer to the event."""
+        answers = Answers()
+        match event:
+            case Elected():
+                yield from self._take_over(event)
+            case BrokersRead():
+                yield from self._brokers_read(dict(event.brokers))
+            case TopicsRead():
+                yield from self._topics_read(event)
+            case ReplyReceived():
+                yield from self._reply_received(event)
+            case ElectLeaders():
+                yield from self.elections.elect(event, answers)
+            case ControlledShutdown():
+                yield from self.elections.controlled_shutdown(event, answers)
+            case AlterPartition():
+                yield from self.isr_changes.alter_partition(event, answers)
+            case BalanceLeaders():
+                yield from self.elections.balance(event.allowed_imbalance)
+            case ReplicasFailed():
+                self._resend_leader_and_isr(event.broker_id)
+        yield from self._flush()
+        return answers
+
+    def _flush(self) -> Steps[None]:
+        yield from self.batch.requests()
+
+    # ---- taking over
+
+    def _take_over(self, event: Elected) -> Steps[None]:
+        context = self.context
+        context.live = dict(event.brokers)
+        context.topics = dict(event.topics)
+        context.leaderships = dict(event.leaderships)
+        context.deleting = set(event.deletions & context.topics.keys())
+        self._initial_states()
+        # Followers find their leader's address in the metadata, so every broker first gets the live brokers.
+        self.batch.metadata(context.live, ())
+        yield from self._flush()
+        for partition in context.partitions():
+            if partition in context.leaderships and not context.is_deleting(partition):
+                self.batch.lead_or_follow(partition, context.assignment(partition).replicas)
+        yield from self._bring_online()
+        yield from self._delete_topics(event.deletions)
+
+    def _initial_states(self) -> None:
+        context = self.context
+        for partition in context.partitions():
+            leadership = context.leaderships.get(partition)
+            context.partition_states[partition] = self.leaderships.state_of(leadership)
+            for broker in context.assignment(partition).replicas:
+                alive = context.is_alive(partition, broker)
+                dead = (
+                    ReplicaState.DELETION_INELIGIBLE
+                    if context.is_deleting(partition)
+                    else ReplicaState.OFFLINE
+                )
+                context.replica_states[(partition, broker)] = ReplicaState.ONLINE if alive else dead
+
+    def _bring_online(self) -> Steps[None]:
+        """Create missing partition states, and elect leaders for partitions that can have one."""
+        wanted = [p for p in self.context.partitions() if not self.context.is_deleting(p)]
+        yield from self.leaderships.create_states(p for p in wanted if p not in self.context.leaderships)
+        yield from self.leaderships.settle(p for p in wanted if p in self.context.leaderships)
+
+    # ---- brokers start and fail
+
+    def _brokers_read(self, now: dict[int, LiveBroker]) -> Steps[None]:
+        before = self.context.live
+        bounced = {b for b in before.keys() & now.keys() if before[b].epoch != now[b].epoch}
+        failed = (before.keys() - now.keys()) | bounced
+        started = (now.keys() - before.keys()) | bounced
+        if failed:
+            self.context.live = {b: broker for b, broker in before.items() if b not in failed}
+            yield from self._brokers_failed(failed)
+            yield from self._flush()
+        moved = any(before[b] != now[b] for b in now.keys() & before.keys())
+        self.context.live = now
+        if started:
+            yield from self._brokers_started(started)
+        elif moved:
+            self.batch.metadata(now, ())
+
+    def _brokers_failed(self, failed: set[int]) -> Steps[None]:
+        context = self.context
+        context.shutting_down -= failed
+        context.failed_replicas = {replica for replica in context.failed_replicas if replica[1] not in failed}
+        affected = context.partitions_on(failed)
+        for partition in affected:
+            for broker in failed.intersection(context.assignment(partition).replicas):
+                self._replica_lost(partition, broker)
+        self.batch.metadata(context.live, affected)
+        yield from self.leaderships.settle(p for p in affected if not context.is_deleting(p))
+
+    def _replica_lost(self, partition: TopicPartition, broker: int) -> None:
+        state = self.context.replica_state(partition, broker)
+        if state is ReplicaState.DELETION_STARTED:
+            self.context.move_replica(partition, broker, ReplicaState.DELETION_INELIGIBLE)
+        elif state in (ReplicaState.NEW, ReplicaState.ONLINE):
+            self.context.move_replica(partition, broker, ReplicaState.OFFLINE)
+
+    def _brokers_started(self, started: set[int]) -> Steps[None]:
+        context = self.context
+        self.batch.metadata(context.live.keys() - started, ())
+        self.batch.metadata(started, context.partitions())
+        yield from self._flush()
+        for partition in context.partitions_on(started):
+            if not context.is_deleting(partition):
+                self._replicas_back(partition, started)
+        yield from self._bring_online()
+        yield from self._delete_topics(())
+
+    def _replicas_back(self, partition: TopicPartition, started: set[int]) -> None:
+        back = started.intersection(self.context.assignment(partition).replicas)
+        for broker in back:
+            self.context.move_replica(partition, broker, ReplicaState.ONLINE)
+        if partition in self.context.leaderships:
+            self.batch.lead_or_follow(partition, back)
+
+    # ---- topics are created, enlarged and deleted
+
+    def _topics_read(self, event: TopicsRead) -> Steps[None]:
+        context = self.context
+        for name in [
+            n for n, t in context.topics.items() if n not in event.topics or event.topics[n].id != t.id
+        ]:
+            context.forget_topic(name)
+        created: list[TopicPartition] = []
+        for name, topic in event.topics.items():
+            if name not in context.deleting:
+                created += self._merge_topic(name, topic)
+        for partition in created:
+            context.move_partition(partition, PartitionState.NEW)
+            for broker in context.assignment(partition).replicas:
+                context.move_replica(partition, broker, ReplicaState.NEW)
+        # Including those that had no live replica at the last attempt.
+        waiting = [p for p, s in context.partition_states.items() if s is PartitionState.NEW]
+        yield from self.leaderships.create_states(p for p in waiting if not context.is_deleting(p))
+        yield from self._flush()
+        yield from self._delete_topics(event.deletions)
+
+    def _merge_topic(self, name: str, topic: Topic) -> list[TopicPartition]:
+        known = self.context.topics.get(name)
+        self.context.topics[name] = topic
+        old = known.partitions if known else {}
+        return [TopicPartition(name, number) for number in topic.partitions if number not in old]
+
+    def _delete_topics(self, markers: Iterable[str]) -> Steps[None]:
+        for name in sorted(markers):
+            if name in self.context.topics:
+                self.context.deleting.add(name)
+            else:
+                yield DropMarker(name)
+        yield from self.deletion.resume()
+
+    # ---- responses of brokers
+
+    def _reply_received(self, event: ReplyReceived) -> Steps[None]:
+        current = self.context.live.get(event.broker.id)
+        if current is None or current.epoch != event.broker.epoch:
+            return
+        if isinstance(event.response, LeaderAndIsrResponse):
+            yield from self._leader_and_isr_answered(event.broker.id, event.response)
+        elif isinstance(event.response, StopReplicaResponse) and isinstance(
+            event.request, StopReplicaRequest
+        ):
+            yield from self.deletion.answered(event.broker.id, event.request, event.response)
+
+    def _leader_and_isr_answered(self, broker: int, response: LeaderAndIsrResponse) -> Steps[None]:
+        errors = [(p.topic_name, p) for p in response.partition_errors]
+        names = {topic.id: name for name, topic in self.context.topics.items()} if response.topics else {}
+        for topic in response.topics:
+            errors += [(names.get(topic.topic_id, ""), p) for p in topic.partition_errors]
+        lost, back = set(), set()
+        for name, error in errors:
+            replica = (TopicPartition(name, error.partition_index), broker)
+            if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                lost.add(replica)
+            elif error.error_code == ErrorCode.NONE and replica in self.context.failed_replicas:
+                back.add(replica)
+        yield from self._replicas_changed(lost, back)
+
+    def _replicas_changed(
+        self, lost: set[tuple[TopicPartition, int]], back: set[tuple[TopicPartition, int]]
+    ) -> Steps[None]:
+        known = {
+            r for r in lost | back if r in self.context.replica_states and not self.context.is_deleting(r[0])
+        }
+        self.context.failed_replicas |= lost & known
+        self.context.failed_replicas -= back
+        for partition, broker in known:
+            lost_now = (partition, broker) in lost
+            self.context.move_replica(
+                partition, broker, ReplicaState.OFFLINE if lost_now else ReplicaState.ONLINE
+            )
+        if known:
+            self.batch.metadata(self.context.live, {partition for partition, _ in known})
+            yield from self.leaderships.settle({partition for partition, _ in known})
+
+    def _resend_leader_and_isr(self, broker: int) -> None:
+        """Repeat LeaderAndIsr to a broker with a failed directory: its response names the lost replicas."""
+        for partition in self.context.partitions_on([broker]):
+            if partition in self.context.leaderships and not self.context.is_deleting(partition):
+                self.batch.lead_or_follow(partition, [broker])

@@ -1,0 +1,98 @@
+"""Topic deletion: replicas stop, delete and report; then the znodes are removed, the marker last."""
+
+from __future__ import annotations
+
+from ottla.broker.controller.control_request_batch import ControlRequestBatch
+from ottla.broker.controller.controller_context import (
+    ControllerContext,
+    PartitionState,
+    Replica,
+    ReplicaState,
+)
+from ottla.broker.controller.events import DeleteTopic, Steps
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from ottla.protocol.topics import TopicPartition
+
+_UNDER_WAY = (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL)
+
+
+class Deletion:
+    """Deletes the topics that are marked for deletion."""
+
+    def __init__(self, context: ControllerContext, batch: ControlRequestBatch) -> None:
+        self._context = context
+        self._batch = batch
+
+    def resume(self) -> Steps[None]:
+        """Start the deletion of live replicas, and finish topics whose replicas are all deleted."""
+        for topic in sorted(self._context.deleting):
+            if waiting := [r for r in self._context.replicas_of(topic) if self._can_start(r)]:
+                yield from self._start(topic, waiting)
+            yield from self._finish(topic)
+
+    def answered(
+        self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse
+    ) -> Steps[None]:
+        """Apply a broker's StopReplica response, and finish topics whose replicas are all deleted."""
+        errors = {
+            TopicPartition(e.topic_name, e.partition_index): e.error_code for e in response.partition_errors
+        }
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                partition = TopicPartition(topic.topic_name, state.partition_index)
+                if state.delete_partition:
+                    error = response.error_code or errors.get(partition, ErrorCode.NONE)
+                    self._reported((partition, broker), failed=error != ErrorCode.NONE)
+        for name in sorted(self._context.deleting.intersection(t.topic_name for t in request.topic_states)):
+            yield from self._finish(name)
+
+    def _can_start(self, replica: Replica) -> bool:
+        return self._context.is_alive(*replica) and self._context.replica_state(*replica) not in _UNDER_WAY
+
+    def _start(self, topic: str, waiting: list[Replica]) -> Steps[None]:
+        context, batch = self._context, self._batch
+        partitions = context.partitions_of(topic)
+        for partition in partitions:
+            if context.state(partition) is PartitionState.NON_EXISTENT:
+                context.move_partition(partition, PartitionState.NEW)
+            context.move_partition(partition, PartitionState.OFFLINE)
+        batch.metadata(context.live, partitions)
+        for partition, broker in waiting:
+            self._to_offline(partition, broker)
+            batch.stop(partition, broker, delete=False)
+        yield from batch.requests()
+        for partition, broker in waiting:
+            context.move_replica(partition, broker, ReplicaState.DELETION_STARTED)
+            batch.stop(partition, broker, delete=True)
+        yield from batch.requests()
+        self._rest_is_ineligible(topic)
+
+    def _to_offline(self, partition: TopicPartition, broker: int) -> None:
+        if self._context.replica_state(partition, broker) is ReplicaState.NON_EXISTENT:
+            self._context.move_replica(partition, broker, ReplicaState.NEW)
+        self._context.move_replica(partition, broker, ReplicaState.OFFLINE)
+
+    def _rest_is_ineligible(self, topic: str) -> None:
+        """Mark replicas on dead brokers ineligible: the topic stays until those brokers return."""
+        for partition, broker in self._context.replicas_of(topic):
+            if self._context.replica_state(partition, broker) not in _UNDER_WAY:
+                self._to_offline(partition, broker)
+                self._context.move_replica(partition, broker, ReplicaState.DELETION_INELIGIBLE)
+
+    def _reported(self, replica: Replica, *, failed: bool) -> None:
+        if self._context.replica_state(*replica) is ReplicaState.DELETION_STARTED:
+            outcome = ReplicaState.DELETION_INELIGIBLE if failed else ReplicaState.DELETION_SUCCESSFUL
+            self._context.move_replica(*replica, outcome)
+
+    def _finish(self, topic: str) -> Steps[None]:
+        context = self._context
+        replicas = context.replicas_of(topic)
+        if any(context.replica_state(*r) is not ReplicaState.DELETION_SUCCESSFUL for r in replicas):
+            return
+        yield DeleteTopic(topic)
+        for replica in replicas:
+            context.move_replica(*replica, ReplicaState.NON_EXISTENT)
+        for partition in context.partitions_of(topic):
+            context.move_partition(partition, PartitionState.NON_EXISTENT)
+        context.forget_topic(topic)

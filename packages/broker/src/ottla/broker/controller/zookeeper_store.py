@@ -1,0 +1,304 @@
+"""The controller's reads and writes in ZooKeeper; the controller epoch fences every write."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from ottla.broker.cluster.zookeeper_session import retrying
+from ottla.broker.controller.controller_context import Assignment, Endpoint, Leadership, LiveBroker, Topic
+from ottla.broker.controller.controllership import Controllership
+from ottla.broker.controller.events import WriteResult, WriteResults
+from ottla.broker.frozen_classes import replace
+from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
+from ottla.zookeeper import paths
+from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.session import (
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    Operation,
+    Operations,
+    SetData,
+    Stat,
+    Watch,
+    ZooKeeperError,
+)
+from ottla.zookeeper.znodes import BrokerRegistration, PartitionState, TopicAssignment
+
+_log = logging.getLogger("controller")
+_T = TypeVar("_T")
+
+STATES_PER_MULTI = 100
+
+
+class Fenced(Exception):
+    """Another controller has been elected: this one must not write any more."""
+
+
+class Store:
+    """One controllership's view of ZooKeeper.
+
+    `operations` are bound to the session that the controllership was won in, so nothing here outlives
+    that session. Calls wait while the connection is lost; SessionExpired and `Fenced` end the controllership.
+    """
+
+    def __init__(
+        self, operations: Operations, controllership: Controllership, new_id: Callable[[], uuid.UUID]
+    ) -> None:
+        self._zk = operations
+        self._controllership = controllership
+        self._new_id = new_id
+
+    # ---- reading
+
+    async def brokers(self, watch: Watch) -> dict[int, LiveBroker]:
+        """The registered brokers; the watch is on the list."""
+        names = await retrying(lambda: self._zk.children(paths.BROKER_IDS, watch))
+        found = await _all(self._broker(int(name)) for name in names if name.isdigit())
+        return {broker.id: broker for broker in found if broker is not None}
+
+    async def _broker(self, broker_id: int) -> LiveBroker | None:
+        read = await self._read(paths.broker(broker_id))
+        if read is None:
+            return None
+        data, stat = read
+        try:
+            registration = BrokerRegistration.decode(broker_id, data)
+        except MalformedZnode as error:
+            _log.error("broker ignored", extra={"broker": broker_id, "reason": str(error)})
+            return None
+        return live_broker(registration, stat.czxid)
+
+    async def topic_names(self, watch: Watch) -> list[str]:
+        """The names of all topics; the watch is on the list."""
+        names = await retrying(lambda: self._zk.children(paths.BROKER_TOPICS, watch))
+        return [name for name in names if not why_illegal_topic_name(name)]
+
+    async def topics(self, names: Iterable[str], watch: Callable[[str], Watch]) -> dict[str, Topic]:
+        """Read topics, each with a watch on its assignment; missing and unreadable ones are left out."""
+        wanted = list(names)
+        found = await _all(self._topic(name, watch(name)) for name in wanted)
+        return {name: topic for name, topic in zip(wanted, found, strict=True) if topic is not None}
+
+    async def _topic(self, name: str, watch: Watch) -> Topic | None:
+        read = await self._read(paths.topic(name), watch)
+        if read is None:
+            return None
+        try:
+            node = TopicAssignment.decode(name, read[0])
+        except MalformedZnode as error:
+            _log.error("topic ignored", extra={"topic": name, "reason": str(error)})
+            return None
+        if node.topic_id is None:
+            return await self._with_id(node, read[1])
+        return topic_of(node)
+
+    async def _with_id(self, node: TopicAssignment, stat: Stat) -> Topic | None:
+        """Write the missing id of a topic from an older release; None when another writer was first."""
+        identified = dataclasses.replace(node, topic_id=self._new_id())
+        try:
+            await retrying(lambda: self.fenced([SetData(node.path, identified.encode(), stat.version)]))
+        except (BadVersion, NoNode):
+            # The watch of the topic has fired or will fire: it is read again.
+            return None
+        return topic_of(identified)
+
+    async def deletions(self, watch: Watch) -> frozenset[str]:
+        """The topics marked for deletion; the watch is on the list."""
+        names = await retrying(lambda: self._zk.children(paths.DELETE_TOPICS, watch))
+        return frozenset(name for name in names if not why_illegal_topic_name(name))
+
+    async def leaderships(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leadership]:
+        """The state znodes of partitions; those without one are left out."""
+        wanted = list(partitions)
+        found = await _all(self.leadership(partition) for partition in wanted)
+        return {p: leadership for p, leadership in zip(wanted, found, strict=True) if leadership is not None}
+
+    async def leadership(self, partition: TopicPartition) -> Leadership | None:
+        """The state znode of a partition, None when there is none."""
+        read = await self._read(paths.partition_state(*partition))
+        return leadership_of(partition, *read) if read else None
+
+    async def _read(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat] | None:
+        try:
+            return await retrying(lambda: self._zk.get(path, watch))
+        except NoNode:
+            return None
+
+    # ---- fenced writes
+
+    async def fenced(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        """Perform operations in one transaction if this is the newest controller; raises `Fenced` if not.
+
+        Other errors carry the index of the operation that failed.
+        """
+        check = Check(paths.CONTROLLER_EPOCH, self._controllership.epoch_version)
+        try:
+            return (await self._zk.multi([check, *operations]))[1:]
+        except (BadVersion, NoNode) as error:
+            if error.operation_index == 0:
+                raise Fenced from error
+            raise
+
+    async def write_leaderships(self, wanted: Mapping[TopicPartition, Leadership]) -> WriteResults:
+        """Write state znodes, each at the version it was read at; return what each holds now."""
+        await self._make_parents(p for p, leadership in wanted.items() if leadership.partition_epoch < 0)
+        items = list(wanted.items())
+        chunks = [dict(items[at : at + STATES_PER_MULTI]) for at in range(0, len(items), STATES_PER_MULTI)]
+        return {
+            p: written for chunk in await _all(map(self._write_chunk, chunks)) for p, written in chunk.items()
+        }
+
+    async def _write_chunk(
+        self, wanted: Mapping[TopicPartition, Leadership]
+    ) -> dict[TopicPartition, WriteResult]:
+        operations = [
+            op for partition, leadership in wanted.items() for op in _state_write(partition, leadership)
+        ]
+        try:
+            await self.fenced(operations)
+        except ZooKeeperError:
+            # One of them conflicted, or no answer arrived: write each by itself.
+            results = await _all(self._write_one(p, leadership) for p, leadership in wanted.items())
+            return dict(zip(wanted, results, strict=True))
+        return {p: WriteResult(_after(leadership), ours=True) for p, leadership in wanted.items()}
+
+    async def _write_one(self, partition: TopicPartition, wanted: Leadership) -> WriteResult:
+        """Write one state znode, or find out whether an earlier try succeeded."""
+        while True:
+            present = await self.leadership(partition)
+            if present == _after(wanted):
+                return WriteResult(present, ours=True)
+            if present is not None and present.controller_epoch > self._controllership.epoch:
+                raise Fenced
+            if (present.partition_epoch if present else -1) != wanted.partition_epoch:
+                return WriteResult(present, ours=False)
+            if wanted.partition_epoch < 0:
+                await self._fenced_quietly([Create(paths.partition(*partition))])
+            try:
+                await self.fenced(_state_write(partition, wanted)[-1:])
+            except NoNode:
+                return WriteResult(None, ours=False)
+            except ZooKeeperError as error:
+                if not (error.retriable or isinstance(error, (BadVersion, NodeExists))):
+                    raise
+
+    async def _make_parents(self, partitions: Iterable[TopicPartition]) -> None:
+        for topic in {partition.topic for partition in partitions}:
+            await self._fenced_quietly([Create(paths.partitions(topic))])
+
+    async def _fenced_quietly(self, operations: Sequence[Operation]) -> None:
+        """Perform operations unless they are done already or no longer possible."""
+
+        async def attempt() -> None:
+            try:
+                await self.fenced(operations)
+            except (NodeExists, NoNode, BadVersion):
+                return
+
+        await retrying(attempt)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic's znodes, its configuration, and last its marker."""
+        tree = await self._tree(paths.topic(topic))
+        for path in reversed(tree):
+            await self._fenced_quietly([Delete(path)])
+        await self._fenced_quietly([Delete(paths.config_entity("topics", topic))])
+        await self.drop_marker(topic)
+
+    async def drop_marker(self, topic: str) -> None:
+        """Remove a topic's deletion marker."""
+        await self._fenced_quietly([Delete(paths.deleted_topic(topic))])
+
+    async def delete(self, path: str) -> None:
+        """Remove a request or notification that has been processed."""
+        await self._fenced_quietly([Delete(path)])
+
+    async def children_of(self, path: str, watch: Watch) -> list[str]:
+        """The children of a path, none when it does not exist; the watch is on the list."""
+        try:
+            return await retrying(lambda: self._zk.children(path, watch))
+        except NoNode:
+            return []
+
+    async def data_of(self, path: str, watch: Watch | None = None) -> bytes | None:
+        """The data of a znode, None when it does not exist; the watch then waits for its creation."""
+        if watch is not None and await retrying(lambda: self._zk.exists(path, watch)) is None:
+            return None
+        read = await self._read(path)
+        return read[0] if read else None
+
+    async def _tree(self, path: str) -> list[str]:
+        """A path and everything below it, parents before children."""
+        found = [path]
+        for name in await self._children(path):
+            found += await self._tree(f"{path}/{name}")
+        return found
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return await retrying(lambda: self._zk.children(path))
+        except NoNode:
+            return []
+
+
+async def _all(calls: Iterable[Awaitable[_T]]) -> list[_T]:
+    return list(await asyncio.gather(*calls))
+
+
+def _state_write(partition: TopicPartition, wanted: Leadership) -> list[Operation]:
+    node = PartitionState(
+        topic=partition.topic,
+        partition=partition.partition,
+        leader=wanted.leader,
+        leader_epoch=wanted.leader_epoch,
+        isr=wanted.isr,
+        controller_epoch=wanted.controller_epoch,
+    )
+    if wanted.partition_epoch < 0:
+        return [Create(paths.partition(*partition)), Create(node.path, node.encode())]
+    return [SetData(node.path, node.encode(), wanted.partition_epoch)]
+
+
+def _after(wanted: Leadership) -> Leadership:
+    return replace(wanted, partition_epoch=wanted.partition_epoch + 1)
+
+
+def leadership_of(partition: TopicPartition, data: bytes, stat: Stat) -> Leadership | None:
+    """Decode a state znode; None when it is malformed."""
+    try:
+        node = PartitionState.decode(partition.topic, partition.partition, data)
+    except MalformedZnode as error:
+        _log.error("partition state ignored", extra={"partition": str(partition), "reason": str(error)})
+        return None
+    return Leadership(node.leader, node.leader_epoch, node.isr, node.controller_epoch, stat.version)
+
+
+def live_broker(node: BrokerRegistration, epoch: int) -> LiveBroker:
+    """Convert a broker's registration into the controller's form."""
+    endpoints = tuple(
+        Endpoint(one.listener_name, one.host, one.port, node.security_protocol(one.listener_name))
+        for one in node.endpoints
+    )
+    return LiveBroker(node.broker_id, epoch, endpoints, node.rack)
+
+
+def topic_of(node: TopicAssignment) -> Topic:
+    """Convert a topic znode into the controller's form."""
+    return Topic(
+        node.topic_id or uuid.UUID(int=0),
+        {
+            number: Assignment(
+                replicas, node.adding_replicas.get(number, ()), node.removing_replicas.get(number, ())
+            )
+            for number, replicas in node.partitions.items()
+        },
+    )

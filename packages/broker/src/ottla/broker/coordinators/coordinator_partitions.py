@@ -1,0 +1,48 @@
+"""The partitions of a coordinator that this broker leads, each with its leader epoch and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ottla.broker.coordinators.coordinator_state import CoordinatorState
+
+S = TypeVar("S", bound=CoordinatorState[Any])
+
+
+@dataclass(slots=True, eq=False)
+class CoordinatorPartition(Generic[S]):
+    """One partition and its state. Until it is `loaded` the state is incomplete: nothing may be answered."""
+
+    number: int
+    leader_epoch: int
+    state: S
+    loaded: bool = False
+
+
+class CoordinatorPartitions(Generic[S]):
+    """All partitions of one coordinator that this broker leads, by number."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[int, CoordinatorPartition[S]] = {}
+
+    def __iter__(self) -> Iterator[CoordinatorPartition[S]]:
+        return iter(list(self._partitions.values()))
+
+    def get(self, number: int) -> CoordinatorPartition[S] | None:
+        """A partition that this broker leads, or None."""
+        return self._partitions.get(number)
+
+    def add(self, partition: CoordinatorPartition[S]) -> None:
+        """Host one more partition."""
+        self._partitions[partition.number] = partition
+
+    def remove(self, number: int) -> None:
+        """Stop hosting a partition."""
+        self._partitions.pop(number, None)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the state of some partition is still incomplete."""
+        return any(not partition.loaded for partition in self)

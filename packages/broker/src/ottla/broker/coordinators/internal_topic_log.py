@@ -1,0 +1,135 @@
+"""The log of a coordinator: the interface to an internal topic, and its implementation on replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from ottla.broker.coordinators.coordinator_state import KeyValue
+from ottla.broker.log.log import AppendOrigin
+from ottla.protocol.records import BatchBuilder, Codec, read_headers
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.replication.replicas import Replicas
+
+READ_BYTES: Final = 256 * 1024
+"""Bytes that one step of a load decodes: about a millisecond of work."""
+_BATCH_LIMIT: Final = 2**31 - 1
+
+
+class AppendedBatch(NamedTuple):
+    """One append: its base offset, and the wait until it is committed (None: it is committed already)."""
+
+    position: int
+    committed: Callable[[], Awaitable[None]] | None
+
+
+class CoordinatorStore(Protocol):
+    """The partitions of a coordinator's topic. Every operation holds for one leader epoch only."""
+
+    @property
+    def topic(self) -> str:
+        """The internal topic that holds the states."""
+        ...
+
+    def partition_count(self) -> int:
+        """How many partitions the topic has, or will have once it exists."""
+        ...
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        wall_ms: int,
+        *,
+        leader_epoch: int,
+        required_acks: int = -1,
+    ) -> AppendedBatch:
+        """Append the records as one batch, at once.
+
+        Raises NotLeaderOrFollower or FencedLeaderEpoch when this leadership is over, and errors of the log.
+        """
+        ...
+
+    def is_blank(self, partition: int) -> bool:
+        """Whether the log of the partition holds no records. Raises NotLeaderOrFollower."""
+        ...
+
+    def read(self, partition: int, leader_epoch: int) -> AsyncIterator[bytes]:
+        """Stream whole batches from the start of the log to its present end.
+
+        Raises NotLeaderOrFollower or FencedLeaderEpoch as soon as this leadership is over.
+        """
+        ...
+
+
+def build_batch(records: Sequence[KeyValue], wall_ms: int, codec: Codec = Codec.NONE) -> bytes:
+    """Encode records as one batch."""
+    builder = BatchBuilder(_BATCH_LIMIT, codec=codec)
+    for key, value in records:
+        builder.append(key, value, wall_ms)
+    return builder.build()
+
+
+class ReplicatedStore:
+    """`CoordinatorStore` on the partitions of an internal topic that this broker leads."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        topic: str,
+        partition_count: Callable[[], int],
+        *,
+        codec: Codec = Codec.NONE,
+        read_bytes: int = READ_BYTES,
+    ) -> None:
+        self._replicas = replicas
+        self._topic = topic
+        self._partition_count = partition_count
+        self._codec = codec
+        self._read_bytes = min(read_bytes, READ_BYTES)
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    def partition_count(self) -> int:
+        return self._partition_count()
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        wall_ms: int,
+        *,
+        leader_epoch: int,
+        required_acks: int = -1,
+    ) -> AppendedBatch:
+        leader = self._replicas.leader(TopicPartition(self._topic, partition), leader_epoch)
+        batch = build_batch(records, wall_ms, self._codec)
+        appended = leader.append(
+            batch, required_acks=required_acks, now_ms=wall_ms, origin=AppendOrigin.COORDINATOR
+        )
+        end = appended.last_offset + 1
+        if leader.high_watermark >= end:
+            return AppendedBatch(appended.base_offset, None)
+        return AppendedBatch(appended.base_offset, lambda: leader.replicated(end))
+
+    def is_blank(self, partition: int) -> bool:
+        log = self._replicas.leader(TopicPartition(self._topic, partition)).log
+        return log.log_start_offset >= log.log_end_offset
+
+    async def read(self, partition: int, leader_epoch: int) -> AsyncIterator[bytes]:
+        topic_partition = TopicPartition(self._topic, partition)
+        log = self._replicas.leader(topic_partition, leader_epoch).log
+        offset, end = log.log_start_offset, log.log_end_offset
+        while offset < end:
+            leader = self._replicas.leader(topic_partition, leader_epoch)
+            slice_ = leader.read(offset, self._read_bytes, up_to=end, at_least_one=True)
+            batches = await asyncio.to_thread(slice_.read)
+            if not batches:
+                return
+            yield batches
+            offset = read_headers(batches)[-1].next_offset

@@ -1,0 +1,334 @@
+"""The durable state of a tree: a journal of transactions and a snapshot.
+
+`journal` is a header with the zxid it starts after, then one record per transaction: length, CRC-32, payload.
+`snapshot` is one record of the whole tree with a CRC. Both are replaced by rename, so only the end of the
+journal can be torn. Recovery drops the first bad record and all that follows, and returns the state after a
+prefix of the transactions that contains every synced one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+
+from ottla.zookeeper.embedded import wire
+from ottla.zookeeper.embedded.data_tree import (
+    AclSet,
+    Change,
+    Checked,
+    DataSet,
+    Node,
+    NodeCreated,
+    NodeDeleted,
+    SessionClosed,
+    SessionOpened,
+    SessionRecord,
+    Transaction,
+    Tree,
+)
+from ottla.zookeeper.errors import Marshalling, ZooKeeperError
+from ottla.zookeeper.paths import name_of, parent_of
+from ottla.zookeeper.session import Acl
+
+log = logging.getLogger(__name__)
+
+JOURNAL_MAGIC = b"OTTLAZJ1"
+SNAPSHOT_MAGIC = b"OTTLAZS1"
+_RECORD = struct.Struct("!II")
+_HEADER_BYTES = len(JOURNAL_MAGIC) + wire.LONG.size
+_NODE = struct.Struct("!qqqqqqiii")
+
+
+class Fsync(Enum):
+    """When the journal is synced: ALWAYS before a dependent response, or NEVER, left to the kernel."""
+
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class DamagedJournal(ZooKeeperError):
+    """The files contradict each other; starting would lose acknowledged writes."""
+
+
+class DirectoryInUse(ZooKeeperError):
+    """Another coordinator uses the directory."""
+
+
+# -- transactions as bytes
+
+
+def encode_transaction(transaction: Transaction) -> bytes:
+    """Return the payload of a record."""
+    head = wire.LONG.pack(transaction.zxid) + wire.LONG.pack(transaction.time_ms)
+    return head + wire.INT.pack(len(transaction.changes)) + b"".join(map(_encode_change, transaction.changes))
+
+
+def _encode_change(change: Change) -> bytes:
+    match change:
+        case NodeCreated(path, data, acl, owner):
+            return b"c" + wire.text(path) + wire.buffer(data) + wire.acl(acl) + wire.LONG.pack(owner)
+        case NodeDeleted(path):
+            return b"d" + wire.text(path)
+        case DataSet(path, data):
+            return b"s" + wire.text(path) + wire.buffer(data)
+        case AclSet(path, acl):
+            return b"a" + wire.text(path) + wire.acl(acl)
+        case SessionOpened(session_id, password, timeout_ms):
+            return b"o" + wire.LONG.pack(session_id) + wire.buffer(password) + wire.INT.pack(timeout_ms)
+        case SessionClosed(session_id):
+            return b"x" + wire.LONG.pack(session_id)
+        case Checked(path):
+            return b"v" + wire.text(path)
+
+
+def decode_transaction(payload: bytes) -> Transaction:
+    """Read the payload of a record; raises Marshalling."""
+    reader = _KindReader(payload)
+    zxid, time_ms = reader.long(), reader.long()
+    count = reader.integer()
+    return Transaction(zxid, time_ms, tuple(_decode_change(reader) for _ in range(count)))
+
+
+class _KindReader(wire.Reader):
+    def kind(self) -> bytes:
+        self._position += 1
+        return self._frame[self._position - 1 : self._position]
+
+
+def _decode_change(reader: _KindReader) -> Change:
+    match reader.kind():
+        case b"c":
+            return NodeCreated(reader.text(), reader.buffer(), reader.acl(), reader.long())
+        case b"d":
+            return NodeDeleted(reader.text())
+        case b"s":
+            return DataSet(reader.text(), reader.buffer())
+        case b"a":
+            return AclSet(reader.text(), reader.acl())
+        case b"o":
+            return SessionOpened(reader.long(), reader.buffer(), reader.integer())
+        case b"x":
+            return SessionClosed(reader.long())
+        case b"v":
+            return Checked(reader.text())
+    raise Marshalling("", "unknown change")
+
+
+def record(payload: bytes) -> bytes:
+    """Prefix a payload with length and CRC."""
+    return _RECORD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def records(data: bytes, position: int) -> Iterator[tuple[bytes, int]]:
+    """Yield each payload and its end, up to the first that is torn or damaged."""
+    while position + _RECORD.size <= len(data):
+        length, crc = _RECORD.unpack_from(data, position)
+        end = position + _RECORD.size + length
+        payload = data[position + _RECORD.size : end]
+        # Zeros at the end would pass as an empty record with a correct CRC.
+        if length == 0 or end > len(data) or zlib.crc32(payload) != crc:
+            return
+        yield payload, end
+        position = end
+
+
+# -- snapshots as bytes
+
+
+def encode_snapshot(tree: Tree) -> bytes:
+    """Encode a whole tree as a snapshot file."""
+    parts = [wire.LONG.pack(tree.zxid), wire.INT.pack(len(tree.sessions))]
+    parts.extend(_encode_session(session) for session in tree.sessions.values())
+    parts.append(wire.INT.pack(len(tree.nodes)))
+    parts.extend(_encode_node(path, node) for path, node in tree.nodes.items())
+    return SNAPSHOT_MAGIC + record(b"".join(parts))
+
+
+def _encode_session(session: SessionRecord) -> bytes:
+    return _encode_change(SessionOpened(session.session_id, session.password, session.timeout_ms))
+
+
+def _encode_node(path: str, node: Node) -> bytes:
+    numbers = _NODE.pack(
+        node.owner,
+        node.czxid,
+        node.mzxid,
+        node.pzxid,
+        node.ctime_ms,
+        node.mtime_ms,
+        node.version,
+        node.cversion,
+        node.aversion,
+    )
+    return wire.text(path) + wire.buffer(node.data) + wire.acl(node.acl) + numbers
+
+
+def decode_snapshot(data: bytes) -> Tree:
+    """Decode a snapshot file; raises DamagedJournal."""
+    whole = list(records(data, len(SNAPSHOT_MAGIC)))
+    if not data.startswith(SNAPSHOT_MAGIC) or len(whole) != 1:
+        raise DamagedJournal("", "the snapshot is damaged")
+    reader = _KindReader(whole[0][0])
+    tree = Tree()
+    tree.zxid = reader.long()
+    for _ in range(reader.integer()):
+        change = _decode_change(reader)
+        assert isinstance(change, SessionOpened)
+        tree.sessions[change.session_id] = SessionRecord(*change)
+    tree.nodes = dict(_decode_node(reader) for _ in range(reader.integer()))
+    _link(tree)
+    return tree
+
+
+def _decode_node(reader: wire.Reader) -> tuple[str, Node]:
+    path, data, acl = reader.text(), reader.buffer(), reader.acl()
+    owner, czxid, mzxid, pzxid, ctime, mtime, version, cversion, aversion = reader.unpack(_NODE)
+    return path, Node(data, acl, owner, czxid, mzxid, pzxid, ctime, mtime, version, cversion, aversion)
+
+
+def _link(tree: Tree) -> None:
+    shared: dict[tuple[Acl, ...], tuple[Acl, ...]] = {}
+    for path, node in tree.nodes.items():
+        node.acl = shared.setdefault(node.acl, node.acl)
+        if path != "/":
+            tree.nodes[parent_of(path)].children.add(name_of(path))
+        if node.owner in tree.sessions:
+            tree.sessions[node.owner].ephemerals.add(path)
+
+
+# -- files
+
+
+class Journal:
+    """The files of a coordinator. `append` is for the event loop; `write` and `compact` block."""
+
+    def __init__(
+        self, directory: Path, *, fsync: Fsync = Fsync.ALWAYS, compact_above_bytes: int = 16 << 20
+    ) -> None:
+        self._directory = directory
+        self._fsync = fsync
+        self._compact_above_bytes = compact_above_bytes
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._file = -1
+        self._lock = -1
+
+    def __enter__(self) -> Journal:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise DirectoryInUse(str(self._directory), "another coordinator uses it") from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        os.close(self._lock)
+
+    def recover(self) -> Tree:
+        """Recover the tree from the files, ready to append. Raises DamagedJournal."""
+        snapshot = self._directory / "snapshot"
+        tree = decode_snapshot(snapshot.read_bytes()) if snapshot.exists() else Tree()
+        path = self._directory / "journal"
+        if not path.exists():
+            self._replace(path, _header(tree.zxid))
+        data = path.read_bytes()
+        end = replay(tree, data)
+        if end < len(data):
+            log.warning("the journal's last %d bytes are torn and were dropped", len(data) - end)
+            (self._directory / "journal.torn").write_bytes(data[end:])
+        self._open(path, end)
+        return tree
+
+    def append(self, transaction: Transaction) -> None:
+        """Buffer a transaction for the next `write`."""
+        self._pending.append(record(encode_transaction(transaction)))
+
+    @property
+    def dirty(self) -> bool:
+        """Whether transactions wait for `write`."""
+        return bool(self._pending)
+
+    def take(self) -> bytes:
+        """Remove and return the buffered bytes, for `write`."""
+        pending, self._pending = self._pending, []
+        return b"".join(pending)
+
+    def write(self, chunk: bytes) -> None:
+        """Append a chunk and sync it. After an OSError nothing may be written any more."""
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(self._file, view) :]
+        self._size += len(chunk)
+        if self._fsync is Fsync.ALWAYS:
+            os.fdatasync(self._file)
+
+    @property
+    def wants_compaction(self) -> bool:
+        """Whether the journal is long enough to be replaced by a snapshot."""
+        return self._size > self._compact_above_bytes
+
+    def compact(self, zxid: int, snapshot: bytes) -> None:
+        """Replace snapshot and journal by `snapshot`, which holds all transactions up to `zxid`.
+
+        All written transactions are among them. Replay skips those that are written afterwards.
+        """
+        self._replace(self._directory / "snapshot", snapshot)
+        # Between the two renames the old journal repeats transactions of the snapshot; replay skips them.
+        path = self._directory / "journal"
+        self._replace(path, _header(zxid))
+        os.close(self._file)
+        self._open(path, _HEADER_BYTES)
+
+    def _open(self, path: Path, size: int) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.ftruncate(self._file, size)
+        os.fsync(self._file)
+        self._size = size
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        temporary = path.with_suffix(".new")
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        directory = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _header(zxid: int) -> bytes:
+    return JOURNAL_MAGIC + wire.LONG.pack(zxid)
+
+
+def replay(tree: Tree, data: bytes) -> int:
+    """Apply the records of a journal to `tree`; return the end of the valid part. Raises DamagedJournal."""
+    if len(data) < _HEADER_BYTES or not data.startswith(JOURNAL_MAGIC):
+        raise DamagedJournal("", "the journal has no header")
+    (base,) = wire.LONG.unpack_from(data, len(JOURNAL_MAGIC))
+    if base > tree.zxid:
+        raise DamagedJournal("", f"the journal starts after {base:#x}, the snapshot ends at {tree.zxid:#x}")
+    end = _HEADER_BYTES
+    for payload, after in records(data, _HEADER_BYTES):
+        transaction = decode_transaction(payload)
+        if transaction.zxid > tree.zxid + 1:
+            raise DamagedJournal("", f"transactions after {tree.zxid:#x} are missing")
+        if transaction.zxid > tree.zxid:
+            tree.apply(transaction)
+        end = after
+    return end

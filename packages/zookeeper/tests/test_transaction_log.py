@@ -1,0 +1,202 @@
+"""Recovery from the files that any crash leaves gives a prefix of the written transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ottla.zookeeper.embedded.data_tree import Transaction, Tree
+from ottla.zookeeper.embedded.transaction_log import (
+    DamagedJournal,
+    DirectoryInUse,
+    Fsync,
+    Journal,
+    decode_snapshot,
+    encode_snapshot,
+)
+from ottla.zookeeper.errors import ZooKeeperError
+from ottla.zookeeper.session import Acl, Create, Delete, Operation, SetData
+
+OWN_ACL = (Acl(31, "digest", "u:x"),)
+SESSIONS = (5, 9)
+PATHS = st.sampled_from(["/a", "/b", "/a/c", "/a/d", "/b/c", "/a/c/d"])
+OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
+    st.builds(
+        Create,
+        PATHS,
+        st.binary(max_size=40),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from([None, OWN_ACL]),
+    ),
+    st.builds(SetData, PATHS, st.binary(max_size=40), st.just(-1)),
+    st.builds(Delete, PATHS, st.just(-1)),
+)
+STEPS = st.lists(
+    st.one_of(st.lists(OPERATIONS, min_size=1, max_size=3), st.sampled_from([("close", 5), ("acl", "/a")])),
+    max_size=25,
+)
+
+
+def transactions(tree: Tree, steps: list[object]) -> Iterator[Transaction]:
+    """Plan and apply what can be done of `steps`; give each transaction."""
+    for session_id in SESSIONS:
+        opening = tree.plan_session(session_id, b"password", 4000, 1)
+        tree.apply(opening)
+        yield opening
+    for time_ms, step in enumerate(steps):
+        with contextlib.suppress(ZooKeeperError):
+            transaction = plan(tree, step, time_ms)
+            tree.apply(transaction)
+            yield transaction
+
+
+def plan(tree: Tree, step: object, time_ms: int) -> Transaction:
+    match step:
+        case ("close", int(session_id)):
+            return tree.plan_close(session_id, time_ms)
+        case ("acl", str(path)):
+            return tree.plan_acl(path, OWN_ACL, -1, time_ms)
+        case list(operations):
+            return tree.plan(operations, SESSIONS[time_ms % 2], time_ms)
+    raise AssertionError(step)
+
+
+def recovered(directory: Path) -> Tree:
+    with Journal(directory) as journal:
+        return journal.recover()
+
+
+def same(one: Tree, other: Tree) -> bool:
+    return (one.zxid, one.nodes, one.sessions) == (other.zxid, other.nodes, other.sessions)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS, st.floats(0, 1), st.sampled_from([b"", b"\0" * 600, b"garbage" * 9]), st.booleans())
+def test_a_cut_journal_recovers_to_a_prefix(
+    steps: list[object], cut: float, tail: bytes, snapshot_first: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        directory, tree = Path(folder), Tree()
+        ends: list[tuple[int, bytes]] = []
+        with Journal(directory, fsync=Fsync.NEVER) as journal:
+            journal.recover()
+            path = directory / "journal"
+            for number, transaction in enumerate(transactions(tree, steps)):
+                journal.append(transaction)
+                journal.write(journal.take())
+                if snapshot_first and number == 3:
+                    journal.compact(tree.zxid, encode_snapshot(tree))
+                    ends.clear()
+                ends.append((path.stat().st_size, encode_snapshot(tree)))
+        kept_bytes = ends[0][0] + round(cut * (ends[-1][0] - ends[0][0]))
+        path.write_bytes(path.read_bytes()[:kept_bytes] + tail)
+
+        expected = [snapshot for size, snapshot in ends if size <= kept_bytes][-1]
+
+        for _ in range(2):  # and recovering again changes nothing
+            assert same(recovered(directory), decode_snapshot(expected))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS, st.floats(0, 1, exclude_max=True), st.integers(1, 255))
+def test_a_flipped_byte_never_gives_a_state_that_never_was(
+    steps: list[object], where: float, flip: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        directory, tree = Path(folder), Tree()
+        states = [encode_snapshot(tree)]
+        with Journal(directory, fsync=Fsync.NEVER) as journal:
+            journal.recover()
+            for transaction in transactions(tree, steps):
+                journal.append(transaction)
+                journal.write(journal.take())
+                states.append(encode_snapshot(tree))
+        path = directory / "journal"
+        data = bytearray(path.read_bytes())
+        data[int(where * len(data))] ^= flip
+        path.write_bytes(data)
+
+        try:
+            tree = recovered(directory)
+        except DamagedJournal:
+            return
+
+        assert any(same(tree, decode_snapshot(state)) for state in states)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS)
+def test_a_snapshot_is_the_tree(steps: list[object]) -> None:
+    tree = Tree()
+    for _ in transactions(tree, steps):
+        pass
+
+    assert same(decode_snapshot(encode_snapshot(tree)), tree)
+
+
+def written(directory: Path, count: int) -> Tree:
+    tree = Tree()
+    with Journal(directory) as journal:
+        journal.recover()
+        for transaction in transactions(tree, [[Create(f"/n{number}")] for number in range(count)]):
+            journal.append(transaction)
+        journal.write(journal.take())
+    return tree
+
+
+def test_a_crash_between_the_two_renames_of_a_compaction_loses_nothing(tmp_path: Path) -> None:
+    tree = written(tmp_path, 5)
+    old_journal = (tmp_path / "journal").read_bytes()
+    with Journal(tmp_path) as journal:
+        journal.recover()
+        journal.compact(tree.zxid, encode_snapshot(tree))
+    assert (tmp_path / "journal").stat().st_size < len(old_journal)
+
+    (tmp_path / "journal").write_bytes(old_journal)
+
+    assert same(recovered(tmp_path), tree)
+
+
+def test_a_damaged_snapshot_stops_the_start(tmp_path: Path) -> None:
+    tree = written(tmp_path, 2)
+    with Journal(tmp_path) as journal:
+        journal.recover()
+        journal.compact(tree.zxid, encode_snapshot(tree)[:-1])
+
+    with pytest.raises(DamagedJournal):
+        recovered(tmp_path)
+
+
+def test_a_lost_snapshot_stops_the_start(tmp_path: Path) -> None:
+    tree = written(tmp_path, 2)
+    with Journal(tmp_path) as journal:
+        journal.recover()
+        journal.compact(tree.zxid, encode_snapshot(tree))
+    (tmp_path / "snapshot").unlink()
+
+    with pytest.raises(DamagedJournal, match="starts after"):
+        recovered(tmp_path)
+
+
+def test_torn_bytes_are_kept_in_a_file_aside(tmp_path: Path) -> None:
+    written(tmp_path, 2)
+    with (tmp_path / "journal").open("ab") as file:
+        file.write(b"torn")
+
+    recovered(tmp_path)
+
+    assert (tmp_path / "journal.torn").read_bytes() == b"torn"
+
+
+def test_a_directory_has_one_coordinator(tmp_path: Path) -> None:
+    with Journal(tmp_path), pytest.raises(DirectoryInUse), Journal(tmp_path):
+        pass
+    shutil.rmtree(tmp_path)
