@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterator
 
 # Modules that import what only their users have (pytest), or that start something when imported.
 NOT_IMPORTED = ("pytest_plugin", "__main__")
+# The other packages compile against its declarations and headers.
+DECLARING = "ottla-protocol"
 
 
 def import_all(name: str, may_lack: Collection[str]) -> int:
@@ -51,9 +53,10 @@ def brought_by_extras(distribution: str) -> Iterator[str]:
 
 def check_files(distribution: str) -> None:
     """Refuse a wheel that carries C or Cython source, tests, or a module for the namespace itself."""
+    refused = (".c", ".pyx", ".pxi") if distribution == DECLARING else (".c", ".pyx", ".pxi", ".pxd", ".h")
     for file in importlib.metadata.files(distribution) or ():
         path = str(file)
-        if path.endswith((".c", ".pyx", ".pxd")) or path == "ottla/__init__.py" or path.startswith("tests/"):
+        if path.endswith(refused) or path == "ottla/__init__.py" or path.startswith("tests/"):
             sys.exit(f"{distribution} installs {path}")
 
 
