@@ -12,7 +12,7 @@ import pytest
 
 from ottla.zookeeper.embedded import DirectoryInUse, EmbeddedCoordinator, Fsync, Limits
 from ottla.zookeeper.embedded.data_tree import Tree
-from ottla.zookeeper.embedded.request_processor import Client, Service
+from ottla.zookeeper.embedded.request_processor import Client, RequestProcessor
 from ottla.zookeeper.errors import ConnectionLoss, Unavailable
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.session import SessionState
@@ -22,8 +22,8 @@ CONNECT = struct.Struct("!iqiqi")
 NO_PASSWORD = bytes(16)
 
 
-def service() -> Service:
-    return Service(Tree(), lambda _: None, lambda: 1_700_000_000_000, Limits(1_000, 40_000))
+def service() -> RequestProcessor:
+    return RequestProcessor(Tree(), lambda _: None, lambda: 1_700_000_000_000, Limits(1_000, 40_000))
 
 
 def connect_frame(timeout_ms: int = 5_000, session_id: int = 0, password: bytes = NO_PASSWORD) -> bytes:
@@ -37,7 +37,7 @@ def welcome(answers: list[tuple[Client, bytes | None]]) -> tuple[int, int, bytes
     return timeout_ms, session_id, frame[24 : 24 + length]
 
 
-def joined(served: Service) -> tuple[Client, int, bytes]:
+def joined(served: RequestProcessor) -> tuple[Client, int, bytes]:
     client = Client()
     served.frame_came(client, connect_frame())
     _, session_id, password = welcome(served.outbox)

@@ -17,7 +17,7 @@ from ottla.zookeeper.embedded.transaction_log import (
     DamagedJournal,
     DirectoryInUse,
     Fsync,
-    Journal,
+    TransactionLog,
     decode_snapshot,
     encode_snapshot,
 )
@@ -70,7 +70,7 @@ def plan(tree: Tree, step: object, time_ms: int) -> Transaction:
 
 
 def recovered(directory: Path) -> Tree:
-    with Journal(directory) as journal:
+    with TransactionLog(directory) as journal:
         return journal.recover()
 
 
@@ -86,7 +86,7 @@ def test_a_cut_journal_recovers_to_a_prefix(
     with tempfile.TemporaryDirectory() as folder:
         directory, tree = Path(folder), Tree()
         ends: list[tuple[int, bytes]] = []
-        with Journal(directory, fsync=Fsync.NEVER) as journal:
+        with TransactionLog(directory, fsync=Fsync.NEVER) as journal:
             journal.recover()
             path = directory / "journal"
             for number, transaction in enumerate(transactions(tree, steps)):
@@ -113,7 +113,7 @@ def test_a_flipped_byte_never_gives_a_state_that_never_was(
     with tempfile.TemporaryDirectory() as folder:
         directory, tree = Path(folder), Tree()
         states = [encode_snapshot(tree)]
-        with Journal(directory, fsync=Fsync.NEVER) as journal:
+        with TransactionLog(directory, fsync=Fsync.NEVER) as journal:
             journal.recover()
             for transaction in transactions(tree, steps):
                 journal.append(transaction)
@@ -144,7 +144,7 @@ def test_a_snapshot_is_the_tree(steps: list[object]) -> None:
 
 def written(directory: Path, count: int) -> Tree:
     tree = Tree()
-    with Journal(directory) as journal:
+    with TransactionLog(directory) as journal:
         journal.recover()
         for transaction in transactions(tree, [[Create(f"/n{number}")] for number in range(count)]):
             journal.append(transaction)
@@ -155,7 +155,7 @@ def written(directory: Path, count: int) -> Tree:
 def test_a_crash_between_the_two_renames_of_a_compaction_loses_nothing(tmp_path: Path) -> None:
     tree = written(tmp_path, 5)
     old_journal = (tmp_path / "journal").read_bytes()
-    with Journal(tmp_path) as journal:
+    with TransactionLog(tmp_path) as journal:
         journal.recover()
         journal.compact(tree.zxid, encode_snapshot(tree))
     assert (tmp_path / "journal").stat().st_size < len(old_journal)
@@ -167,7 +167,7 @@ def test_a_crash_between_the_two_renames_of_a_compaction_loses_nothing(tmp_path:
 
 def test_a_damaged_snapshot_stops_the_start(tmp_path: Path) -> None:
     tree = written(tmp_path, 2)
-    with Journal(tmp_path) as journal:
+    with TransactionLog(tmp_path) as journal:
         journal.recover()
         journal.compact(tree.zxid, encode_snapshot(tree)[:-1])
 
@@ -177,7 +177,7 @@ def test_a_damaged_snapshot_stops_the_start(tmp_path: Path) -> None:
 
 def test_a_lost_snapshot_stops_the_start(tmp_path: Path) -> None:
     tree = written(tmp_path, 2)
-    with Journal(tmp_path) as journal:
+    with TransactionLog(tmp_path) as journal:
         journal.recover()
         journal.compact(tree.zxid, encode_snapshot(tree))
     (tmp_path / "snapshot").unlink()
@@ -197,6 +197,6 @@ def test_torn_bytes_are_kept_in_a_file_aside(tmp_path: Path) -> None:
 
 
 def test_a_directory_has_one_coordinator(tmp_path: Path) -> None:
-    with Journal(tmp_path), pytest.raises(DirectoryInUse), Journal(tmp_path):
+    with TransactionLog(tmp_path), pytest.raises(DirectoryInUse), TransactionLog(tmp_path):
         pass
     shutil.rmtree(tmp_path)

@@ -1,4 +1,4 @@
-"""Settings of all clients: bootstrap servers, connections, timeouts and retries."""
+"""ClientConfig, the settings that all clients have: bootstrap servers, connections, timeouts, retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a setting of the broker or of a client is declared, parsed, checked and documented.
+"""How one setting of the broker or of a client is declared, parsed, checked and documented (ConfigDef).
 
 A setting is one field of a config class. Its name is Kafka's in snake case, its annotation the type, and
 `setting()` carries default, checks and documentation; `define` makes the field a `Setting`, which parses text

@@ -1,4 +1,4 @@
-"""Further names of settings of all clients: from older Kafkas, Java, librdkafka and Python's clients."""
+"""Other names that clients accept for settings: of older Kafkas, Java, librdkafka, Python's clients."""
 
 from __future__ import annotations
 

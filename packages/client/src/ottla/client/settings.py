@@ -1,4 +1,4 @@
-"""Settings of clients: read flat keywords and properties files into frozen dataclasses that check themselves.
+"""Read settings of clients: flat keywords and properties files into config classes, frozen dataclasses.
 
 A config class is a frozen dataclass whose fields are settings (`ottla.client.config_definition`). A field may
 hold another config class; its settings are given flat all the same. `aliases` of a class are further names of

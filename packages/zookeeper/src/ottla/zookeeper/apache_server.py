@@ -1,4 +1,4 @@
-"""Run Apache's ZooKeeper server with the jars and the Java of this machine."""
+"""Run Apache's ZooKeeper server as a process, with the jars and the Java of this machine."""
 
 from __future__ import annotations
 

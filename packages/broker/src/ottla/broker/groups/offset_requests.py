@@ -1,4 +1,4 @@
-"""Requests for committed offsets: OffsetCommit, OffsetFetch, OffsetDelete; and the expiration of offsets."""
+"""OffsetCommit, OffsetFetch and OffsetDelete over the groups hosted here; and the expiration of offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure state of a ZooKeeper: znodes and sessions, changed only by transactions.
+"""The data tree of a ZooKeeper, pure state: znodes and sessions, changed only by transactions.
 
 `plan` checks a write against the state, changes nothing, and returns a transaction that cannot fail; `apply`
 executes it. The same transactions in the same order always give the same state, so the journal stores

@@ -1,4 +1,4 @@
-"""The pure core of the embedded coordinator: frames and elapsed time in, frames out.
+"""The pure request processor of the embedded coordinator: frames and elapsed time in, frames out.
 
 The shell passes whole frames in and sends `outbox` in order. A transaction passed to `journal` must be
 durable before the frames that follow it are sent.
@@ -42,7 +42,7 @@ class _Attendance:
 
 
 @dataclass(slots=True)
-class Service:
+class RequestProcessor:
     """Serves all clients of one tree.
 
     `now_ms` is the wall clock of ctime and mtime. `outbox` holds, in order, clients and frames to send; None

@@ -1,4 +1,4 @@
-"""The shell of the embedded coordinator: sockets, timers and the disk around `Service`."""
+"""The server of the embedded coordinator: sockets, timers and the disk around `RequestProcessor`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import cast
 
 from ottla.zookeeper.embedded.data_tree import Transaction, Tree
-from ottla.zookeeper.embedded.request_processor import Client, Limits, Service
-from ottla.zookeeper.embedded.transaction_log import Fsync, Journal, encode_snapshot
+from ottla.zookeeper.embedded.request_processor import Client, Limits, RequestProcessor
+from ottla.zookeeper.embedded.transaction_log import Fsync, TransactionLog, encode_snapshot
 from ottla.zookeeper.environment import now_ms
 from ottla.zookeeper.errors import Unavailable
 
@@ -55,7 +55,7 @@ class EmbeddedCoordinator:
         self._limits = limits or Limits()
         self._tick_ms = tick_ms
         self._compact_above_bytes = compact_above_bytes
-        self._journal: Journal | None = None
+        self._journal: TransactionLog | None = None
         self._disk = ThreadPoolExecutor(1, "ottla-zookeeper-disk")
         self._connections: dict[Client, _Connection] = {}
         self._flushing = False
@@ -71,7 +71,7 @@ class EmbeddedCoordinator:
             # Not the loop's executor: a sync would wait there behind other blocking work.
             stack.callback(self._disk.shutdown, wait=False)
             tree = self._recover(stack)
-            self.service = Service(tree, self._remember, now_ms, self._limits)
+            self.service = RequestProcessor(tree, self._remember, now_ms, self._limits)
             self._server = await self._listen()
             self.port = self._server.sockets[0].getsockname()[1]
             self._last_tick = self._loop.time()
@@ -161,7 +161,7 @@ class EmbeddedCoordinator:
         if self._data_dir is None:
             return Tree()
         self._journal = stack.enter_context(
-            Journal(self._data_dir, fsync=self._fsync, compact_above_bytes=self._compact_above_bytes)
+            TransactionLog(self._data_dir, fsync=self._fsync, compact_above_bytes=self._compact_above_bytes)
         )
         return self._journal.recover()
 
@@ -189,7 +189,7 @@ class EmbeddedCoordinator:
             return
         self._flusher = self._loop.create_task(self._flush_durably(self._journal))
 
-    async def _flush_durably(self, journal: Journal) -> None:
+    async def _flush_durably(self, journal: TransactionLog) -> None:
         try:
             while journal.dirty or self.service.outbox:
                 outbox = self._take_outbox()

@@ -1,4 +1,4 @@
-"""The durable state of a tree: a journal of transactions and a snapshot.
+"""The transaction log of a tree, in the file `journal`, and its snapshot.
 
 `journal` is a header with the zxid it starts after, then one record per transaction: length, CRC-32, payload.
 `snapshot` is one record of the whole tree with a CRC. Both are replaced by rename, so only the end of the
@@ -206,7 +206,7 @@ def _link(tree: Tree) -> None:
 # -- files
 
 
-class Journal:
+class TransactionLog:
     """The files of a coordinator. `append` is for the event loop; `write` and `compact` block."""
 
     def __init__(
@@ -220,7 +220,7 @@ class Journal:
         self._file = -1
         self._lock = -1
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> TransactionLog:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
