@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
-from ottla.broker.coordinators.internal_topic_log import ReplicatedStore, build_batch
+from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.testing import (
     LEDGER_TOPIC,
@@ -21,8 +20,7 @@ from ottla.broker.coordinators.testing import (
     Transition,
     TransitionCodec,
 )
-from ottla.broker.handlers.testing import DataPlane
-from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, NotEnoughReplicas, NotLeaderOrFollower
+from ottla.protocol.errors import ErrorCode, NotEnoughReplicas, NotLeaderOrFollower
 from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker
 
 PARTITIONS = 4
@@ -411,25 +409,3 @@ async def test_timers_are_set_again_from_a_loaded_state() -> None:
         await asyncio.sleep(2)
 
         assert ledger.status(KEY) == "Prepared"
-
-
-# ---- on real replicas
-
-
-async def test_replicas_refuse_a_coordinator_of_an_older_epoch(tmp_path: Path) -> None:
-    plane = DataPlane(tmp_path)
-    await plane.lead(LEDGER_TOPIC, 0, leader_epoch=3)
-    store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 1)
-    record = TransitionCodec().encode(Transition(KEY, "Ongoing"))
-    assert store.is_blank(0)
-
-    appended = store.append(0, [record], 0, leader_epoch=3)
-
-    assert (appended.position, appended.committed) == (0, None)
-    assert not store.is_blank(0)
-    with pytest.raises(FencedLeaderEpoch):
-        store.append(0, [record], 0, leader_epoch=2)
-    with pytest.raises(FencedLeaderEpoch):
-        await anext(store.read(0, 2))
-    assert len([chunk async for chunk in store.read(0, 3)]) == 1
-    plane.logs.close()

@@ -17,6 +17,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.metrics import Metrics
+from ottla.broker.replication import replicas as replicas_module
 from ottla.broker.replication.high_watermark_checkpoints import read_high_watermarks
 from ottla.broker.replication.replicas import Replicas
 from ottla.protocol.errors import (
@@ -166,6 +167,50 @@ async def test_listeners_hear_of_every_leadership(plane: DataPlane) -> None:
         ([(T0, 4)], []),
         ([], [(T0, 4)]),
     ]
+
+
+@pytest.fixture
+def yields_at_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas_module, "BUSY_MS", 0.0)
+
+
+def heard_to_lead(listening: Listening) -> dict[TopicPartition, int]:
+    """The epochs of the leaderships that a listener knows."""
+    led: dict[TopicPartition, int] = {}
+    for elected, resigned in listening.heard:
+        for gone, _ in resigned:
+            led.pop(gone, None)
+        led.update(elected)
+    return led
+
+
+@pytest.mark.usefixtures("yields_at_each_partition")
+async def test_listeners_know_every_leadership_that_other_tasks_see(plane: DataPlane) -> None:
+    listening, seen = Listening(), []
+    plane.replicas.subscribe(listening)
+
+    async def look() -> None:
+        while True:
+            led = {one.topic_partition: one.leader_epoch for one in plane.replicas.leaders()}
+            assert heard_to_lead(listening) == led
+            seen.append(led)
+            await asyncio.sleep(0)
+
+    looking = asyncio.get_running_loop().create_task(look())
+    requests = [lead_request(1), lead_request(2), lead_request(3, leader=2), lead_request(4)]
+    for request in requests:
+        (state,) = request.topic_states[0].partition_states
+        request.topic_states[0].partition_states = [numbered(state, n) for n in range(3)]
+        assert await role(plane, request) is ErrorCode.NONE
+    stop = stop_request(leader_epoch=4, delete=True)
+    (deletion,) = stop.topic_states[0].partition_states
+    stop.topic_states[0].partition_states = [numbered(deletion, n) for n in range(3)]
+    assert await stopped(plane, stop) is ErrorCode.NONE
+
+    assert not looking.done()
+    looking.cancel()
+    second = TopicPartition("t", 1)
+    assert {T0: 2, second: 1, TopicPartition("t", 2): 1} in seen
 
 
 async def test_a_late_stop_does_not_stop_a_later_leader(plane: DataPlane) -> None:

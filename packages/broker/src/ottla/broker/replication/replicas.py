@@ -54,7 +54,10 @@ BUSY_MS: Final = 4.0
 
 
 class LeadershipListener(Protocol):
-    """Hears of every change of leadership here, on the event loop and in order."""
+    """Hears of every change of leadership here, on the event loop and in order.
+
+    It is called before any other task runs: no request finds a leadership that the listener does not know.
+    """
 
     def leadership_changed(
         self,
@@ -234,18 +237,16 @@ class Replicas:
     ) -> dict[TopicPartition, ErrorCode]:
         """Take roles; returns the error code of each partition. Calls run one after another.
 
-        Missing logs are created. Listeners are called once, when all partitions have their roles.
+        Missing logs are created.
         """
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
-            elected: list[tuple[TopicPartition, int]] = []
-            resigned: list[tuple[TopicPartition, int]] = []
             await self._logs.make_way(one[0] for one in assignments)
             turn = BusyTurn(self._clock.monotonic_ms)
             for topic_partition, topic_id, assignment in assignments:
                 await turn.maybe_yield()
                 try:
-                    self._apply_one(topic_partition, topic_id, assignment, elected, resigned)
+                    self._apply_one(topic_partition, topic_id, assignment)
                     answers[topic_partition] = ErrorCode.NONE
                 except KafkaError as error:
                     log.warning("%s keeps its role: %s", topic_partition, error.code.name)
@@ -254,33 +255,27 @@ class Replicas:
                     log.exception("%s is offline: its log cannot be made", topic_partition)
                     self._offline.add(topic_partition)
                     answers[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
-            self._tell(elected, resigned)
             return answers
 
     def _apply_one(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: UUID | None,
-        assignment: Assignment,
-        elected: list[tuple[TopicPartition, int]],
-        resigned: list[tuple[TopicPartition, int]],
+        self, topic_partition: TopicPartition, topic_id: UUID | None, assignment: Assignment
     ) -> None:
         partition = self._hosted.get(topic_partition)
         self._check(partition, topic_id, assignment)
         if partition is None:
             partition = self._host(topic_partition, topic_id, assignment.is_new)
-        led_epoch = partition.leader_epoch if partition.leads else None
+        led_before = partition.leads
         if assignment.leader == self.broker_id:
             self._followers.unfollow(topic_partition)
             partition.lead(assignment, self._clock.now_ms())
-            elected.append((topic_partition, assignment.leader_epoch))
+            self._tell(elected=[(topic_partition, assignment.leader_epoch)])
             log.info("%s is led here in epoch %d", topic_partition, assignment.leader_epoch)
         else:
             partition.follow(assignment)
             self._followers.follow(partition, assignment.leader)
+            if led_before:
+                self._tell(resigned=[(topic_partition, assignment.leader_epoch)])
             log.info("%s follows %d in epoch %d", topic_partition, assignment.leader, assignment.leader_epoch)
-            if led_epoch is not None:
-                resigned.append((topic_partition, assignment.leader_epoch))
 
     def _check(self, partition: HostedPartition | None, topic_id: UUID | None, new: Assignment) -> None:
         if self.broker_id not in new.replicas:
@@ -324,11 +319,14 @@ class Replicas:
         (self._shrinks if change.shrunk else self._expands).mark()
 
     def _tell(
-        self, elected: list[tuple[TopicPartition, int]], resigned: list[tuple[TopicPartition, int]]
+        self,
+        *,
+        elected: Sequence[tuple[TopicPartition, int]] = (),
+        resigned: Sequence[tuple[TopicPartition, int]] = (),
     ) -> None:
-        if elected or resigned:
-            for listener in self._listeners:
-                listener.leadership_changed(elected, resigned)
+        """Call the listeners; between a change of role and this call nothing may be awaited."""
+        for listener in self._listeners:
+            listener.leadership_changed(elected, resigned)
 
     async def stop(
         self, partitions: Sequence[tuple[TopicPartition, int, bool]]
@@ -336,35 +334,24 @@ class Replicas:
         """Stop hosting partitions, given as (partition, leader epoch, whether to delete its log)."""
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
-            resigned: list[tuple[TopicPartition, int]] = []
             turn = BusyTurn(self._clock.monotonic_ms)
             for topic_partition, leader_epoch, delete in partitions:
                 await turn.maybe_yield()
                 try:
-                    answers[topic_partition] = self._stop_one(topic_partition, leader_epoch, delete, resigned)
+                    answers[topic_partition] = self._stop_one(topic_partition, leader_epoch, delete)
                 except KafkaError as error:
                     log.warning("%s is not deleted: %s", topic_partition, error)
                     answers[topic_partition] = error.code
-            self._tell([], resigned)
             return answers
 
-    def _stop_one(
-        self,
-        topic_partition: TopicPartition,
-        leader_epoch: int,
-        delete: bool,
-        resigned: list[tuple[TopicPartition, int]],
-    ) -> ErrorCode:
+    def _stop_one(self, topic_partition: TopicPartition, leader_epoch: int, delete: bool) -> ErrorCode:
         partition = self._hosted.get(topic_partition)
         if topic_partition in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if partition is not None:
             if leader_epoch not in (DELETE_EPOCH, NO_EPOCH) and leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
-            if partition.leads:
-                resigned.append((topic_partition, partition.leader_epoch))
-            self._followers.unfollow(topic_partition)
-            partition.stop()
+            self._resign(partition)
         if delete:
             self._hosted.pop(topic_partition, None)
             self._saved.pop(topic_partition, None)
@@ -373,18 +360,20 @@ class Replicas:
         log.info("%s is stopped%s", topic_partition, " and deleted" if delete else "")
         return ErrorCode.NONE
 
+    def _resign(self, partition: HostedPartition) -> None:
+        led_before = partition.leads
+        self._followers.unfollow(partition.topic_partition)
+        partition.stop()
+        if led_before:
+            self._tell(resigned=[(partition.topic_partition, partition.leader_epoch)])
+
     def directory_failed(self, topic_partitions: Sequence[TopicPartition]) -> None:
         """Stop serving these partitions: their log directory has failed."""
-        resigned: list[tuple[TopicPartition, int]] = []
         for topic_partition in topic_partitions:
             partition = self._hosted.pop(topic_partition, None)
             self._offline.add(topic_partition)
             if partition is not None:
-                if partition.leads:
-                    resigned.append((topic_partition, partition.leader_epoch))
-                self._followers.unfollow(topic_partition)
-                partition.stop()
-        self._tell([], resigned)
+                self._resign(partition)
 
     # ---- in-sync replicas
 

@@ -1,0 +1,115 @@
+"""A coordinator over replicas: leader epochs, and changes of role while it writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
+from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
+from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.coordinators.testing import LEDGER_TOPIC, LedgerCoordinator, Transition, TransitionCodec
+from ottla.broker.environment import Environment
+from ottla.broker.handlers.testing import DataPlane
+from ottla.broker.replication import replicas as replicas_module
+from ottla.broker.replication.partition import Assignment
+from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError
+from ottla.protocol.topics import TopicPartition
+
+PARTITIONS = 4
+ALL = tuple(range(PARTITIONS))
+KEY = "orders"
+HOME = partition_for(KEY, PARTITIONS)
+
+
+async def test_replicas_refuse_a_coordinator_of_an_older_epoch(tmp_path: Path) -> None:
+    plane = DataPlane(tmp_path)
+    await plane.lead(LEDGER_TOPIC, 0, leader_epoch=3)
+    store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 1)
+    record = TransitionCodec().encode(Transition(KEY, "Ongoing"))
+    assert store.is_blank(0)
+
+    appended = store.append(0, [record], 0, leader_epoch=3)
+
+    assert (appended.position, appended.committed) == (0, None)
+    assert not store.is_blank(0)
+    with pytest.raises(FencedLeaderEpoch):
+        store.append(0, [record], 0, leader_epoch=2)
+    with pytest.raises(FencedLeaderEpoch):
+        await anext(store.read(0, 2))
+    assert len([chunk async for chunk in store.read(0, 3)]) == 1
+    plane.logs.close()
+
+
+@pytest.fixture
+async def replicated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[DataPlane, LedgerCoordinator]]:
+    """A coordinator over replicas that let other tasks run before each partition's change of role."""
+    monkeypatch.setattr(replicas_module, "BUSY_MS", 0.0)
+    plane = DataPlane(tmp_path)
+    store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: PARTITIONS)
+    async with LedgerCoordinator(store, Environment().clock) as ledger:
+        plane.replicas.subscribe(ledger.runtime)
+        yield plane, ledger
+    plane.logs.close()
+
+
+async def take_roles(plane: DataPlane, leader_epoch: int, *, leader: int = 1) -> None:
+    assignment = Assignment(
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=leader_epoch,
+        isr=(1,),
+        replicas=(1, 2),
+    )
+    answers = await plane.replicas.apply(
+        [(TopicPartition(LEDGER_TOPIC, one), None, assignment) for one in ALL]
+    )
+    assert set(answers.values()) == {ErrorCode.NONE}
+
+
+async def test_no_write_is_fenced_while_leaderships_go_on_in_a_newer_epoch(
+    replicated: tuple[DataPlane, LedgerCoordinator],
+) -> None:
+    plane, ledger = replicated
+    keys = [next(key for key in map(str, range(99)) if partition_for(key, PARTITIONS) == one) for one in ALL]
+    await take_roles(plane, 1)
+    answers: list[ErrorCode] = []
+
+    async def write() -> None:
+        while True:
+            answers.extend([await ledger.advance(key) for key in keys])
+            await asyncio.sleep(0)
+
+    writing = asyncio.get_running_loop().create_task(write())
+    for epoch in range(2, 6):
+        await take_roles(plane, epoch)
+    writing.cancel()
+
+    assert len(answers) > PARTITIONS
+    assert set(answers) == {ErrorCode.NONE}
+
+
+async def test_a_state_whose_leadership_was_lost_in_between_writes_nothing_more(
+    replicated: tuple[DataPlane, LedgerCoordinator],
+) -> None:
+    plane, ledger = replicated
+    await take_roles(plane, 1)
+    assert await ledger.advance(KEY) is ErrorCode.NONE
+    lost = ledger.runtime.find(KEY)
+    assert isinstance(lost, CoordinatorPartition)
+    refusals: list[KafkaError | None] = []
+
+    await take_roles(plane, 2, leader=2)
+    assert ledger.status(KEY) is ErrorCode.NOT_COORDINATOR
+    await take_roles(plane, 3)
+
+    assert ledger.runtime.find(KEY) is not lost
+    assert not ledger.writer.write(lost, [Transition(KEY, "Prepared")], refusals.append)
+    assert [type(one) for one in refusals] == [FencedLeaderEpoch]
+    assert plane.replicas.leader(TopicPartition(LEDGER_TOPIC, HOME)).log.log_end_offset == 1
