@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from ottla.broker.active_controller import ActiveController
 from ottla.broker.testing import BrokerFailed, BrokerProcess, BrokerThread
 
 TIMEOUT_S = 20.0
@@ -203,6 +205,25 @@ def test_a_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BrokerFailed, match="belongs to broker 1"), BrokerThread(tmp_path, {"broker.id": "2"}):
         pass
+
+
+def test_nothing_asks_the_controller_once_the_connection_to_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[list[str]] = []
+    close = ActiveController.close
+
+    async def observed(self: ActiveController) -> None:
+        running.append([task.get_name() for task in asyncio.all_tasks()])
+        await close(self)
+
+    monkeypatch.setattr(ActiveController, "close", observed)
+
+    with BrokerThread(tmp_path):
+        pass
+
+    assert len(running) == 1
+    assert "isr-proposals" not in running[0]
 
 
 def test_the_command_starts_a_daemon_and_stops_it(tmp_path: Path) -> None:

@@ -132,8 +132,10 @@ class Broker:
         self._stack.push_async_callback(logs.unlock)
         session = await self._coordination()
         await self._identify(session, logs)
-        control = self._control = await enter(BackgroundTasks(self.metrics, self.environment.clock))
+        control = self._control = BackgroundTasks(self.metrics, self.environment.clock)
         services = self.services = self._compose(session, logs, control)
+        self._stack.push_async_callback(self._active_controller.close)
+        await enter(control)  # its tasks ask the active controller: they end before that is closed
         self._subscribe(services)
         await services.configs.load()
         await logs.open(services.configs.log_config)
@@ -209,7 +211,7 @@ class Broker:
         configs = Configs(zookeeper, config, environment, self.broker_id)
         controller = self._controller(zookeeper, metadata, configs, control)
         active_controller = ActiveController(controller, metadata, config, self.broker_id)
-        self._stack.push_async_callback(active_controller.close)
+        self._active_controller = active_controller
         self.handover = LeadershipHandover(config, metadata, controller, active_controller, self.broker_id)
         self._alter_partition_requests = AlterPartitionRequests(
             self.broker_id, active_controller.ask, lambda: controller.broker_epoch
