@@ -279,6 +279,18 @@ async def test_a_partition_that_is_followed_is_not_read_on_the_fast_path(plane: 
     assert plane.services.fetch_fast_path.known.get(partition.topic_partition) is None
 
 
+async def test_a_role_given_up_before_any_listener_is_told_stops_the_fast_path(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    partition.append(batch_of(b"a"), now_ms=1)
+    await general_path(plane, request_of(), 12, 1)
+    assert fast_path(plane, request_of(), 12, 1) is not None
+
+    partition.stop()
+
+    assert not plane.session.fetch_targets[b"t\0\0\0\0"].retired
+    assert fast_path(plane, request_of(), 12, 1) is None
+
+
 async def test_a_deleted_partition_is_let_go(plane: DataPlane) -> None:
     partition = await plane.lead()
     other = await plane.lead(partition=1)

@@ -41,14 +41,6 @@ def elect_preferred(replicas: Sequence[int], isr: Collection[int], alive: Alive)
     return Choice(preferred, tuple(isr)) if alive(preferred) and preferred in isr else None
 
 
-def elect_for_reassignment(targets: Sequence[int], isr: Collection[int], alive: Alive) -> Choice | None:
-    """Elect one of the target replicas of a reassignment."""
-    for replica in targets:
-        if replica in isr and alive(replica):
-            return Choice(replica, tuple(isr))
-    return None
-
-
 def elect_for_shutdown(
     replicas: Sequence[int], isr: Collection[int], alive: Alive, leaving: Collection[int]
 ) -> Choice | None:

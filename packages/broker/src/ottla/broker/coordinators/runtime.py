@@ -134,10 +134,6 @@ class CoordinatorRuntime(Generic[S, R]):
 
     # ---- the partition of a key
 
-    def partition_of(self, key: str) -> int:
-        """The partition of the topic that keeps `key`, a group id or a transactional id."""
-        return partition_for(key, self._store.partition_count())
-
     def find(self, key: str) -> CoordinatorPartition[S] | ErrorCode:
         """Return the loaded partition that keeps `key`, or why this broker cannot answer for it."""
         if not self.is_active:

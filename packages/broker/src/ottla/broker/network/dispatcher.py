@@ -45,7 +45,7 @@ class Route(Generic[S]):
     """Whether the request keeps views of the receive buffer instead of owning its bytes.
 
     The handler is then called as soon as the request is decoded, and the buffer is lent to it until it
-    returns: its response, or the awaitable that it returns, must not hold a view.
+    returns: its response must not hold a view, and an awaitable that it returns must not read one.
     """
 
     def __post_init__(self) -> None:

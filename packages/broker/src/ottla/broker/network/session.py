@@ -10,8 +10,9 @@ Rules for authentication, ACLs and quotas:
 - A change of this client's permissions drops its index (`forget_partitions`): the next request for each
   partition takes the general path again. A new login drops it too. A request that was read before the change
   and waits admits nothing when it ends (`index_epoch`).
-- A change that concerns a partition for all clients (its leadership, its topic's configuration) retires the
-  target that all sessions share (`handlers.known_partitions`), and no session has to be visited.
+- A change that concerns a partition for all clients retires the target that all sessions share
+  (`handlers.known_partitions`), and no session has to be visited. Lost leadership retires the targets of both
+  fast paths, a changed topic configuration that of Produce: Fetch reads the log's configuration each time.
 """
 
 from __future__ import annotations
