@@ -120,6 +120,32 @@ def test_a_python_value_is_checked_under_the_name_it_was_given_by(
     assert str(caught.value) == message
 
 
+def _is_long(value: str) -> str | None:
+    return None if len(value) >= 8 else "must have 8 characters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    password: str = setting("changeme", "Which.", _is_long, is_secret=True)
+    pin: int = setting(1234, "Which.", at_least(1000), is_secret=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "message"),
+    [
+        ("password", "hunter2", "hunter2", "password must have 8 characters, not the value given"),
+        ("pin", "987", 987, "pin must be at least {least}, not the value given"),
+    ],
+)
+def test_a_secret_that_fails_a_check_is_not_shown(name: str, text: str, value: object, message: str) -> None:
+    one = define(Login, {each.name: each for each in fields(Login)})[name]
+
+    for refuse in (lambda: one.parse(text), lambda: one.check(value)):
+        with pytest.raises(ConfigError) as caught:
+            refuse()
+        assert str(caught.value) == message.format(least="1000")
+
+
 def test_the_whole_numbers_of_clients_have_no_width() -> None:
     assert defined(of_broker=False)["num_partitions"].parse("5000000000") == 5_000_000_000
 

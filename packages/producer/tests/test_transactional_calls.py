@@ -223,3 +223,40 @@ async def test_records_fail_after_the_delivery_timeout_while_the_coordinator_loa
                 with pytest.raises(DeliveryTimeout):
                     await producer.send_and_wait("t", b"x")
             await producer.abort_transaction()
+
+
+class Recording(Producer):
+    """Remembers which of its public methods were called."""
+
+    calls: list[str]
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        self.calls.append("flush")
+        await super().flush(timeout_s)
+
+    async def abort_transaction(self) -> None:
+        self.calls.append("abort_transaction")
+        await super().abort_transaction()
+
+
+async def test_the_ends_of_a_transaction_call_overridden_methods() -> None:
+    async with coordinating(ScriptedBroker()) as broker:
+        async with Recording(broker.bootstrap_servers, transactional_id="once") as producer:
+            producer.calls = []
+            async with producer.transaction():
+                await producer.send("t", b"x")
+            assert producer.calls == ["flush"]
+
+            producer.calls.clear()
+            with pytest.raises(KeyError):
+                async with producer.transaction():
+                    await producer.send_and_wait("t", b"y")
+                    raise KeyError
+            assert producer.calls == ["abort_transaction", "flush"]
+
+            producer.calls.clear()
+            await producer.begin_transaction()
+            await producer.send_and_wait("t", b"z")
+        assert producer.calls[:2] == ["abort_transaction", "flush"]
+
+    assert [request.committed for request in broker.seen(EndTxnRequest)] == [True, False, False]

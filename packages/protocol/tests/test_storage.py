@@ -415,6 +415,21 @@ _PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"sasl.password=hunter2\\users", 1),
+        (b"# hunter1\r\n\r\nfirst=1\r\nlong=one,\\\r\n  hunter2\\u12\r\nlast=1", 4),
+        (b"first=1\n\nhunter2\\u12x", 3),
+    ],
+)
+def test_a_malformed_escape_is_refused_by_line_and_its_text_is_not_shown(data: bytes, line: int) -> None:
+    with pytest.raises(CorruptStorage) as caught:
+        decode_properties(data)
+
+    assert str(caught.value) == f"malformed properties in line {line}: no four digits after \\u"
+
+
 @given(st.lists(_PIECES, max_size=12).map("".join))
 @example("\\\n# said\n")
 @example("\\\n\n# said\n")

@@ -12,6 +12,7 @@ from ottla.client.testing import ScriptedBroker
 from ottla.consumer import (
     Consumer,
     ConsumerClosed,
+    ConsumerRecord,
     TopicPartition,
     WrongMode,
 )
@@ -170,3 +171,27 @@ async def test_anext_and_iteration_of_the_consumer_take_from_one_place(broker: S
             assert record.value == b"b"
             break
         assert (await consumer.getone()).value == b"c"
+
+
+class WithoutEmptyValues(Consumer):
+    """Leaves records with an empty value out."""
+
+    async def __anext__(self) -> ConsumerRecord:
+        while not (record := await super().__anext__()).value:
+            pass
+        return record
+
+
+async def test_iteration_calls_an_overridden_anext(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    log.add(b"", b"b", b"", b"d")
+    async with (
+        WithoutEmptyValues("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer,
+        asyncio.timeout(20),
+    ):
+        values: list[bytes | None] = []
+        async for record in consumer:
+            values.append(record.value)
+            if len(values) == 2:
+                break
+        assert values == [b"b", b"d"]

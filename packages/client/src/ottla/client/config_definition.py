@@ -113,7 +113,7 @@ class Setting(NamedTuple):
     def parse(self, text: str | None) -> Any:
         """Convert the text of a properties file and check the value. Raises ConfigError."""
         value = self.convert(text or "")
-        self.check_limits(value, shown=repr(text))
+        self.check_limits(value, shown=repr(text and text.strip()))
         return value
 
     def convert(self, text: str, name: str | None = None) -> Any:
@@ -127,7 +127,7 @@ class Setting(NamedTuple):
             except (ValueError, KeyError):
                 continue
         wanted = " or ".join(each.text_words for each in self.types)
-        raise ConfigError(name or self.name, f"must be {wanted}, not {self.shown(text)}")
+        raise ConfigError(name or self.name, f"must be {wanted}, not {self.shown(text.strip())}")
 
     def check(self, value: Any, name: str | None = None) -> None:
         """Check the type and limits of a Python value. Raises ConfigError as `convert` does."""
@@ -142,7 +142,8 @@ class Setting(NamedTuple):
             return
         for check in self.checks:
             if problem := check(value):
-                raise ConfigError(name or self.name, f"{problem}, not {shown or _grouped(value)}")
+                given = self.shown(value) if self.is_secret else shown or _grouped(value)
+                raise ConfigError(name or self.name, f"{problem}, not {given}")
 
     def meant(self, value: Any) -> Any:
         """Return the value of a synonym, or the value itself."""

@@ -118,7 +118,7 @@ def read_properties(path: str | Path) -> dict[str, str]:
     try:
         pairs = decode_properties(Path(path).read_bytes())
     except CorruptStorage as error:
-        raise SettingError(str(error)) from None
+        raise SettingError(f"{path}: {error}") from None
     return {name: value.rstrip() for name, value in pairs.items()}
 
 

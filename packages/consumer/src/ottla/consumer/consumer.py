@@ -152,8 +152,8 @@ class Consumer:
     # --- records
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        # The native iterator itself: a record costs no call to this object.
-        return self._delivery
+        # The native iterator itself: a record costs no call to this object, unless a subclass wants one.
+        return self._delivery if type(self).__anext__ is Consumer.__anext__ else self
 
     def __anext__(self) -> Coroutine[Any, Any, ConsumerRecord]:
         return self._delivery.__anext__()

@@ -111,7 +111,7 @@ class Producer(SendMethods):
         self._accumulator.wake = self._sender.wake
         self._flushing = Flushing(self._accumulator, self._pending, self.metrics, loop_time_ms)
         self._transactions = Transactions(
-            self._coordinator, self._admission, self._flushing, self._pending, self._sender
+            self._coordinator, self._admission, lambda: self.flush(), self._pending, self._sender
         )
         self.metrics.available = lambda: self._buffer_space.available_bytes
         self.metrics.in_flight = lambda: self._sender.requests_in_flight
@@ -349,7 +349,7 @@ class Producer(SendMethods):
 
     async def _abort_open_transaction(self) -> None:
         """Abort what no caller will commit any more."""
-        await self._transactions.abort_if_open(LAST_FLUSH_S)
+        await self._transactions.abort_if_open(self.abort_transaction, LAST_FLUSH_S)
 
     # --- the parts
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from ottla.client.errors import ClientError
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.producer.append.pending_metadata import PendingMetadata
 from ottla.producer.append.record_admission import RecordAdmission
-from ottla.producer.flushing import Flushing
 from ottla.producer.transactions.coordinator_client import TransactionCoordinatorClient
 from ottla.producer.transactions.prepared_transaction import PreparedTransaction
 from ottla.producer.transactions.state import Phase, TransactionError, TransactionFailed
@@ -31,20 +30,21 @@ class UnsentBatches(Protocol):
 class Transactions:
     """One transaction after the other, for a producer with a `transactional_id`.
 
-    `coordinator` is None for a producer without: then every call raises TransactionError.
+    `coordinator` is None for a producer without: then every call raises TransactionError. `flush` looks up
+    the producer's own method at each call, because a subclass may override it.
     """
 
     def __init__(
         self,
         coordinator: TransactionCoordinatorClient | None,
         admission: RecordAdmission,
-        flushing: Flushing,
+        flush: Callable[[], Awaitable[None]],
         pending: PendingMetadata,
         batches: UnsentBatches,
     ) -> None:
         self._coordinator = coordinator
         self._admission = admission
-        self._flushing = flushing
+        self._flush = flush
         self._pending = pending
         self._batches = batches
 
@@ -59,7 +59,7 @@ class Transactions:
         self._admission.close_fast_path()
         if coordinator.state.phase is not Phase.COMMITTING:
             coordinator.state.to(Phase.FLUSHING, "commit")  # no record is admitted from here on
-            await self._flushing.flush()
+            await self._flush()
         await coordinator.commit()
 
     async def prepare(self) -> PreparedTransaction:
@@ -67,7 +67,7 @@ class Transactions:
         coordinator = self._required
         self._admission.close_fast_path()
         coordinator.state.to(Phase.FLUSHING, "prepare")
-        await self._flushing.flush()
+        await self._flush()
         return coordinator.prepare()
 
     async def abort(self) -> None:
@@ -80,16 +80,16 @@ class Transactions:
         self._batches.drop_unsent(aborted)
         # A batch in flight must land before the abort marker: behind it, it would begin a transaction that
         # nothing ends.
-        await self._flushing.flush()
+        await self._flush()
         await coordinator.abort()
 
-    async def abort_if_open(self, timeout_s: float) -> None:
-        """Abort the transaction, if one is open, within a bound. An error is logged, not raised."""
+    async def abort_if_open(self, abort: Callable[[], Awaitable[None]], timeout_s: float) -> None:
+        """Call `abort` if a transaction is open, within a bound. An error is logged, not raised."""
         if self._coordinator is None or not self._coordinator.state.may_be_aborted:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                await self.abort()
+                await abort()
         except (ClientError, KafkaError, TimeoutError) as error:
             # The coordinator aborts it by itself after `transaction_timeout_ms`.
             log.warning(

@@ -20,17 +20,22 @@ _WRITTEN = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
 _SPECIAL = re.compile(r"[\\=:#!]|[^ -~]")
 
 
+class _MalformedEscape(Exception):
+    """No four hexadecimal digits follow a backslash and a u."""
+
+
 def decode_properties(data: bytes) -> dict[str, str]:
     """The keys and values of a properties file; the last of two equal keys counts, as in Java.
 
     UTF-8 is read where the file is that (Kafka's tools write plain ASCII), else Latin-1 as the format has it.
-    Raises CorruptStorage for a malformed unicode escape.
+    Raises CorruptStorage for a malformed unicode escape; the message has the number of its line, not its
+    text, which may be a password.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError:
         text = data.decode("latin-1")
-    return dict(_pair(line) for line in _logical_lines(text))
+    return dict(_pair(number, line) for number, line in _logical_lines(text))
 
 
 def encode_properties(values: Mapping[str, str]) -> bytes:
@@ -40,31 +45,35 @@ def encode_properties(values: Mapping[str, str]) -> bytes:
     )
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    """Lines with their continuations; no comments and no blank ones."""
-    pending, continued = "", False
-    for raw in _LINE_END.split(text):
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their continuations, and the number of their first line; no comments and no blank ones."""
+    pending, continued, first = "", False, 0
+    for number, raw in enumerate(_LINE_END.split(text), 1):
         line = raw.lstrip(" \t\f")
         if not continued and line[:1] in ("", "#", "!"):
             continue
+        first = first if continued else number
         continued = _continues(line)
         # An escaped line end is nothing at all; the next line's indentation does not count.
         pending += line[:-1] if continued else line
         if not continued and pending:
-            yield pending
+            yield first, pending
             pending = ""
     if pending:
-        yield pending
+        yield first, pending
 
 
 def _continues(line: str) -> bool:
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
-def _pair(line: str) -> tuple[str, str]:
+def _pair(number: int, line: str) -> tuple[str, str]:
     parts = _KEY_AND_VALUE.fullmatch(line)
     assert parts is not None, "a logical line does not end within an escape"
-    return _unescape(parts[1]), _unescape(parts[2])
+    try:
+        return _unescape(parts[1]), _unescape(parts[2])
+    except _MalformedEscape:
+        raise CorruptStorage(f"malformed properties in line {number}: no four digits after \\u") from None
 
 
 def _unescape(text: str) -> str:
@@ -79,7 +88,7 @@ def _unescape(text: str) -> str:
 def _character(escape: re.Match[str]) -> str:
     what = escape[1]
     if what == "u":
-        raise CorruptStorage(f"malformed properties: no four digits after \\u at {escape.string[:80]!r}")
+        raise _MalformedEscape
     return chr(int(what[1:], 16)) if len(what) == 5 else _READ.get(what, what)
 
 
