@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,8 +48,8 @@ class TruncationPlan:
     """Copies of the segments in front of the cut."""
     cut: Segment | None
     """A copy of the segment that is cut; None when all segments are dropped."""
-    dropped: list[Path] = field(default_factory=list)
-    """The files of the dropped segments, those of the newest segment first."""
+    dropped: list[Segment]
+    """The segments behind the cut, the newest first."""
 
     # the outcome
     last: Segment | None = None
@@ -69,7 +69,9 @@ class TruncationPlan:
         """
         if self.write_recovery_point is not None:
             self.write_recovery_point()
-        self._unlink(self.dropped)
+        # Only now: recovery takes segments below the recovery point for whole, and these lose file after file.
+        for segment in self.dropped:
+            self._unlink(segment.mark_deleted())
         end = self._cut(self.cut) if self.cut is not None else -1
         if end < self.restart_at:
             self._restart()
@@ -232,12 +234,11 @@ class Truncation:
             log.flushing.write_recovery_point if lowered else None,
             [one.copy() for one in log.segments],
             changed[0].copy() if cut else None,
+            list(reversed(changed[1:] if cut else changed)),
         )
         placeholder = Segment.placeholder(changed[0])
         for segment in changed:
             segment.close()  # also the mappings of its indexes: a file must not shrink under one
-        for segment in reversed(changed[1:] if cut else changed):
-            plan.dropped += segment.mark_deleted()
         log.segments.add(placeholder)
         log.rolling.append_to(placeholder, end)
         return plan
