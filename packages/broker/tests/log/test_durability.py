@@ -13,6 +13,18 @@ from ottla.broker.log.testing import append, log_in
 AT = Path("/data")
 
 
+class RemovedOnOpen(MemoryFiles):
+    """A file system on which a file is removed right before it is opened."""
+
+    removed: Path | None = None
+
+    def open(self, path: Path, *, create: bool = False):  # type: ignore[no-untyped-def]
+        if path == self.removed:
+            self.removed = None
+            self.unlink(path)
+        return super().open(path, create=create)
+
+
 async def test_appends_that_wait_together_share_one_sync() -> None:
     log = log_in(AT, MemoryFiles())
     began: list[int] = []
@@ -107,6 +119,22 @@ async def test_a_flush_plan_includes_the_sealed_segments_of_an_unfinished_one() 
     first.run()
     log.flushing.end(first)
     assert log.recovery_point == 3
+
+
+def test_a_snapshot_that_retention_removes_during_a_flush_does_not_fail_it() -> None:
+    files = RemovedOnOpen()
+    log = log_in(AT, files, segment_bytes=200)
+    for _ in range(4):
+        append(log, b"x" * 60)
+    plan = log.flushing.begin()
+    assert len(plan.snapshots) > 1
+    files.removed = plan.snapshots[0]
+
+    plan.run()
+    log.flushing.end(plan)
+
+    assert not files.exists(plan.snapshots[0])
+    assert (log.offline, log.recovery_point) == (None, 4)
 
 
 async def test_a_flush_that_succeeds_after_a_failed_one_does_not_raise_the_recovery_point() -> None:

@@ -12,7 +12,7 @@ from ottla.broker.log.background_passes import LogPasses
 from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.log import Log
 from ottla.broker.log.registry import LogRegistry
-from ottla.broker.log.testing import append, commit
+from ottla.broker.log.testing import append, commit, log_in, records_of
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.topics import TopicPartition
 
@@ -29,6 +29,22 @@ class FewDescriptors(MemoryFiles):
         if self.used_up:
             raise OSError(errno.EMFILE, "Too many open files")
         return super().open(path, create=create)
+
+
+class NoRoomToRoll(MemoryFiles):
+    """A file system on which no index can be created, and nothing renamed, while `full` is set."""
+
+    full = False
+
+    def open(self, path: Path, *, create: bool = False):  # type: ignore[no-untyped-def]
+        if self.full and create and path.suffix == ".index":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().open(path, create=create)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.full:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        super().rename(source, target)
 
 
 async def started(files: MemoryFiles) -> LogRegistry:
@@ -148,6 +164,25 @@ async def test_a_partition_that_finds_no_room_leaves_nothing_behind() -> None:
 
     assert not files.exists(Path("/data/t-0"))
     assert not logs.has_offline_directories
+
+
+def test_a_roll_that_leaves_files_behind_takes_the_log_offline() -> None:
+    # The next start would load them, and drop the records that were appended at their base offset.
+    files = NoRoomToRoll()
+    log = log_in(Path("/data"), files, segment_bytes=200)
+    append(log, b"a" * 60)
+    files.full = True
+    with pytest.raises(KafkaStorageError):
+        append(log, b"b" * 60)
+    files.full = False
+
+    assert log.offline is not None
+    log.config = LogConfig(segment_bytes=100_000)
+    with pytest.raises(KafkaStorageError):
+        append(log, b"c" * 60)
+    log.close()
+    again = log_in(Path("/data"), files)
+    assert [one.offset for one in records_of(again)] == [0]
 
 
 async def test_running_out_of_descriptors_does_not_fail_the_directory() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -91,7 +92,7 @@ class FlushPlan:
             file.sync()
         self.records_synced = True
         for path in self.snapshots:
-            if self.files.exists(path):
+            with suppress(FileNotFoundError):  # retention and truncation remove snapshots meanwhile
                 self.files.open(path).sync()
         if self.leader_epochs is not None and self.epochs_file is not None:
             self.epochs_file.sync(self.directory, self.leader_epochs, self.epochs_version)

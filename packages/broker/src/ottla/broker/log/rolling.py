@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.log.log_end import LogEnd
 from ottla.broker.log.segment import Segment
+from ottla.broker.log.segments import SegmentLeftBehind
 from ottla.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Rollable(Protocol):
 
     def storage_error(self, error: OSError) -> KafkaStorageError: ...
 
+    def fail(self, error: OSError) -> None: ...
+
 
 class Rolling:
     """Gives a log the active segment that it appends to."""
@@ -61,7 +64,8 @@ class Rolling:
     def roll(self, now_ms: int, base_offset: int | None = None) -> None:
         """Begin a new segment, at the log's end by default, unless the active one is empty.
 
-        Raises `KafkaStorageError`; when the disk is full, everything stays as it was.
+        Raises `KafkaStorageError`; when the disk is full, everything stays as it was. The log goes offline
+        when files of the new segment are left: a start would drop the records at and above its base offset.
         """
         log, old = self._log, self._log.log_end
         at = old.next_offset if base_offset is None else base_offset
@@ -70,6 +74,8 @@ class Rolling:
         try:
             segment = log.segments.create(at, log.config)
         except OSError as error:
+            if isinstance(error, SegmentLeftBehind):
+                log.fail(error)
             raise log.storage_error(error) from error
         old.seal()
         log.flushing.segment_sealed(old.segment)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _OPEN_SEALED_SEGMENTS: Final = 8
 
 
+class SegmentLeftBehind(OSError):
+    """A segment was not created, and removing its files failed too: a start would load them."""
+
+
 class Segments:
     """The list of a log's segments; the last one is active.
 
@@ -82,17 +86,24 @@ class Segments:
     def create(self, base_offset: int, config: LogConfig) -> Segment:
         """Create the files of a new segment and open them for writing; it is not in the list yet.
 
-        After an OSError no file is left, unless removing it failed too.
+        After an OSError no file is left. Raises `SegmentLeftBehind` when removing them failed too: records
+        must not be appended across its base offset then.
         """
         segment = Segment(self.files, self.directory, base_offset)
         try:
             segment.create(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
             segment.activate(config.segment_index_bytes, keep=False)
         except OSError:
-            for path in segment.mark_deleted():
-                self.files.unlink(path)
+            self._remove_begun(segment)
             raise
         return segment
+
+    def _remove_begun(self, segment: Segment) -> None:
+        try:
+            for path in segment.mark_deleted():
+                self.files.unlink(path)
+        except OSError as worse:
+            raise SegmentLeftBehind(worse.errno, worse.strerror or str(worse)) from worse
 
     def add(self, segment: Segment) -> None:
         """Make a new segment the active one."""
