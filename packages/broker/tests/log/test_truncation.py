@@ -9,11 +9,15 @@ from threading import Event
 
 import pytest
 
-from ottla.broker.log import log_closing, retention
+from ottla.broker.config import BrokerConfig
+from ottla.broker.environment import Environment
+from ottla.broker.log import retention
 from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.flushing import FlushPlan
 from ottla.broker.log.log import Log
-from ottla.broker.log.testing import append, commit, idempotent, log_in, records_of
+from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.testing import PARTITION, append, commit, idempotent, log_in, records_of
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 
 AT = Path("/data")
@@ -135,21 +139,31 @@ async def test_a_truncation_whose_caller_was_cancelled_is_settled_all_the_same(t
     assert append(log, b"new") == 2
 
 
-async def test_deleting_a_log_during_its_truncation_does_not_fail_the_directory(tmp_path: Path) -> None:
+async def test_deleting_a_log_during_its_truncation_is_refused(tmp_path: Path) -> None:
+    # The thread works on paths, and a new log of this name would have the same ones.
     files = HeldDisk()
-    failures: list[OSError] = []
-    log = filled(log_in(tmp_path, files))
-    log._report_failure = failures.append
+    files.go_on.set()
+    logs = LogRegistry(BrokerConfig(log_dirs=(str(tmp_path),)), Environment(), files=files)
+    await logs.lock()
+    await logs.open()
+    log = filled(logs.create(PARTITION))
+    files.go_on.clear()
     running = await truncating(log, 2)
 
-    target = log.directory.with_name("gone")
-    files.rename(log.directory, target)
-    log_closing.moved_to(log, target)
+    for give_up in (logs.delete, logs.mark_stray):
+        with pytest.raises(KafkaStorageError, match="are being changed"):
+            give_up(PARTITION)
+    assert logs.get(PARTITION) is log
     files.go_on.set()
 
-    with pytest.raises(KafkaStorageError):
-        await running
-    assert failures == []
+    assert await running == 2
+    logs.delete(PARTITION)
+    new = logs.create(PARTITION)
+    append(new, b"new")
+    assert offsets(new) == [0]
+    assert not logs.has_offline_directories
+    await logs.close()
+    await logs.unlock()
 
 
 async def test_a_log_is_not_closed_cleanly_while_it_is_truncated(tmp_path: Path) -> None:
@@ -175,6 +189,83 @@ async def test_a_truncation_that_fails_takes_the_log_offline() -> None:
     assert log.offline is files.sync_error
     with pytest.raises(KafkaStorageError):
         log.truncation.begin(1)
+
+
+async def test_a_truncation_that_finds_a_corrupt_file_takes_the_log_offline(tmp_path: Path) -> None:
+    log = filled(log_in(tmp_path, DiskFiles()))
+    path = log.directory / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[8:12] = (1).to_bytes(4)  # no batch is as small as that
+    path.write_bytes(data)
+
+    with pytest.raises(KafkaStorageError, match="no entry"):
+        await log.truncation.run_on_thread(log.truncation.begin(3))
+
+    assert log.offline is not None
+    with pytest.raises(KafkaStorageError, match="offline"):
+        await log.durable()
+
+
+async def test_a_flush_during_a_truncation_does_not_raise_the_recovery_point(tmp_path: Path) -> None:
+    files = HeldDisk()
+    files.go_on.set()
+    log = filled(log_in(tmp_path, files))
+    log.flush()
+    files.go_on.clear()
+    running = await truncating(log, 3)
+
+    plan = log.flushing.begin()
+    lowered = log.recovery_point
+    log.flushing.end(plan)
+
+    assert log.recovery_point == lowered <= 3
+    files.go_on.set()
+    await running
+    log.flushing.end(plan)
+    assert log.recovery_point == 3
+
+
+async def test_a_wait_for_the_disk_during_a_truncation_flushes_once_and_ends_with_it(tmp_path: Path) -> None:
+    files = HeldDisk()
+    files.go_on.set()
+    log = filled(log_in(tmp_path, files))
+    begun: list[int] = []
+    begin = log.flushing.begin
+
+    def counted() -> FlushPlan:
+        begun.append(1)
+        plan = begin()
+        plan.names_changed = plan.is_new = False  # the disk holds the thread of the truncation alone
+        return plan
+
+    log.flushing.begin = counted  # type: ignore[method-assign]
+    files.go_on.clear()
+    running = await truncating(log, 3)
+    waiting = [asyncio.ensure_future(log.durable(offset)) for offset in (2, 5)]
+    await asyncio.sleep(0.1)
+    assert len(begun) == 1
+    files.go_on.set()
+
+    async with asyncio.timeout(10):
+        await running
+        await asyncio.gather(*waiting)
+    assert log.recovery_point >= 2
+
+
+async def test_a_wait_for_the_disk_fails_with_the_truncation(tmp_path: Path) -> None:
+    files = HeldDisk()
+    log = filled(log_in(tmp_path, files))
+    running = await truncating(log, 3)
+    waiting = asyncio.ensure_future(log.durable(2))
+    await asyncio.sleep(0)
+    log.fail(OSError(errno.EIO, "Input/output error"))
+    files.go_on.set()
+
+    async with asyncio.timeout(10):
+        with pytest.raises(KafkaStorageError):
+            await running
+        with pytest.raises(KafkaStorageError):
+            await waiting
 
 
 async def test_a_truncation_at_the_log_end_needs_no_thread() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncIterator, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.truncation import TruncationPlan
 from ottla.broker.metrics import Metrics
 from ottla.broker.replication import replicas as replicas_module
 from ottla.broker.replication.high_watermark_checkpoints import read_high_watermarks
@@ -229,6 +231,84 @@ async def test_a_stop_with_deletion_removes_the_log(plane: DataPlane, leader_epo
     assert plane.logs.get(T0) is None
 
 
+def replicas_over(logs: LogRegistry) -> Replicas:
+    config = BrokerConfig()
+    return Replicas(
+        broker_id=1,
+        config=config,
+        environment=Environment(),
+        logs=logs,
+        log_config=lambda _: LogConfig.from_broker(config),
+        metrics=Metrics(),
+    )
+
+
+async def held_truncation(
+    logs: LogRegistry, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, asyncio.Future[int]]:
+    """A follower with three records truncates to one; its thread is held until the event is set."""
+    await replicas.become_leader_or_follower(lead_request())
+    for _ in range(3):
+        replicas.leader(T0).append(batch_of(b"x"), now_ms=0)
+    await replicas.become_leader_or_follower(lead_request(leader_epoch=2, leader=2))
+    partition = replicas.hosted(T0)
+    assert partition is not None
+    go_on, run = threading.Event(), TruncationPlan.run
+
+    def held(plan: TruncationPlan) -> None:
+        assert go_on.wait(10)
+        run(plan)
+
+    monkeypatch.setattr(TruncationPlan, "run", held)
+    truncation = asyncio.ensure_future(partition.truncate_to(1))
+    await asyncio.sleep(0)
+    assert partition.log.is_truncating
+    return go_on, truncation
+
+
+@pytest.fixture
+async def logs(tmp_path: Path) -> AsyncIterator[LogRegistry]:
+    async with LogRegistry(BrokerConfig(log_dirs=(str(tmp_path),)), Environment()) as logs:
+        yield logs
+
+
+async def test_a_leader_starts_from_the_log_end_that_a_truncation_leaves(
+    logs: LogRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas = replicas_over(logs)
+    go_on, truncation = await held_truncation(logs, replicas, monkeypatch)
+
+    led = asyncio.ensure_future(replicas.become_leader_or_follower(lead_request(leader_epoch=3)))
+    await asyncio.sleep(0.05)
+    assert not led.done()
+    go_on.set()
+    await led
+
+    partition = replicas.leader(T0)
+    assert await truncation == partition.log.log_end_offset == 1
+    assert (partition.core.epoch_start_offset, partition.high_watermark) == (1, 0)
+
+
+async def test_a_partition_that_is_deleted_and_created_again_during_a_truncation_keeps_its_files(
+    logs: LogRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas = replicas_over(logs)
+    go_on, truncation = await held_truncation(logs, replicas, monkeypatch)
+
+    stopped = asyncio.ensure_future(replicas.stop_replicas(stop_request(-2, delete=True)))
+    again = asyncio.ensure_future(replicas.become_leader_or_follower(lead_request()))
+    await asyncio.sleep(0.05)
+    go_on.set()
+
+    assert [one.error_code for one in (await stopped).partition_errors] == [0]
+    await again
+    await asyncio.gather(truncation, return_exceptions=True)
+    new = replicas.leader(T0)
+    new.append(batch_of(b"new"), now_ms=0)
+    assert (new.log.log_end_offset, new.log.offline) == (1, None)
+    assert (new.log.directory / "00000000000000000000.log").stat().st_size == new.log.log_end.position
+
+
 async def test_high_watermarks_survive_a_restart(plane: DataPlane) -> None:
     await role(plane, lead_request())
     partition = plane.replicas.leader(T0)
@@ -254,15 +334,7 @@ async def test_a_damaged_checkpoint_is_ignored(plane: DataPlane) -> None:
 
 async def again(logs: LogRegistry, request: LeaderAndIsrRequest) -> tuple[ErrorCode, Replicas]:
     """What a controller hears when this broker has been started again on its logs."""
-    config = BrokerConfig()
-    replicas = Replicas(
-        broker_id=1,
-        config=config,
-        environment=Environment(),
-        logs=logs,
-        log_config=lambda _: LogConfig.from_broker(config),
-        metrics=Metrics(),
-    )
+    replicas = replicas_over(logs)
     response = await replicas.become_leader_or_follower(request)
     return ErrorCode(response.topics[0].partition_errors[0].error_code), replicas
 

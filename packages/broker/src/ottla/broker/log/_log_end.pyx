@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The end of a log, natively. `_tail.pyi` documents it, `log_end.py` is the way in."""
+"""The end of a log, natively. `_log_end.pyi` documents it, `log_end.py` is the way in."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno

@@ -116,6 +116,7 @@ class Flushable(Protocol):
     files: Files
     directory: Path
     topic_partition: TopicPartition
+    is_truncating: bool
 
     @property
     def log_end_offset(self) -> int: ...
@@ -174,6 +175,11 @@ class Flushing:
         return self._log.offline is not None
 
     @property
+    def is_truncating(self) -> bool:
+        """Whether a truncation is under way: no flush raises the recovery point until it is settled."""
+        return self._log.is_truncating
+
+    @property
     def has_sealed(self) -> bool:
         """Whether sealed segments may not be on the disk."""
         return bool(self._sealed)
@@ -228,9 +234,13 @@ class Flushing:
     # ---- one flush
 
     def begin(self) -> FlushPlan:
-        """Plan a flush: to be run on a thread and given to `end` or `failed`."""
+        """Plan a flush: to be run on a thread and given to `end` or `failed`.
+
+        While the log is being truncated, its end is still the old one: the recovery point stays then.
+        """
         flushable = self._log
-        plan = FlushPlan(flushable.files, flushable.directory, flushable.log_end_offset, self._truncations)
+        offset = self.recovery_point if flushable.is_truncating else flushable.log_end_offset
+        plan = FlushPlan(flushable.files, flushable.directory, offset, self._truncations)
         plan.sealed, plan.snapshots = list(self._sealed), list(self._snapshots)
         for segment in plan.sealed:
             plan.to_sync += segment.to_sync()
@@ -327,6 +337,11 @@ class GroupCommit:
         except RuntimeError:
             self._flushing.flush()
 
+    def resume(self) -> None:
+        """Take up the waits again that a truncation held: it was settled, or has failed."""
+        if self._waiting and not self._busy:
+            self._release()
+
     def _begin(self) -> None:
         loop = asyncio.get_running_loop()
         plan = self._flushing.begin()
@@ -356,7 +371,7 @@ class GroupCommit:
             waiting.clear()
         elif self._flushing.is_offline:
             self._fail_waits(None)
-        else:
+        elif not self._flushing.is_truncating:  # else the truncation calls `resume`
             self.start()
 
     def _failed(self, plan: FlushPlan, error: BaseException | None) -> None:

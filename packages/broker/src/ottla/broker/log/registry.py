@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 class LogRegistry:
     """The logs of one broker. Lives on the event loop; what blocks runs on threads.
 
-    `lock`, `identify`, `open`, then use, then `close` and `unlock`. `passes.LogPasses` does the background
-    work over the logs.
+    `lock`, `identify`, `open`, then use, then `close` and `unlock`. `background_passes.LogPasses` does
+    the background work over the logs.
     """
 
     def __init__(
@@ -344,6 +344,9 @@ class LogRegistry:
         if found is None:
             return None
         self._refuse_when_closing(topic_partition)
+        if found.is_truncating or found.segments.replacing is not None:
+            # A thread works on the files by their paths, which the next log of this name takes.
+            raise KafkaStorageError(f"the segments of {topic_partition} are being changed")
         directory = self.log_directories.of(found)
         target = directory.path / name_for(topic_partition, self._unique_id())
         try:

@@ -7,6 +7,7 @@ change: an empty placeholder stands in their place. The log end stays as it was 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ class TruncationPlan:
         """
         if self.write_recovery_point is not None:
             self.write_recovery_point()
-        # Only now: recovery takes segments below the recovery point for whole, and these lose file after file.
+        # Only now: recovery takes segments below the recovery point for whole; these lose file after file.
         for segment in self.dropped:
             self._unlink(segment.mark_deleted())
         end = self._cut(self.cut) if self.cut is not None else -1
@@ -174,11 +175,18 @@ class Truncatable(Protocol):
 class Truncation:
     """Truncates one log.
 
-    `begin` or `begin_restart`, then `run` or `run_on_thread`. After an OSError the log is offline.
+    `begin` or `begin_restart`, then `run` or `run_on_thread`. After any failure the log is offline: an
+    OSError, or files whose content is corrupt.
     """
 
     def __init__(self, log: Truncatable) -> None:
         self._log = log
+        self._running: asyncio.Future[None] | None = None
+
+    async def idle(self) -> None:
+        """Wait until no truncation is under way on a thread; the log tells how the last one ended."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
 
     # ---- decide
 
@@ -266,13 +274,15 @@ class Truncation:
             return self._log.log_end_offset
 
         def ended(result: asyncio.Future[None]) -> None:
+            self._running = None
             error = None if result.cancelled() else result.exception()
-            if isinstance(error, OSError):
-                self._log.fail(error)
+            if isinstance(error, Exception):
+                self._log.fail(_as_os_error(error))
             elif error is None and not result.cancelled():
                 self._settle_or_fail(plan, settled)
+            self._log.flushing.commit.resume()
 
-        running = asyncio.get_running_loop().run_in_executor(None, plan.run)
+        self._running = running = asyncio.get_running_loop().run_in_executor(None, plan.run)
         running.add_done_callback(ended)
         with self._failing():
             await asyncio.shield(running)
@@ -285,8 +295,8 @@ class Truncation:
             return  # deleted or closed meanwhile
         try:
             self._settle(plan)
-        except OSError as error:
-            self._log.fail(error)
+        except Exception as error:
+            self._log.fail(_as_os_error(error))
         else:
             settled()
 
@@ -319,8 +329,14 @@ class Truncation:
         return _Failing(self._log)
 
 
+def _as_os_error(error: Exception) -> OSError:
+    if isinstance(error, OSError):
+        return error
+    return OSError(errno.EIO, f"{type(error).__name__}: {error}")
+
+
 class _Failing:
-    """Takes the log offline at an OSError and raises `KafkaStorageError` instead."""
+    """Takes the log offline at an exception and raises `KafkaStorageError` instead."""
 
     def __init__(self, log: Truncatable) -> None:
         self._log = log
@@ -329,6 +345,6 @@ class _Failing:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            self._log.fail(error)
+        if isinstance(error, Exception):
+            self._log.fail(_as_os_error(error))
             raise KafkaStorageError(f"{self._log} cannot be truncated: {error}") from error

@@ -245,6 +245,7 @@ class Replicas:
             turn = BusyTurn(self._clock.monotonic_ms)
             for topic_partition, topic_id, assignment in assignments:
                 await turn.maybe_yield()
+                await self._truncated(topic_partition)
                 try:
                     self._apply_one(topic_partition, topic_id, assignment)
                     answers[topic_partition] = ErrorCode.NONE
@@ -256,6 +257,12 @@ class Replicas:
                     self._offline.add(topic_partition)
                     answers[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
             return answers
+
+    async def _truncated(self, topic_partition: TopicPartition) -> None:
+        """Wait for a truncation under way: a new role starts from the bounds of the log after it."""
+        partition = self._hosted.get(topic_partition)
+        if partition is not None and partition.log.is_truncating:
+            await partition.log.truncation.idle()
 
     def _apply_one(
         self, topic_partition: TopicPartition, topic_id: UUID | None, assignment: Assignment
@@ -337,6 +344,7 @@ class Replicas:
             turn = BusyTurn(self._clock.monotonic_ms)
             for topic_partition, leader_epoch, delete in partitions:
                 await turn.maybe_yield()
+                await self._truncated(topic_partition)
                 try:
                     answers[topic_partition] = self._stop_one(topic_partition, leader_epoch, delete)
                 except KafkaError as error:
