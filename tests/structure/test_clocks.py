@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -95,6 +96,31 @@ def test_native_modules_import_neither_clock_nor_chance(package: str) -> None:
     assert not taking, "\n".join(taking)
 
 
+def test_the_c_headers_that_read_clocks_are_on_the_design_page() -> None:
+    headers = sorted(ROOT.glob("packages/*/src/**/*.h"))
+    reading = [header.name for header in headers if _C_CLOCK.search(header.read_text(encoding="utf-8"))]
+
+    assert reading == ["monotonic_clock.h", "wall_clock.h"]
+    page = (ROOT / "docs/design/clients.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in reading)
+
+
+@pytest.mark.parametrize("package", SIMULATED)
+def test_native_modules_read_clocks_and_chance_through_those_headers_only(package: str) -> None:
+    folder = ROOT / f"packages/{package}/src"
+    reading = [
+        f"{path}: {found[0]}"
+        for suffix in ("pyx", "pxd", "pxi")
+        for path in sorted(folder.rglob(f"*.{suffix}"))
+        if (found := _C_CLOCK.search(path.read_text(encoding="utf-8")))
+    ]
+
+    assert not reading, "\n".join(reading)
+
+
+_C_CLOCK: Final = re.compile(
+    r"""[<"](?:sys/)?(?:time|random)\.h[>"]|\b(?:clock_gettime|gettimeofday|GetTickCount|s?rand(?:om)?\()"""
+)
 _BANNED: Final = ("time", "random", "secrets", "libc.time")
 
 

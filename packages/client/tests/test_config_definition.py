@@ -2,16 +2,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import inf, nan
 from typing import Literal
 
 import pytest
 
 from ottla.client.config_definition import (
     INT,
+    Check,
     ConfigError,
     Setting,
     SettingError,
     at_least,
+    at_most,
     between,
     define,
     documentation,
@@ -87,6 +90,8 @@ def test_text_is_parsed_into_the_declared_type(name: str, text: str | None, valu
         ("cleanup_policy", "shred", "cleanup.policy must be a list of delete, compact, not 'shred'"),
         ("clean_ratio", "2", "clean.ratio must be between 0 and 1, not '2'"),
         ("log_type", "Now", "log.type must be one of CreateTime, LogAppendTime, not 'Now'"),
+        ("log_type", " Now ", "log.type must be one of CreateTime, LogAppendTime, not 'Now'"),
+        ("num_partitions", " x ", "num.partitions must be a 32-bit integer, not 'x'"),
         ("enable", "yes", "enable must be true or false, not 'yes'"),
         ("acks", "2", "acks must be 0 or 1 or 'all', not '2'"),
     ],
@@ -134,7 +139,7 @@ class Login:
     ("name", "text", "value", "message"),
     [
         ("password", "hunter2", "hunter2", "password must have 8 characters, not the value given"),
-        ("pin", "987", 987, "pin must be at least {least}, not the value given"),
+        ("pin", "987", 987, "pin must be at least 1_000, not the value given"),
     ],
 )
 def test_a_secret_that_fails_a_check_is_not_shown(name: str, text: str, value: object, message: str) -> None:
@@ -143,7 +148,25 @@ def test_a_secret_that_fails_a_check_is_not_shown(name: str, text: str, value: o
     for refuse in (lambda: one.parse(text), lambda: one.check(value)):
         with pytest.raises(ConfigError) as caught:
             refuse()
-        assert str(caught.value) == message.format(least="1000")
+        assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "problem"),
+    [
+        (at_least(1_000_000), 999_999, "must be at least 1_000_000"),
+        (at_most(0.5), 1, "must be at most 0.5"),
+        (between(0, 1_000), 1_001, "must be between 0 and 1_000"),
+        (at_least(0), nan, "must be at least 0"),
+        (at_most(1), nan, "must be at most 1"),
+        (between(0, 1), nan, "must be between 0 and 1"),
+        (at_least(0), inf, None),
+    ],
+)
+def test_limits_are_shown_as_values_are_and_refuse_nan(
+    check: Check, value: float, problem: str | None
+) -> None:
+    assert check(value) == problem
 
 
 def test_the_whole_numbers_of_clients_have_no_width() -> None:

@@ -322,18 +322,18 @@ def documentation(cls: type[Any]) -> dict[str, str]:
 
 
 def at_least(least: float) -> Check:
-    """Accept numbers from `least` up, and all values that are not numbers."""
-    return lambda value: f"must be at least {least}" if _is_number(value) and value < least else None
+    """Accept numbers from `least` up, not NaN, and all values that are not numbers."""
+    return lambda value: f"must be at least {least:_}" if _is_number(value) and not value >= least else None
 
 
 def at_most(most: float) -> Check:
-    """Accept numbers up to `most`, and all values that are not numbers."""
-    return lambda value: f"must be at most {most}" if _is_number(value) and value > most else None
+    """Accept numbers up to `most`, not NaN, and all values that are not numbers."""
+    return lambda value: f"must be at most {most:_}" if _is_number(value) and not value <= most else None
 
 
 def between(least: float, most: float) -> Check:
     """Accept numbers from `least` to `most`, both included."""
-    return lambda value: None if least <= value <= most else f"must be between {least} and {most}"
+    return lambda value: None if least <= value <= most else f"must be between {least:_} and {most:_}"
 
 
 def one_of(*accepted: str) -> Check:

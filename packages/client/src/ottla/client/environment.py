@@ -1,9 +1,10 @@
-"""The only module of the clients that reads the machine's clocks and draws random numbers.
+"""The only Python module of the clients that reads the machine's clocks and draws random numbers.
 
 Functions that decide take `now_ms` and chance as arguments. Tasks measure time by the event loop's clock,
 `asyncio.get_running_loop().time()`, which a test replaces together with the loop. The time of day, a clock
 for threads without a loop, and chance are taken from here; ruff rejects `time`, `random` and `secrets` in all
-other modules of the clients.
+other modules of the clients. Native code has clocks of its own: `monotonic_clock.h` of the consumer and
+`wall_clock.h` of the producer.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def split_range(whole: ByteRange, segment: Segment, most: int) -> list[ByteRange
     if not wanted:
         return [whole]
     with open_segment(segment) as reader:
-        lookup = [each for each in reader.boundaries(wanted) if whole.begin < each < whole.stop]
-    edges = [whole.begin, *dict.fromkeys(lookup), whole.stop]
+        boundaries = [each for each in reader.boundaries(wanted) if whole.begin < each < whole.stop]
+    edges = [whole.begin, *dict.fromkeys(boundaries), whole.stop]
     return [replace(whole, begin=one, stop=other) for one, other in pairwise(edges)]
 
 

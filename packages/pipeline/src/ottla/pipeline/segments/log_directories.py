@@ -129,11 +129,11 @@ def _folders(paths: Iterable[str]) -> dict[Path, frozenset[int] | None]:
     """Return partition directories, with base offsets where the paths name single segments."""
     found: dict[Path, frozenset[int] | None] = {}
     for path in paths:
-        lookup = [Path(each).absolute() for each in sorted(glob.glob(path))] or [Path(path).absolute()]
+        roots = [Path(each).absolute() for each in sorted(glob.glob(path))] or [Path(path).absolute()]
         before = len(found)
-        for place in lookup:
-            _add(found, place)
-        if len(found) == before and not any(each in found or each.parent in found for each in lookup):
+        for root in roots:
+            _add(found, root)
+        if len(found) == before and not any(each in found or each.parent in found for each in roots):
             raise OptionError(f"option 'path': {path!r} contains no log segments")
     return found
 

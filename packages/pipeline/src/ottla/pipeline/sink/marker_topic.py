@@ -168,6 +168,6 @@ class MarkerTopic:
         return next((each.value or "" for each in entries if each.name == "cleanup.policy"), "")
 
 
-def _raise(code: int, task: TopicPartition) -> None:
+def _raise(code: int, partition: TopicPartition) -> None:
     if code != ErrorCode.NONE:
-        raise error_for(code, str(task))
+        raise error_for(code, str(partition))

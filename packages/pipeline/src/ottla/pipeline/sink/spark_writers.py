@@ -57,10 +57,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task."""
-        task = self._place(_task())
+        task = self._identity(_task())
         return _write(iterator, self._columns, self._config, task, self._run)
 
-    def _place(self, task: TaskContext) -> TaskIdentity:
+    def _identity(self, task: TaskContext) -> TaskIdentity:
         if self._config.delivery == "at-least-once":
             return TaskIdentity(self._run, 0, task.partitionId())  # not used
         return batch_task(task.getLocalProperty, task.partitionId(), self._config.write_id, self._run)

@@ -109,8 +109,8 @@ class BrokerTopicOffsets(TopicOffsets):
         """Return the existing partitions to read. Raises the broker's error for a topic."""
         wanted = self._config.wanted
 
-        async def ask(lookup_client: LookupClient) -> frozenset[TopicPartition]:
-            answer = await lookup_client.cluster.refresh(wanted.names)
+        async def ask(client: LookupClient) -> frozenset[TopicPartition]:
+            answer = await client.cluster.refresh(wanted.names)
             found = frozenset(_partitions(answer, wanted.matches, by_name=wanted.names is not None))
             if all_there and wanted.names:
                 _refuse_missing(wanted.names - {each.topic for each in found})
@@ -122,13 +122,13 @@ class BrokerTopicOffsets(TopicOffsets):
     def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
         """Return start or end offsets; the end depends on `isolation.level`."""
         times = dict.fromkeys(partitions, _TIMES[edge])
-        return self._ask(lambda lookup_client: lookup_client.lookups.offsets(times)) if times else {}
+        return self._ask(lambda client: client.lookups.offsets(times)) if times else {}
 
     def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each timestamp in ms; None if no record is late enough."""
         if not times:
             return {}
-        found = self._ask(lambda lookup_client: lookup_client.lookups.by_time(times))
+        found = self._ask(lambda client: client.lookups.by_time(times))
         return {each: None if at.offset == NOT_FOUND else at.offset for each, at in found.items()}
 
     def _ask(self, question: Callable[[LookupClient], Coroutine[Any, Any, T]]) -> T:

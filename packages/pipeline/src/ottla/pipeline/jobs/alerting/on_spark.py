@@ -90,8 +90,8 @@ class AlertEvaluator:
         # In order, because a sum of floats depends on it, and a repeated batch must have the same result.
         for at_ms, value in sorted(samples):
             series.add(own, self.forget_ms, int(at_ms), float(value))
-        event = series.advance(own, self.forget_ms, until_ms)
-        rows = [alert_record(self.pipeline, rules.get(each.rule), each, metric, named) for each in event]
+        events = series.advance(own, self.forget_ms, until_ms)
+        rows = [alert_record(self.pipeline, rules.get(each.rule), each, metric, named) for each in events]
         return rows, series.due(own, self.forget_ms)
 
 

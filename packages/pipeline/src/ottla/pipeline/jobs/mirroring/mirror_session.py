@@ -89,8 +89,9 @@ class MirrorSession:
     async def move_groups(self, *, now: bool = False) -> None:
         """Translate the offsets of groups to the target if that is due, or `now`."""
         groups = self.mirror.groups
-        if groups is None or self._group_moves is None:
+        if groups is None:
             return
+        assert self._group_moves is not None
         if not (now or self._group_moves.is_due(time.monotonic() * 1_000)):
             return
         await move_groups(self.source, self.target, groups.pattern, self.mapping.spans, self.clusters.copy_of)
