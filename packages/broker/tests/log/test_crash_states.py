@@ -24,7 +24,7 @@ from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.registry import LogRegistry
-from ottla.broker.log.testing import commit
+from ottla.broker.log.testing import commit, truncate_to
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
     BatchBuilder,
@@ -207,7 +207,7 @@ class Life:
             [one.base_offset for one in self.model.batches if one.base_offset <= offset <= one.last_offset],
             default=offset,
         )
-        end = self.log.truncate_to(offset)
+        end = truncate_to(self.log, offset)
         self.model.batches = [one for one in self.model.batches if one.last_offset < end]
         self.model.cutting_to = None
         self.sequences = {p.producer_id: p.last_sequence + 1 for p in self.log.producers}

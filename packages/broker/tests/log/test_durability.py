@@ -8,7 +8,7 @@ from ottla.broker.log.checkpoints import read_leader_epochs
 from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.flushing import FlushPlan
-from ottla.broker.log.testing import append, log_in
+from ottla.broker.log.testing import append, log_in, truncate_to
 
 AT = Path("/data")
 
@@ -95,7 +95,7 @@ def test_a_flush_planned_before_a_truncation_does_not_raise_the_recovery_point()
     append(log, b"b")
     plan = log.flushing.begin()
 
-    log.truncate_to(1)
+    truncate_to(log, 1)
     append(log, b"c")
     plan.run()
     log.flushing.end(plan)

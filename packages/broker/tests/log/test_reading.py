@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.log.file_slices import bring_into_memory, warm
 from ottla.broker.log.files import DiskFiles
-from ottla.broker.log.testing import append, batch, log_in, records_of
+from ottla.broker.log.testing import append, batch, log_in, records_of, truncate_fully_and_start_at
 from ottla.protocol.errors import OffsetOutOfRange
 from ottla.protocol.records import iter_records, read_headers
 
@@ -99,7 +99,7 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
         append(log, b"x" * 100)
     kept = log.read(0, 1000, up_to=5)
 
-    log.truncate_fully_and_start_at(100)
+    truncate_fully_and_start_at(log, 100)
 
     assert kept.fileno() >= 0
     assert next(iter_records(kept.read())).value == b"x" * 100

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from ottla.broker.log.log import Log
 from ottla.broker.log.log_end import LogEnd
 from ottla.broker.log.recovery import open_log
 from ottla.broker.log.segment import Segment
-from ottla.broker.log.testing import PARTITION, commit, idempotent, records_of
+from ottla.broker.log.testing import PARTITION, commit, idempotent, records_of, truncate_to
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.records import BatchHeader, read_header, read_headers
 from ottla.protocol.storage.indexes import AbortedTransaction
@@ -194,6 +195,37 @@ def test_a_log_reads_and_appends_after_a_replacement(tmp_path: Path, how: Cleani
     again.close()
 
 
+class FailingRenames(DiskFiles):
+    """A disk on which no file gets the suffix `.deleted` while `failing` is set."""
+
+    failing = False
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.failing and target.suffix == ".deleted":
+            raise OSError(errno.EIO, "Input/output error")
+        super().rename(source, target)
+
+
+def test_a_log_whose_replacement_failed_can_be_closed_and_opened_again(tmp_path: Path) -> None:
+    files = FailingRenames()
+    log = filled(files, tmp_path / "topic-0")
+    before = state_of(log)
+    new = cleaned(log, CLEANINGS[0])
+    files.failing = True
+
+    with pytest.raises(OSError, match="Input/output error") as failure:
+        log.segments.replace(log.segments.all[:3], new)
+    log.fail(failure.value)
+
+    assert log.segments.replacing is None
+    assert state_of(log) == before
+    log.close()
+    files.failing = False
+    again = opened(DiskFiles(), tmp_path / "topic-0")
+    assert len(batches_in(again.segments.all)) < len(before[0])
+    again.close()
+
+
 async def test_old_segments_are_read_until_the_new_ones_take_their_place(tmp_path: Path) -> None:
     how = CLEANINGS[0]
     log = filled(DiskFiles(), tmp_path / "topic-0")
@@ -212,7 +244,7 @@ async def test_old_segments_are_read_until_the_new_ones_take_their_place(tmp_pat
     assert log.offset_for_timestamp(1_001) == (1_001, 1)
     assert retention.expire(log, 10**15) == []
     with pytest.raises(KafkaStorageError, match="are being changed"):
-        log.truncate_to(12)
+        truncate_to(log, 12)
     with pytest.raises(KafkaStorageError, match="are being changed"):
         log.close()
     with pytest.raises(ValueError, match="cannot be replaced now"):

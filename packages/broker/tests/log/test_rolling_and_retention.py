@@ -11,7 +11,15 @@ from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.log import Log
 from ottla.broker.log.rolling import Rolling
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET
-from ottla.broker.log.testing import append, batch, commit, log_in, records_of
+from ottla.broker.log.testing import (
+    append,
+    batch,
+    commit,
+    log_in,
+    records_of,
+    truncate_fully_and_start_at,
+    truncate_to,
+)
 from ottla.protocol.records import assign_offsets
 
 AT = Path("/data")
@@ -141,7 +149,7 @@ def test_truncation_drops_records_epochs_and_producers_state(offset: int) -> Non
             log, b"x" * 60, leader_epoch=number // 2, producer_id=1, producer_epoch=0, base_sequence=number
         )
 
-    assert log.truncate_to(offset) == offset
+    assert truncate_to(log, offset) == offset
 
     assert [one.offset for one in records_of(log)] == list(range(offset))
     assert all(one.start_offset < offset for one in log.leader_epochs.entries)
@@ -155,7 +163,7 @@ def test_a_truncation_without_records_drops_epochs_without_records() -> None:
     append(log, b"x", leader_epoch=1)
     log.leader_epochs.assign(2, 1)
 
-    assert log.truncate_to(1) == 1
+    assert truncate_to(log, 1) == 1
     assert log.leader_epochs.latest == 1
 
 
@@ -163,7 +171,7 @@ def test_a_restart_drops_all_records() -> None:
     log = log_in(AT)
     append(log, b"x")
 
-    log.truncate_fully_and_start_at(500)
+    truncate_fully_and_start_at(log, 500)
 
     assert (log.log_start_offset, log.log_end_offset) == (500, 500)
     assert append(log, b"y") == 500

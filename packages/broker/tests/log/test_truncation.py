@@ -17,7 +17,7 @@ from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.flushing import FlushPlan
 from ottla.broker.log.log import Log
 from ottla.broker.log.registry import LogRegistry
-from ottla.broker.log.testing import PARTITION, append, commit, idempotent, log_in, records_of
+from ottla.broker.log.testing import PARTITION, append, commit, idempotent, log_in, records_of, truncate_to
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 
 AT = Path("/data")
@@ -59,7 +59,7 @@ async def test_a_truncation_on_a_thread_ends_as_one_on_the_loop_does(
     on_loop = filled(log_in(tmp_path / "a", DiskFiles(), segment_bytes=segment_bytes))
     on_thread = filled(log_in(tmp_path / "b", DiskFiles(), segment_bytes=segment_bytes))
 
-    assert on_loop.truncate_to(3) == 3
+    assert truncate_to(on_loop, 3) == 3
     assert await on_thread.truncation.run_on_thread(on_thread.truncation.begin(3)) == 3
 
     for log in (on_loop, on_thread):
@@ -92,7 +92,7 @@ async def test_while_files_are_cut_nothing_is_appended_and_reads_stay_in_front(
     assert retention.expire(log, 10**12) == []
     log.config = log.config
     with pytest.raises(KafkaStorageError, match="are being changed"):
-        log.truncate_to(1)
+        truncate_to(log, 1)
     files.go_on.set()
 
     assert await running == log.log_end_offset == 3

@@ -30,10 +30,6 @@ class Slice:
     length: int
 
     def __init__(self, file: File, position: int, length: int) -> None: ...
-    @property
-    def segment_file(self) -> File:
-        """The file it is in."""
-
     def fileno(self) -> int:
         """The file's descriptor, for sendfile and preadv."""
 

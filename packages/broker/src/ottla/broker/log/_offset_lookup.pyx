@@ -209,10 +209,6 @@ cdef class Slice:
     def __repr__(self):
         return f"Slice({self.file.path.name}, {self.position}, {self.length})"
 
-    @property
-    def segment_file(self):
-        return self.file
-
     cpdef int fileno(self) except -1:
         return self.file.fileno()
 

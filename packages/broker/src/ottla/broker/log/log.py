@@ -316,14 +316,6 @@ class Log:
 
     # ---- the disk
 
-    def truncate_to(self, offset: int) -> int:
-        """Truncate now (see `Truncation.begin`) and return the new log end. Blocks."""
-        return self.truncation.run(self.truncation.begin(offset))
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop all records and start anew at `offset`. Blocks."""
-        self.truncation.run(self.truncation.begin_restart(offset))
-
     def flush(self) -> None:
         """Flush now. Blocks. Raises `KafkaStorageError`; the log is offline then if records were lost."""
         self.flushing.flush()

@@ -136,6 +136,8 @@ class Segments:
     def begin_replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> ReplacementPlan:
         """Plan to put cleaned segments in the place of old ones: to be run on a thread, then `end_replace`.
 
+        After a run that failed, `abort_replace`.
+
         `old` are sealed segments in a row whose records are on the disk; `new` are complete, closed and named
         `.cleaned`. The old ones are read until the end. Raises ValueError for segments that cannot stand for
         the old ones (see `replacement`), and while another replacement is under way.
@@ -164,11 +166,25 @@ class Segments:
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> list[Path]:
         """Put cleaned segments in the place of old ones; a crash leaves all old or all new ones. Blocks.
 
-        Returns the paths to unlink later. Raises as `begin_replace`, and OSError: the log goes offline then.
+        Returns the paths to unlink later. Raises as `begin_replace`, and OSError: the caller takes the log
+        offline then (see `abort_replace`).
         """
         plan = self.begin_replace(old, new)
-        plan.run()
+        try:
+            plan.run()
+        except OSError:
+            self.abort_replace(plan)
+            raise
         return self.end_replace(plan)
+
+    def abort_replace(self, plan: ReplacementPlan) -> None:
+        """Give up a plan whose run has failed; the caller takes the log offline.
+
+        Some files may have their new names already: the next start undoes or completes the replacement. The
+        old segments stay pinned, so that they are still read without the names of their files.
+        """
+        if self.replacing is plan:
+            self.replacing = None
 
     # ---- closing
 

@@ -11,6 +11,7 @@ from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.files import Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import open_log
+from ottla.broker.log.truncation import TruncationPlan
 from ottla.broker.replication.partition import Partition
 from ottla.protocol.records import BatchBuilder, Codec, Record, iter_records
 from ottla.protocol.topics import TopicPartition
@@ -50,6 +51,23 @@ def append(log: Log, *values: bytes, now_ms: int = 1_000, leader_epoch: int = 0,
     appended = log.append(batch(*values, **how), leader_epoch=leader_epoch, now_ms=now_ms)
     commit(log)
     return appended.base_offset
+
+
+def truncate_to(log: Log, offset: int) -> int:
+    """Truncate a log that no partition hosts, on this thread; returns the new log end."""
+    return _truncated(log, log.truncation.begin(offset))
+
+
+def truncate_fully_and_start_at(log: Log, offset: int) -> None:
+    """Drop all records of a log that no partition hosts, on this thread, and start anew at `offset`."""
+    _truncated(log, log.truncation.begin_restart(offset))
+
+
+def _truncated(log: Log, plan: TruncationPlan | None) -> int:
+    if plan is not None:
+        plan.run()
+        log.truncation.settle(plan)
+    return log.log_end_offset
 
 
 def commit(log: Log, offset: int | None = None) -> None:

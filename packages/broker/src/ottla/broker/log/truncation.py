@@ -175,7 +175,7 @@ class Truncatable(Protocol):
 class Truncation:
     """Truncates one log.
 
-    `begin` or `begin_restart`, then `run` or `run_on_thread`. After any failure the log is offline: an
+    `begin` or `begin_restart`, then `run_on_thread`. After any failure the log is offline: an
     OSError, or files whose content is corrupt.
     """
 
@@ -253,14 +253,6 @@ class Truncation:
 
     # ---- run and settle
 
-    def run(self, plan: TruncationPlan | None) -> int:
-        """Carry out a plan now; returns the new log end. Blocks. Raises `KafkaStorageError`."""
-        if plan is not None:
-            with self._failing():
-                plan.run()
-                self._settle(plan)
-        return self._log.log_end_offset
-
     async def run_on_thread(
         self, plan: TruncationPlan | None, settled: Callable[[], None] = lambda: None
     ) -> int:
@@ -294,14 +286,14 @@ class Truncation:
         if self._log.offline is not None:
             return  # deleted or closed meanwhile
         try:
-            self._settle(plan)
+            self.settle(plan)
         except Exception as error:
             self._log.fail(_as_os_error(error))
         else:
             settled()
 
-    def _settle(self, plan: TruncationPlan) -> None:
-        """Make the outcome of a plan the state of the log."""
+    def settle(self, plan: TruncationPlan) -> None:
+        """Make the outcome of a plan that was run the state of the log, all but the high watermark."""
         log = self._log
         assert plan.last is not None
         assert plan.producers is not None
