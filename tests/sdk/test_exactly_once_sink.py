@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -100,6 +101,7 @@ class Sink:
 
     async def committed(self) -> list[str]:
         """Return all values that readers of committed records see, sorted."""
+        await self._ended()
         async with Consumer(
             bootstrap_servers=self.servers, isolation_level="read_committed", auto_offset_reset="earliest"
         ) as consumer:
@@ -110,6 +112,20 @@ class Sink:
                 batch = await consumer.fetch_arrow(timeout_ms=5_000, columns=["value"], until=ends)
                 found += [value.decode() for value in batch.column("value").to_pylist()]
         return sorted(found)
+
+    async def _ended(self) -> None:
+        """Wait for the markers of ended transactions; five seconds where a test leaves one open."""
+        partitions = [TopicPartition(self.topic, number) for number in range(2)]
+        deadline = time.monotonic() + 5
+        async with (
+            Consumer(bootstrap_servers=self.servers, isolation_level="read_committed") as committed,
+            Consumer(bootstrap_servers=self.servers) as written,
+        ):
+            # The brokers write the markers after they have answered the commit.
+            while await committed.end_offsets(partitions) != await written.end_offsets(partitions):
+                if time.monotonic() > deadline:
+                    return
+                await asyncio.sleep(0.05)
 
 
 def rows(*values: str) -> Iterator[pa.RecordBatch]:

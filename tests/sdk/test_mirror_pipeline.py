@@ -354,8 +354,12 @@ def test_transactions_are_used_where_the_target_has_them(
             mirrored.once()
         return
     mirrored.once()
+    copied = TopicPartition(mirrored.topic, 0)
+    deadline = time.monotonic() + 30
     with SyncConsumer(bootstrap_servers=mirrored.target) as consumer:
-        (end,) = consumer.end_offsets([TopicPartition(mirrored.topic, 0)]).values()
+        # The brokers write the marker after they have answered the commit.
+        while (end := consumer.end_offsets([copied])[copied]) < 11 and time.monotonic() < deadline:
+            time.sleep(0.05)
     assert end == 11, "the end of the transaction has an offset, too"
 
 

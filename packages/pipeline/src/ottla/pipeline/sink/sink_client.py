@@ -19,7 +19,7 @@ from ottla.pipeline.sink.errors import NoTransactions, TransactionFenced, Waited
 from ottla.pipeline.sink.marker_topic import PARTITION, MarkerTopic
 from ottla.pipeline.sink.markers import Markers
 from ottla.pipeline.sink.task_identity import TaskIdentity
-from ottla.producer import PreparedTransaction, Producer, ProducerLost, end_prepared
+from ottla.producer import PreparedTransaction, Producer, ProducerLost, TransactionFailed, end_prepared
 from ottla.producer.config import ProducerConfig
 from ottla.protocol.errors import (
     InvalidProducerEpoch,
@@ -103,6 +103,11 @@ class SinkClient:
             yield producer
         except (ProducerFenced, InvalidProducerEpoch, ProducerLost) as error:
             raise TransactionFenced(transactional_id, producer.config.transaction_timeout_ms) from error
+        except TransactionFailed as error:
+            # A batch in flight may hear of the fence before the call that is refused because of it.
+            if isinstance(error.__cause__, ProducerFenced | InvalidProducerEpoch):
+                raise TransactionFenced(transactional_id, producer.config.transaction_timeout_ms) from error
+            raise
         finally:
             self._stop(producer)
 
