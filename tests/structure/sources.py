@@ -25,7 +25,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Source:
-    """One `.py`, `.pyx` or `.pxd` file."""
+    """One Python or Cython file."""
 
     path: Path
 
@@ -105,7 +105,7 @@ def _sources(*folders: str) -> list[Source]:
         for folder in folders
         for root in sorted(ROOT.glob(folder))
         for path in sorted(root.rglob("*.p*"))
-        if path.suffix in {".py", ".pyx", ".pxd"}
+        if path.suffix in {".py", ".pyx", ".pxd", ".pxi"}
     ]
     return [Source(path) for path in found]
 
