@@ -10,7 +10,6 @@ import errno
 import fcntl
 import mmap
 import os
-import shutil
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -246,6 +245,8 @@ class DiskFiles:
         path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
+        import shutil  # with its compression formats 2 ms of a start that needs none of it
+
         shutil.rmtree(path)
 
     def sync_dir(self, path: Path) -> None:

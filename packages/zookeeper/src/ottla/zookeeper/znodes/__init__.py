@@ -4,6 +4,8 @@
 of older tools and raises MalformedZnode for any other.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ottla.zookeeper.znodes.brokers import (
     BrokerFeature,
     BrokerRegistration,
@@ -13,7 +15,6 @@ from ottla.zookeeper.znodes.brokers import (
     ProducerIdBlock,
 )
 from ottla.zookeeper.znodes.configuration import ConfigChange, ConfigEntity
-from ottla.zookeeper.znodes.consumers import ConsumerOffset, ConsumerOwner, ConsumerRegistration
 from ottla.zookeeper.znodes.controller import (
     ControllerEpoch,
     ControllerNode,
@@ -31,6 +32,9 @@ from ottla.zookeeper.znodes.topics import (
     decode_topic_id,
     encode_topic_id,
 )
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.znodes.consumers import ConsumerOffset, ConsumerOwner, ConsumerRegistration
 
 __all__ = [
     "NO_LEADER",
@@ -58,3 +62,12 @@ __all__ = [
     "decode_topic_id",
     "encode_topic_id",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the znodes of consumers when one is asked for: a broker starts without them."""
+    if name in {"ConsumerOffset", "ConsumerOwner", "ConsumerRegistration"}:
+        from ottla.zookeeper.znodes import consumers
+
+        return getattr(consumers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
