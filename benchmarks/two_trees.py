@@ -56,7 +56,7 @@ class Pairs:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """What nine tenths of the ratios of before/before lie below, and what nine tenths lie above."""
+        """Bounds of the ratios of before/before, without the lowest and the highest tenth."""
         same = self.ratios("again")
         cut = len(same) // 10
         return same[cut], same[-1 - cut]

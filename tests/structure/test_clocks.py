@@ -153,7 +153,7 @@ def _functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDe
 
 
 def _generators(source: Source) -> set[str]:
-    """What the module calls the class `random.Random`."""
+    """The names under which the module imports `random.Random`."""
     found = {"random.Random"}
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ImportFrom) and node.module == "random":

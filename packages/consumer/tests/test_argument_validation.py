@@ -1,4 +1,4 @@
-"""What is given wrong is told at once, with what is meant."""
+"""Invalid arguments raise at once, and the error says what is valid."""
 
 from __future__ import annotations
 

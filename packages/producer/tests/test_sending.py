@@ -1,4 +1,4 @@
-"""What `send` accepts and rejects, and what becomes of it."""
+"""Records that `send` accepts and rejects, and their acknowledgements."""
 
 from __future__ import annotations
 

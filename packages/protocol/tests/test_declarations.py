@@ -1,4 +1,4 @@
-"""What other packages are compiled against is shipped: declarations, and the C headers they name."""
+"""The package ships declarations, and the C headers they name, for other packages to compile against."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def count_of(segments: Sequence[Segment]) -> int:
 
 
 def states_around(how: Cleaning) -> tuple[State, State]:
-    """What a log holds before and after the replacement."""
+    """The batches of a log before and after the replacement."""
     log = filled(MemoryFiles())
     before = state_of(log)
     log.segments.replace(log.segments.all[: how.old], cleaned(log, how))

@@ -1,4 +1,4 @@
-"""What metrics say of background tasks."""
+"""Metrics of background tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of an answer keeps the whole of it alive, unless it is copied."""
+"""A small rest of a response keeps the whole of it in memory, unless it is copied."""
 
 from __future__ import annotations
 

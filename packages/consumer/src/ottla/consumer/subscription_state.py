@@ -1,4 +1,4 @@
-"""What a consumer reads: topics it subscribed to, or partitions that were assigned by hand."""
+"""The subscription of a consumer: topics, or partitions that were assigned by hand."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ottla.producer.producer import Producer
 
 SIZED = (bytes, str, bytearray, memoryview)
-# What a record takes besides its key and value.
+# The memory of a record besides its key and value.
 OVERHEAD_BYTES = 100
 
 

@@ -157,7 +157,7 @@ class Controller:
 
     @property
     def state(self) -> ControllerState:
-        """What the controller is processing, as Kafka's ControllerState."""
+        """The kind of event that the controller is processing, as Kafka's ControllerState."""
         return self._state
 
     @property

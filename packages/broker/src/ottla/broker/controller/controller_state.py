@@ -22,7 +22,7 @@ from ottla.protocol.messages.update_metadata import UpdateMetadataResponse
 
 
 class ControllerState(IntEnum):
-    """What the controller is processing. This controller is never in the states whose numbers are missing."""
+    """Kinds of events that the controller processes. It is never in the states whose numbers are missing."""
 
     IDLE = 0
     CONTROLLER_CHANGE = 1

@@ -1,4 +1,4 @@
-"""What every coordinator shares: the states of its partitions of an internal topic.
+"""The shared parts of all coordinators: states of the partitions of an internal topic.
 
 A coordinator (of groups, of transactions) hosts one state for each partition of its topic that this broker
 leads. `coordinator_state.py` declares the state and its records, `internal_topic_log.py` the log they are in.

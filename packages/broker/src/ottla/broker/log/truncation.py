@@ -303,7 +303,7 @@ class Truncation:
             log.log_start_offset = plan.restart_at
         log.segments.replace_active(plan.last)
         log.flushing.truncated_to(plan.log_end_offset)
-        # What is left of the cut segment was synced, and in front of it nothing has changed.
+        # The rest of the cut segment was synced, and nothing has changed in front of it.
         log.flushing.recovery_point = (
             plan.log_end_offset if plan.is_restarted else min(plan.recovery_point, plan.log_end_offset)
         )

@@ -1,4 +1,4 @@
-"""What the sticky assignors write into a subscription's user data, in the Java client's layouts.
+"""User data that the sticky assignors write into a subscription, in the Java client's layouts.
 
 Sticky: version 0 is an array of topics with their partitions, version 1 appends the generation they are from;
 nothing says which it is (KIP-54, KIP-341). Cooperative sticky: the generation alone.

@@ -13,7 +13,7 @@ Partitions = frozenset[TopicPartition]
 
 
 class PartitionDelivery(Protocol):
-    """What the assigned partitions need of the delivery of records."""
+    """The part of record delivery that the assigned partitions use."""
 
     def suspend(self, partitions: Partitions) -> None:
         """Continue with other partitions, from the next record on."""

@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 class Application(Protocol):
-    """What a membership needs of the consumer. Only `revoke`, `lost` and `assign` may wait."""
+    """The part of the consumer that a membership uses. Only `revoke`, `lost` and `assign` may wait."""
 
     def owned(self) -> Partitions:
         """Return the assigned partitions."""

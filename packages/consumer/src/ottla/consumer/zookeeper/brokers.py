@@ -28,7 +28,7 @@ RECORDS_AT_ONCE = 500
 
 
 class Brokers(Protocol):
-    """What the connector needs of the brokers of one cluster."""
+    """The part of a cluster's brokers that the connector uses."""
 
     async def reader(self) -> Reader:
         """Return a new reader; it is closed together with the brokers."""

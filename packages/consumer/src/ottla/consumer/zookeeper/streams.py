@@ -19,7 +19,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class Reader(Protocol):
-    """What a stream needs to read its partitions."""
+    """The reader of partitions that a stream uses."""
 
     def assign(self, partitions: Mapping[TopicPartition, int | None]) -> None:
         """Assign partitions; each starts at its offset if one is given, else continues at its position."""

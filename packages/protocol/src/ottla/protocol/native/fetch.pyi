@@ -12,7 +12,7 @@ class PlainFetch:
         """The topic's bytes and the partition's four bytes."""
     @property
     def target(self) -> Any:
-        """What the index holds for the key."""
+        """The value of the index for the key."""
     @property
     def version(self) -> int: ...
     @property

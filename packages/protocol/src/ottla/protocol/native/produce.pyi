@@ -13,7 +13,7 @@ class ProduceRun:
         """The topic's bytes and the partition's four bytes."""
     @property
     def target(self) -> Any:
-        """What the index holds for the key."""
+        """The value of the index for the key."""
     @property
     def version(self) -> int: ...
     @property
