@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, dataclass, field
 
 import pytest
 
-from ottla.broker.frozen_classes import declared, frozen, replace
+from ottla.broker.frozen_classes import declared, field_group, frozen, replace
 
 
 @frozen
@@ -30,6 +30,28 @@ class Named:
 @frozen
 class Nothing:
     """An event without facts."""
+
+
+@field_group
+class Size:
+    """How large something is."""
+
+    width: int = field(default=1, metadata={"doc": "In meters."})
+    height: int = 2
+
+    @property
+    def area(self) -> int:
+        return self.width * self.height
+
+
+@field_group
+class Weight:
+    grams: int = 3
+
+
+@frozen(kw_only=True)
+class Parcel(Size, Weight):
+    to: str = "nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +126,16 @@ def test_what_fields_were_declared_with_can_be_read() -> None:
     assert declared(Point)["unit"].metadata["doc"] == "What is counted in."
     assert declared(Point)["y"] == 0
     assert "x" not in declared(Point)
+
+
+def test_a_class_takes_over_the_fields_and_methods_of_its_groups() -> None:
+    parcel = Parcel(height=5, to="anna")
+
+    assert (parcel.width, parcel.height, parcel.grams, parcel.to, parcel.area) == (1, 5, 3, "anna", 5)
+    assert list(declared(Parcel)) == ["width", "height", "grams", "to"]
+    assert declared(Parcel)["width"].metadata["doc"] == "In meters."
+    assert replace(parcel, width=2) == Parcel(width=2, height=5, to="anna")
+    assert pickle.loads(pickle.dumps(parcel)) == parcel
+    assert not hasattr(parcel, "__dict__")
+    with pytest.raises(FrozenInstanceError):
+        parcel.grams = 1  # type: ignore[misc]

@@ -30,11 +30,25 @@ def frozen(cls: Any = None, /, *, kw_only: bool = False) -> Any:
     """Make a frozen, slotted class of annotated fields, as `dataclass(frozen=True, slots=True)` would.
 
     Values compare, hash and print by their fields, and match by position. Defaults and
-    `field(default_factory=...)` work as in a dataclass; inheritance, `ClassVar` and `__post_init__` do not.
+    `field(default_factory=...)` work as in a dataclass; `ClassVar`, `__post_init__` and inheritance do not,
+    except from classes that `field_group` decorates, whose fields come first.
     """
     if cls is None:
         return lambda decorated: _with_fields(decorated, kw_only)
     return _with_fields(cls, kw_only)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
+def field_group(cls: type[T], /) -> type[T]:
+    """Make a class of fields that a `frozen` class takes over by naming it as a base.
+
+    A class with very many fields is written as several groups, each in the module of its subject. A group has
+    no constructor; its methods may use the fields.
+    """
+    namespace = dict(cls.__dict__)
+    defaults = _take_defaults(namespace)
+    group: type[T] = _again(cls, namespace | {"__slots__": (), "_declared": defaults})
+    return group
 
 
 def replace(original: T, /, **changes: Any) -> T:
@@ -52,10 +66,12 @@ def declared(cls: type) -> Mapping[str, Any]:
 def _with_fields(cls: type, kw_only: bool) -> type:
     """Define the class again, with slots in place of the defaults."""
     namespace = dict(cls.__dict__)
-    names = tuple(namespace.get("__annotations__", ()))
-    defaults = {name: namespace.pop(name) for name in names if name in namespace}
-    for leftover in ("__dict__", "__weakref__"):
-        namespace.pop(leftover, None)
+    groups = [base for base in cls.__bases__ if base is not object and hasattr(base, "_declared")]
+    names = tuple(name for one in (*groups, cls) for name in vars(one).get("__annotations__", ()))
+    defaults: dict[str, Any] = {}
+    for group in groups:
+        defaults |= declared(group)
+    defaults |= _take_defaults(namespace)
     namespace |= {
         "__slots__": names,
         "__match_args__": () if kw_only else names,
@@ -68,7 +84,19 @@ def _with_fields(cls: type, kw_only: bool) -> type:
     }
     for name, method in (("__eq__", _equal), ("__hash__", _hash), ("__repr__", _show)):
         namespace.setdefault(name, method)
+    complete: type = _again(cls, namespace)
+    return complete
+
+
+def _again(cls: Any, namespace: dict[str, Any]) -> Any:
     return type(cls)(cls.__name__, cls.__bases__, namespace)
+
+
+def _take_defaults(namespace: dict[str, Any]) -> dict[str, Any]:
+    """Take the defaults of the fields out of a class's namespace, and what a class with slots cannot have."""
+    for leftover in ("__dict__", "__weakref__"):
+        namespace.pop(leftover, None)
+    return {name: namespace.pop(name) for name in namespace.get("__annotations__", ()) if name in namespace}
 
 
 def _first_init(names: tuple[str, ...], defaults: dict[str, Any], kw_only: bool) -> Callable[..., None]:

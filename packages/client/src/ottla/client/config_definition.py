@@ -268,7 +268,8 @@ def _define(
 ) -> Setting:
     is_field = isinstance(field, dataclasses.Field)
     about: Mapping[str, Any] = field.metadata if is_field else {}
-    annotation = _resolve(cls, cls.__annotations__[name])
+    owner = next(one for one in cls.__mro__ if name in vars(one).get("__annotations__", ()))
+    annotation = _resolve(owner, owner.__annotations__[name])
     kinds = [kind for kind in options(annotation) if kind is not type(None)]
     whole = LONG if about.get("long") else integer
     return Setting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.config.listeners import Listener, parse_listeners
+from ottla.broker.config.network import NetworkSettings
 from ottla.broker.frozen_classes import frozen
 from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
 
@@ -14,87 +14,17 @@ _CLUSTER: Final = "cluster-wide"
 COMPRESSION_TYPES: Final = ("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd")
 
 
-def _limits_by_host(text: str) -> str | None:
-    items = [item.rpartition(":") for item in text.split(",") if item.strip()]
-    fine = all(host.strip() and limit.strip().isdecimal() for host, _, limit in items)
-    return None if fine else "must be a list of host:limit"
-
-
 @frozen(kw_only=True)
-class BrokerConfig:
+class BrokerConfig(NetworkSettings):
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
 
-    # --- identity and network
+    # --- identity
     broker_id: int = setting(
         -1, "The broker's id; -1 allocates one above reserved.broker.max.id.", at_least(-1)
     )
     broker_id_generation_enable: bool = setting(True, "Whether a broker without an id gets a generated one.")
     reserved_broker_max_id: int = setting(1000, "The largest id that can be configured.", at_least(0))
     broker_rack: str | None = setting(None, "The broker's rack (or zone); replicas are spread over racks.")
-    listeners: str = setting(
-        "PLAINTEXT://:9092",
-        "Addresses to listen on, as NAME://host:port separated by commas; an empty host is every interface.",
-    )
-    advertised_listeners: str | None = setting(
-        None, "Addresses given to clients, if they differ from listeners."
-    )
-    listener_security_protocol_map: str = setting(
-        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
-        "The security protocol of each listener name.",
-    )
-    inter_broker_listener_name: str | None = setting(None, "The listener for requests between brokers.")
-    control_plane_listener_name: str | None = setting(
-        None, "No effect yet: a separate listener for the controller's requests."
-    )
-    security_inter_broker_protocol: str = setting(
-        "PLAINTEXT",
-        "The protocol between brokers when inter.broker.listener.name is not set.",
-        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    )
-    num_network_threads: int = setting(
-        3, "Accepted for compatibility: one event loop serves the network.", at_least(1)
-    )
-    num_io_threads: int = setting(
-        8,
-        "Threads for blocking work: cold reads, recompression, work on directories.",
-        at_least(1),
-    )
-    background_threads: int = setting(
-        10,
-        "Accepted for compatibility: background work runs as tasks of the event loop.",
-        at_least(1),
-    )
-    queued_max_requests: int = setting(
-        500, "Requests in progress at once; above it the broker stops reading from connections.", at_least(1)
-    )
-    socket_send_buffer_bytes: int = setting(
-        102_400, "SO_SNDBUF of a client's socket; -1 is the system's default."
-    )
-    socket_receive_buffer_bytes: int = setting(
-        102_400, "SO_RCVBUF of a client's socket; -1 is the system's default."
-    )
-    socket_request_max_bytes: int = setting(
-        104_857_600, "The largest request; a larger one closes its connection.", at_least(1)
-    )
-    socket_listen_backlog_size: int = setting(50, "Connections that wait to be accepted.", at_least(1))
-    max_connections: int = setting(
-        MAX_INT, "Connections the broker accepts in total.", at_least(0), update=_CLUSTER
-    )
-    max_connections_per_ip: int = setting(
-        MAX_INT, "Connections the broker accepts from one address.", at_least(0), update=_CLUSTER
-    )
-    max_connections_per_ip_overrides: str = setting(
-        "", "Different limits for some addresses, as `host:limit,…`.", _limits_by_host, update=_CLUSTER
-    )
-    connections_max_idle_ms: int = setting(
-        600_000, "Idle time after which a connection is closed; -1 means never.", long=True
-    )
-    connection_failed_authentication_delay_ms: int = setting(
-        100, "No effect yet: delay of the response to a failed authentication.", at_least(0)
-    )
-    request_timeout_ms: int = setting(
-        30_000, "No effect yet: how long the broker waits for responses of other brokers.", at_least(1)
-    )
 
     # --- coordination
     zookeeper_connect: str | None = setting(
@@ -477,24 +407,3 @@ class BrokerConfig:
     def data_dirs(self) -> tuple[str, ...]:
         """The directories that hold partitions."""
         return self.log_dirs or (self.log_dir,)
-
-    @property
-    def parsed_listeners(self) -> tuple[Listener, ...]:
-        """The addresses to listen on."""
-        return parse_listeners("listeners", self.listeners, self.listener_security_protocol_map)
-
-    @property
-    def parsed_advertised_listeners(self) -> tuple[Listener, ...]:
-        """The addresses given to clients."""
-        text = self.advertised_listeners or self.listeners
-        return parse_listeners("advertised.listeners", text, self.listener_security_protocol_map)
-
-    @property
-    def interbroker_listener(self) -> str:
-        """The name of the listener for requests between brokers."""
-        if self.inter_broker_listener_name:
-            return self.inter_broker_listener_name
-        for listener in self.parsed_listeners:
-            if listener.security_protocol == self.security_inter_broker_protocol:
-                return listener.name
-        return self.security_inter_broker_protocol

@@ -1,0 +1,108 @@
+"""The broker's settings of listeners, sockets, connections and the requests on them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.broker.config.listeners import Listener, parse_listeners
+from ottla.broker.frozen_classes import field_group
+from ottla.client.config_definition import MAX_INT, at_least, one_of, setting
+
+_CLUSTER: Final = "cluster-wide"
+
+
+def _limits_by_host(text: str) -> str | None:
+    items = [item.rpartition(":") for item in text.split(",") if item.strip()]
+    fine = all(host.strip() and limit.strip().isdecimal() for host, _, limit in items)
+    return None if fine else "must be a list of host:limit"
+
+
+@field_group
+class NetworkSettings:
+    """The part of `BrokerConfig` that concerns the network."""
+
+    listeners: str = setting(
+        "PLAINTEXT://:9092",
+        "Addresses to listen on, as NAME://host:port separated by commas; an empty host is every interface.",
+    )
+    advertised_listeners: str | None = setting(
+        None, "Addresses given to clients, if they differ from listeners."
+    )
+    listener_security_protocol_map: str = setting(
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "The security protocol of each listener name.",
+    )
+    inter_broker_listener_name: str | None = setting(None, "The listener for requests between brokers.")
+    control_plane_listener_name: str | None = setting(
+        None, "No effect yet: a separate listener for the controller's requests."
+    )
+    security_inter_broker_protocol: str = setting(
+        "PLAINTEXT",
+        "The protocol between brokers when inter.broker.listener.name is not set.",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    )
+    num_network_threads: int = setting(
+        3, "Accepted for compatibility: one event loop serves the network.", at_least(1)
+    )
+    num_io_threads: int = setting(
+        8,
+        "Threads for blocking work: cold reads, recompression, work on directories.",
+        at_least(1),
+    )
+    background_threads: int = setting(
+        10,
+        "Accepted for compatibility: background work runs as tasks of the event loop.",
+        at_least(1),
+    )
+    queued_max_requests: int = setting(
+        500, "Requests in progress at once; above it the broker stops reading from connections.", at_least(1)
+    )
+    socket_send_buffer_bytes: int = setting(
+        102_400, "SO_SNDBUF of a client's socket; -1 is the system's default."
+    )
+    socket_receive_buffer_bytes: int = setting(
+        102_400, "SO_RCVBUF of a client's socket; -1 is the system's default."
+    )
+    socket_request_max_bytes: int = setting(
+        104_857_600, "The largest request; a larger one closes its connection.", at_least(1)
+    )
+    socket_listen_backlog_size: int = setting(50, "Connections that wait to be accepted.", at_least(1))
+    max_connections: int = setting(
+        MAX_INT, "Connections the broker accepts in total.", at_least(0), update=_CLUSTER
+    )
+    max_connections_per_ip: int = setting(
+        MAX_INT, "Connections the broker accepts from one address.", at_least(0), update=_CLUSTER
+    )
+    max_connections_per_ip_overrides: str = setting(
+        "", "Different limits for some addresses, as `host:limit,…`.", _limits_by_host, update=_CLUSTER
+    )
+    connections_max_idle_ms: int = setting(
+        600_000, "Idle time after which a connection is closed; -1 means never.", long=True
+    )
+    connection_failed_authentication_delay_ms: int = setting(
+        100, "No effect yet: delay of the response to a failed authentication.", at_least(0)
+    )
+    request_timeout_ms: int = setting(
+        30_000, "No effect yet: how long the broker waits for responses of other brokers.", at_least(1)
+    )
+
+    @property
+    def parsed_listeners(self) -> tuple[Listener, ...]:
+        """The addresses to listen on."""
+        return parse_listeners("listeners", self.listeners, self.listener_security_protocol_map)
+
+    @property
+    def parsed_advertised_listeners(self) -> tuple[Listener, ...]:
+        """The addresses given to clients."""
+        text = self.advertised_listeners or self.listeners
+        return parse_listeners("advertised.listeners", text, self.listener_security_protocol_map)
+
+    @property
+    def interbroker_listener(self) -> str:
+        """The name of the listener for requests between brokers."""
+        if self.inter_broker_listener_name:
+            return self.inter_broker_listener_name
+        for listener in self.parsed_listeners:
+            if listener.security_protocol == self.security_inter_broker_protocol:
+                return listener.name
+        return self.security_inter_broker_protocol
