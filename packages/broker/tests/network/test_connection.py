@@ -106,6 +106,18 @@ async def test_a_frame_of_an_impossible_size_closes_the_connection_with_one_line
         assert await other.answers(1) == [(1, 1)]
 
 
+@on_both_loops
+async def test_many_bad_frames_of_one_address_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with network() as made:
+        for number in range(40):
+            client = await made.client()
+            client.writer.write(struct.pack(">i", -number))
+            assert await client.is_closed()
+
+        lines = [one.getMessage() for one in caplog.records if one.name == "request"]
+        assert len(lines) == 1, lines
+
+
 @pytest.mark.parametrize(
     "frame",
     [

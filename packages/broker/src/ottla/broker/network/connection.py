@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.handlers.fetch_fast_path import Answers, FetchFastPath
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
+    from ottla.broker.limited_warnings import LimitedWarnings
     from ottla.broker.network.dispatcher import Dispatcher
     from ottla.broker.network.frames import ReceiveBuffer
     from ottla.broker.network.native_connection import WriteRound
@@ -51,6 +52,7 @@ class Shared:
     queue: RequestQueue
     connections: OpenConnections[Connection]
     write_round: WriteRound
+    bad_frames: LimitedWarnings
     now_s: Callable[[], float]
     """The loop's clock: requests are timed with it."""
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -117,8 +119,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         bytes_out = self._shared.times.metrics.bytes_out
         self._response_queue = ResponseQueue(self._transport, self._on_unblocked, bytes_out)
         self._set_socket_options(self._transport)
-        now_s = self.last_active_s = self.looked_at_s = self._now_s()
-        if not self._shared.connections.admit(self, now_s):
+        self.last_active_s = self.looked_at_s = self._now_s()
+        if not self._shared.connections.admit(self):
             self.abort()
 
     def _set_socket_options(self, transport: asyncio.Transport) -> None:
@@ -174,7 +176,9 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         try:
             exhausted = self._begin_requests()
         except (BadFrame, BadRequest) as error:
-            log.warning("closing %s: %s", self.connection_id, error)
+            self._shared.bad_frames.warn(
+                self.session.client_host, "closing %s: %s", self.connection_id, error
+            )
             self.close()
             return
         finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.metrics import show_running
 from ottla.broker.network.connection import Connection, Shared
 from ottla.broker.network.dispatcher import Dispatcher
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from ottla.broker.handlers.fetch_fast_path import FetchFastPath
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.metrics import Metrics
+
+log = logging.getLogger("request")
 
 DRAIN_S: Final = 5.0
 _IDLE_CHECK_S: Final = 1.0
@@ -49,10 +53,10 @@ class Server:
         self._dispatcher = dispatcher
         self._produce_fast_path = produce_fast_path
         self._fetch_fast_path = fetch_fast_path
-        self._now_ms = clock.now_ms
+        self._clock = clock
         self._metrics = metrics
         self.request_metrics = RequestMetrics(metrics)
-        self.connections: OpenConnections[Connection] = OpenConnections(config)
+        self.connections: OpenConnections[Connection] = OpenConnections(config, clock.monotonic_ms)
         self.queue = RequestQueue(config.queued_max_requests)
         self._listening: list[asyncio.Server] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -84,7 +88,8 @@ class Server:
             times=RequestTimes(metrics, self._produce_fast_path, loop.time, loop.call_later),
             queue=self.queue,
             connections=self.connections,
-            write_round=WriteRound(loop.call_soon, self._now_ms, metrics.bytes_in, metrics.bytes_out),
+            write_round=WriteRound(loop.call_soon, self._clock.now_ms, metrics.bytes_in, metrics.bytes_out),
+            bad_frames=LimitedWarnings(log, self._clock.monotonic_ms),
             now_s=loop.time,
             spawn=self.spawn,
         )

@@ -7,8 +7,9 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.network.connection_quotas import ConnectionQuotas, parse_overrides
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from ottla.broker.network.session import Session
 
 log = logging.getLogger("request")
-
-_REPORT_EVERY_S: Final = 10.0
 
 
 class Closable(Protocol):
@@ -41,16 +40,16 @@ C = TypeVar("C", bound=Closable)
 
 
 class OpenConnections(Generic[C]):
-    """Counts connections and closes idle ones. `now_s` is the reading of the loop's clock."""
+    """Counts connections and closes idle ones."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, monotonic_ms: Callable[[], float]) -> None:
         self.idle_s = config.connections_max_idle_ms / 1000
         self._quotas = ConnectionQuotas(0, 0, {})
         self.set_limits(config)
         self._open: OrderedDict[C, None] = OrderedDict()
         self._settled = asyncio.Event()
         self._numbers = 0
-        self._last_report_s = float("-inf")
+        self._refusals = LimitedWarnings(log, monotonic_ms)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -72,12 +71,12 @@ class OpenConnections(Generic[C]):
         self._quotas.per_address = config.max_connections_per_ip
         self._quotas.overrides = parse_overrides(config.max_connections_per_ip_overrides)
 
-    def admit(self, connection: C, now_s: float) -> bool:
+    def admit(self, connection: C) -> bool:
         """Count a new connection, or refuse it."""
         host = connection.session.client_host
         refusal = self._quotas.take(host)
         if refusal is not None:
-            self._report(f"refusing a connection from {host}: {refusal}", now_s)
+            self._refusals.warn(host, "refusing a connection from %s: %s", host, refusal)
             return False
         self._open[connection] = None
         return True
@@ -88,11 +87,6 @@ class OpenConnections(Generic[C]):
             del self._open[connection]
             self._quotas.give_back(connection.session.client_host)
         self.settled()
-
-    def _report(self, text: str, now_s: float) -> None:
-        if now_s - self._last_report_s >= _REPORT_EVERY_S:
-            self._last_report_s = now_s
-            log.warning("%s", text)
 
     # ---- waiting
 

@@ -1,0 +1,50 @@
+"""Warnings that a client can cause as often as it likes, limited in rate."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+EVERY_MS: Final = 10_000
+MOST_SUBJECTS: Final = 10
+
+
+class LimitedWarnings:
+    """Logs one kind of warning: once per subject and interval, and of few subjects per interval.
+
+    A subject is what the warning is about, an address for example, so that one noisy client does not hide
+    another. What was left out is counted, and the next line says how many there were.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        now_ms: Callable[[], float],
+        *,
+        every_ms: float = EVERY_MS,
+        most_subjects: int = MOST_SUBJECTS,
+    ) -> None:
+        """`now_ms` is a clock that never goes back: `clock.monotonic_ms`."""
+        self._log = log
+        self._now_ms = now_ms
+        self._every_ms = every_ms
+        self._most_subjects = most_subjects
+        self._began_ms = float("-inf")
+        self._subjects: set[str] = set()
+        self._left_out = 0
+
+    def warn(self, subject: str, text: str, *args: object) -> None:
+        """Log `text % args` unless this interval has had a line about the subject, or enough lines."""
+        now_ms = self._now_ms()
+        if now_ms - self._began_ms >= self._every_ms:
+            self._began_ms = now_ms
+            self._subjects.clear()
+        if subject in self._subjects or len(self._subjects) >= self._most_subjects:
+            self._left_out += 1
+            return
+        self._subjects.add(subject)
+        if self._left_out:
+            text, args = f"{text} (%d more like this were not logged)", (*args, self._left_out)
+            self._left_out = 0
+        self._log.warning(text, *args)
