@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import Filter
 
 from ottla.pipeline.segments.byte_ranges import ByteRange
 from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.data_source import tasks
 from ottla.pipeline.segments.segment_reading import read
-from ottla.pipeline.source.filter_pushdown import push
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.pipeline.values import ValueFormat
 from peers.log_directory import Written
@@ -27,19 +25,19 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-def planned(path: Path | str, *filters: Filter, **options: str) -> list[tuple[ByteRange, ...]]:
+def planned(path: Path | str, **options: str) -> list[tuple[ByteRange, ...]]:
     """Return the byte ranges of each task; `__` in an option stands for a dot."""
     settings_ = {"path": str(path)} | {name.replace("__", "."): value for name, value in options.items()}
-    return tasks(SegmentsConfig.of(settings_), push(filters)[0])
+    return tasks(SegmentsConfig.of(settings_))
 
 
-def rows_of(path: Path | str, *filters: Filter, **options: str) -> list[dict[str, Any]]:
+def rows_of(path: Path | str, **options: str) -> list[dict[str, Any]]:
     """Return the rows of all tasks."""
     rows = Rows(SCHEMA, ValueFormat())
     fails = options.get("failOnDataLoss", "true") == "true"
     return [
         row
-        for task in planned(path, *filters, **options)
+        for task in planned(path, **options)
         for batch in read(task, rows, fail_on_data_loss=fails)
         for row in batch.to_pylist()
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -283,42 +283,46 @@ def test_a_task_reads_more_than_one_batch(table: Table, topics: Topics, fresh: C
 # --- filters
 
 
+@pytest.fixture(params=["true", "false"])
+def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Spark offers filters to readers, or does not."""
+    spark.conf.set(PUSHDOWN, request.param)
+    yield
+    spark.conf.unset(PUSHDOWN)
+
+
 @pytest.mark.parametrize(
-    ("condition", "wanted", "tasks"),
+    ("condition", "wanted"),
     [
-        ("partition = 1", ["1-0", "1-1", "1-2"], 1),
-        ("topic = 'other'", [], 0),
-        ("topic LIKE 'fil%' AND partition IN (0, 2)", ["0-0", "0-1", "0-2", "0-3", "0-4"], 1),
-        ("offset >= 3", ["0-3", "0-4"], 1),
-        ("offset > 0 AND offset < 2", ["0-1", "1-1"], 2),
-        ("offset = 2 AND value = '1-2'", ["1-2"], 2),
-        ("partition NOT IN (0, NULL)", [], None),
-        ("timestamp > '2020-01-01'", names(5, 3), 2),
-        ("timestamp < '2020-01-01'", [], None),
-        ("timestamp > '2199-01-01'", [], 0),
+        ("partition = 1", ["1-0", "1-1", "1-2"]),
+        ("topic = 'other'", []),
+        ("topic LIKE 'fil%' AND partition IN (0, 2)", ["0-0", "0-1", "0-2", "0-3", "0-4"]),
+        ("offset > 0 AND offset < 2", ["0-1", "1-1"]),
+        ("offset = 2 AND value = '1-2'", ["1-2"]),
+        ("partition NOT IN (0, NULL)", []),
+        ("timestamp > '2020-01-01'", names(5, 3)),
+        ("timestamp > '2199-01-01'", []),
     ],
 )
-def test_a_filter_leaves_the_same_rows_whether_it_is_pushed_or_not(
-    table: Table, spark: SparkSession, filled: str, condition: str, wanted: list[str], tasks: int | None
+def test_a_filter_leaves_the_same_rows_whether_it_is_offered_or_not(
+    table: Table, pushdown: None, filled: str, condition: str, wanted: list[str]
 ) -> None:
-    found = table({"subscribe": filled}).where(condition)
-    assert values(found) == wanted
-    if tasks is not None:
-        # A table without anything to read still has one task.
-        assert found.rdd.getNumPartitions() == max(1, tasks)
-
-    spark.conf.set(PUSHDOWN, "false")
-    try:
-        assert values(table({"subscribe": filled}).where(condition)) == wanted
-    finally:
-        spark.conf.set(PUSHDOWN, "true")
+    assert values(table({"subscribe": filled}).where(condition)) == wanted
 
 
-def test_a_filter_on_the_time_begins_at_the_first_record_late_enough(table: Table, timed: str) -> None:
-    found = table({"subscribe": timed}).where("timestamp >= timestamp_seconds(5)")
+@pytest.mark.slice
+def test_a_filter_of_one_query_does_not_reach_the_others_of_a_table(
+    table: Table, pushdown: None, filled: str
+) -> None:
+    rows = table({"subscribe": filled})
+    assert [rows.count(), rows.where("partition = 1").count(), rows.count()] == [8, 3, 8]
 
-    assert values(found) == ["1-5"]
-    assert found.rdd.getNumPartitions() == 1
+    rows = table({"subscribe": filled})
+    first, none = rows.where("partition = 0 AND offset < 2"), rows.where("timestamp > '2199-01-01'")
+    assert [none.count(), first.count(), rows.count()] == [0, 2, 8]
+    assert values(first.union(rows)) == sorted([*names(2), *names(5, 3)])
+    assert rows.join(first, ["partition", "offset"]).count() == 2
+    assert first.intersect(rows).count() == 2
 
 
 # --- settings of Kafka

@@ -28,8 +28,6 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # Without it, stopping a query waits without limit for a batch that does not end.
     "spark.sql.streaming.stopTimeout": "60s",
-    # Our readers push filters down; without this setting Spark would reject them.
-    "spark.sql.python.filterPushdown.enabled": "true",
     # A replayed batch replaces its own folders and leaves all others alone.
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     # With Spark's default, other readers of Parquet would take timestamps as having no time zone.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ottla.pipeline.errors import NotSupported
 from ottla.pipeline.options import Options
@@ -22,8 +22,6 @@ from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.read_plan import plan
 from ottla.pipeline.segments.readable_logs import ReadableLogs
 from ottla.pipeline.segments.segment_reading import read
-from ottla.pipeline.source.batch_reader import FilterPushdown
-from ottla.pipeline.source.filter_pushdown import Narrowed, push
 from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked, ddl
 from ottla.pipeline.values import value_format
 
@@ -40,21 +38,15 @@ class Task(InputPartition):
 
 
 class SegmentsReader(DataSourceReader):
-    """Reads segments once, between the offsets that the options give."""
+    """Reads segments once, between the offsets that the options give; takes no filters, as `BatchReader`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._config = SegmentsConfig.of(options)
         self._schema = checked(schema, self._config.value, include_headers=self._config.include_headers)
-        self._narrowed = Narrowed()
-        self.pushFilters = FilterPushdown(self._push)
-
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._narrowed, left = push(filters)
-        return left
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions of the read, one for each task."""
-        return [Task(each) for each in tasks(self._config, self._narrowed)]
+        return [Task(each) for each in tasks(self._config)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
@@ -64,10 +56,10 @@ class SegmentsReader(DataSourceReader):
         yield from read(partition.byte_ranges, rows, fail_on_data_loss=self._config.fail_on_data_loss)
 
 
-def tasks(config: SegmentsConfig, narrowed: Narrowed) -> list[tuple[ByteRange, ...]]:
+def tasks(config: SegmentsConfig) -> list[tuple[ByteRange, ...]]:
     """Return the byte ranges of each task. Raises OptionError, DataLoss, CorruptSegment, SegmentsChanged."""
     logs = ReadableLogs(config)
-    ranges = plan(logs, config, narrowed)
+    ranges = plan(logs, config)
     whole = [found for each in ranges for found in byte_ranges(logs[each.partition], each)]
     most = max_task_bytes(
         sum(len(byte_range) for byte_range, _ in whole), config.most_bytes, config.min_partitions

@@ -1,4 +1,4 @@
-"""The offset ranges to read: options and filters, checked against the files."""
+"""The offset ranges to read: the options, checked against the files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from ottla.pipeline.errors import DataLoss, OptionError
 from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.readable_logs import Found, ReadableLogs
-from ottla.pipeline.source.filter_pushdown import Narrowed
 from ottla.pipeline.source.offset_bounds import Bound, Edge
 from ottla.pipeline.source.offset_json import Offsets, partition_names
 from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between
@@ -17,17 +16,13 @@ from ottla.protocol.topics import TopicPartition
 log = logging.getLogger(__name__)
 
 
-def plan(logs: ReadableLogs, config: SegmentsConfig, narrowed: Narrowed) -> list[OffsetRange]:
+def plan(logs: ReadableLogs, config: SegmentsConfig) -> list[OffsetRange]:
     """Return the offset ranges to read. Raises OptionError, and DataLoss for missing offsets."""
     every = logs.partitions()
-    # Offsets are resolved for all partitions, not only for those that pass the filters, because options have
-    # to name all.
     start = _not_before(logs, config, _first_offsets(logs, config, every))
     end = _not_behind(logs, config, _last_offsets(logs, config.ending, every))
     _refuse_backwards(config, start, end)
-    kept = frozenset(each for each in every if narrowed.keeps(each))
-    ranges = [narrowed.narrow(each) for each in ranges_between(start, end) if each.partition in kept]
-    return _since(logs, narrowed.since_ms, [each for each in ranges if len(each)])
+    return ranges_between(start, end)
 
 
 def _first_offsets(
@@ -92,16 +87,3 @@ def _refuse_backwards(config: SegmentsConfig, start: Offsets, end: Offsets) -> N
                 f"{config.starting.option!r}), which is behind its end {end[partition]} (option "
                 f"{config.ending.option!r})"
             )
-
-
-def _since(logs: ReadableLogs, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Drop the part of each range before the first record with this timestamp or a later one."""
-    if since_ms is None or not ranges:
-        return ranges
-    found = logs.by_time({each.partition: since_ms for each in ranges})
-    late = ((each, found[each.partition]) for each in ranges)
-    return [
-        OffsetRange(each.partition, max(each.start, first), each.end)
-        for each, first in late
-        if first is not None and first < each.end
-    ]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ottla.client.errors import ClientError
 from ottla.pipeline.errors import DataLoss, OptionError
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.filter_pushdown import Narrowed, push
 from ottla.pipeline.source.offset_bounds import Bound, Edge
 from ottla.pipeline.source.offset_json import Offsets, partition_names
 from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between, split
@@ -36,43 +35,22 @@ class ReadTask(InputPartition):
     range: OffsetRange
 
 
-class FilterPushdown:
-    """`pushFilters` of a reader, in a form that Spark accepts with filter pushdown on or off.
-
-    While spark.sql.python.filterPushdown.enabled is false (the default), Spark rejects a reader whose class
-    overrides `pushFilters`. Not calling it loses nothing, because Spark then filters itself. So the method is
-    not overridden; each reader has this object in its place, which looks like the inherited method.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, push: Any) -> None:
-        self._push = push
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Return the filters that Spark still has to apply."""
-        left: Iterable[Filter] = self._push(filters)
-        return left
-
-
 class BatchReader(DataSourceReader):
-    """Reads topics once, between the offsets that the options give."""
+    """Reads topics once, between the offsets that the options give.
+
+    It takes no filters: Spark 4.3 keeps one plan of partitions for a DataFrame and replaces it by that of the
+    reader which took filters last, so that other queries of the DataFrame would read what these left.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._config = SourceConfig.of(options, streaming=False)
         self._schema = checked(schema, self._config.value, include_headers=self._config.include_headers)
-        self._narrowed = Narrowed()
-        self.pushFilters = FilterPushdown(self._push)
-
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._narrowed, left = push(filters)
-        return left
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions of the read, one for each task."""
         lookup = BrokerTopicOffsets(self._config)
         try:
-            ranges = plan(lookup, self._config, self._narrowed)
+            ranges = plan(lookup, self._config)
         finally:
             lookup.close()
         pieces = split(ranges, self._config.min_partitions, self._config.max_records_per_partition)
@@ -97,17 +75,13 @@ def read_task(
         raise
 
 
-def plan(lookup: TopicOffsets, config: SourceConfig, narrowed: Narrowed) -> list[OffsetRange]:
+def plan(lookup: TopicOffsets, config: SourceConfig) -> list[OffsetRange]:
     """Return the offset ranges to read."""
     every = lookup.partitions()
-    # Offsets are resolved for all partitions, not only for those that pass the filters, because options have
-    # to name all.
     start = first_offsets(lookup, config, every)
     end = check_end_offsets(lookup, config, last_offsets(lookup, config.ending, every))
     _refuse_backwards(config, start, end)
-    kept = frozenset(each for each in every if narrowed.keeps(each))
-    ranges = [narrowed.narrow(each) for each in ranges_between(start, end) if each.partition in kept]
-    return _since(lookup, narrowed.since_ms, [each for each in ranges if len(each)])
+    return ranges_between(start, end)
 
 
 def first_offsets(
@@ -162,16 +136,3 @@ def _or_end(
 ) -> Offsets:
     ends = lookup.offsets(Edge.LATEST, without)
     return {each: ends[each] if offset is None else offset for each, offset in found.items()}
-
-
-def _since(lookup: TopicOffsets, since_ms: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Drop the part of each range before the first record with this timestamp or a later one."""
-    if since_ms is None or not ranges:
-        return ranges
-    found = lookup.by_time({each.partition: since_ms for each in ranges})
-    late = ((each, found[each.partition]) for each in ranges)
-    return [
-        OffsetRange(each.partition, max(each.start, first), each.end)
-        for each, first in late
-        if first is not None and first < each.end
-    ]
