@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -210,3 +211,15 @@ def test_a_directory_has_one_coordinator(tmp_path: Path) -> None:
     with TransactionLog(tmp_path), pytest.raises(DirectoryInUse), TransactionLog(tmp_path):
         pass
     shutil.rmtree(tmp_path)
+
+
+def test_the_files_of_a_coordinator_are_for_its_own_account(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with TransactionLog(tmp_path / "coordinator") as log:
+            log.recover()
+    finally:
+        os.umask(before)
+
+    assert {one.stat().st_mode & 0o777 for one in (tmp_path / "coordinator").iterdir()} == {0o600}
+    assert (tmp_path / "coordinator").stat().st_mode & 0o777 == 0o700

@@ -104,6 +104,23 @@ def test_clients_cannot_write_control_batches() -> None:
     log.append(marker, leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
 
 
+@pytest.mark.parametrize("batches", [1, 2])
+def test_an_idempotent_batch_begins_with_a_sequence_number(batches: int) -> None:
+    log = log_in(AT)
+    without = idempotent(-1)
+
+    for _ in range(2):  # the producer is unknown, then known
+        with pytest.raises(InvalidRecord, match="begins with sequence -1"):
+            log.append(without * batches, leader_epoch=0, now_ms=0)
+        with pytest.raises(InvalidRecord, match="begins with sequence -1"):
+            end = log.append_plain(bytearray(without * batches), 0, 0)
+            assert end == -1
+            log.append(bytearray(without * batches), leader_epoch=0, now_ms=0)
+        log.append(idempotent(0), leader_epoch=0, now_ms=0)
+
+    assert log.log_end_offset == 1
+
+
 def test_a_compacted_topic_needs_keys() -> None:
     log = log_in(AT, cleanup_policy=("compact",))
 

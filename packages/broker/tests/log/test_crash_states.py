@@ -390,6 +390,11 @@ def one_trace(seed: int) -> int:
     return STATES_OF_A_TRACE
 
 
+@pytest.mark.parametrize("seed", [1051, 2495, 2633])
+def test_traces_that_found_faults(seed: int) -> None:
+    assert one_trace(seed) == STATES_OF_A_TRACE
+
+
 @pytest.mark.timeout(600)
 def test_a_log_that_lost_power_is_a_prefix_that_holds_all_that_was_synced(
     capsys: pytest.CaptureFixture[str],

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
@@ -143,6 +144,22 @@ async def test_a_deleted_partition_holds_no_file_open(tmp_path: Path) -> None:
 
     assert active() is None
     assert deleted.offline is not None  # somebody may still have the log
+    await stopped(logs)
+
+
+async def test_data_is_for_the_brokers_own_account(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        logs = await started([tmp_path / "parent" / "data"])
+        append(logs.create(PARTITION, UUID(int=7)), b"value")
+        await LogPasses(logs).checkpoint_recovery_points(0)
+    finally:
+        os.umask(before)
+
+    found = {one: one.stat().st_mode & 0o777 for one in (tmp_path / "parent" / "data").rglob("*")}
+    assert {mode for path, mode in found.items() if path.is_file()} == {0o600}
+    assert {mode for path, mode in found.items() if path.is_dir()} == {0o700}
+    assert (tmp_path / "parent" / "data").stat().st_mode & 0o777 == 0o700
     await stopped(logs)
 
 

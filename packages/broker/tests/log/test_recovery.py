@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ottla.broker.log.fake_files import Loss, MemoryFiles
-from ottla.broker.log.log import Log
-from ottla.broker.log.testing import append, idempotent, log_in, records_of
-from ottla.protocol.records import read_headers
+from ottla.broker.log.log import AppendOrigin, Log
+from ottla.broker.log.testing import append, idempotent, log_in, records_of, truncate_to
+from ottla.protocol.records import ControlType, end_transaction_marker, read_headers
 from ottla.protocol.records.legacy import LegacyRecord, encode_set
 from ottla.protocol.storage.segments import SegmentFile, file_name
 
@@ -218,3 +218,49 @@ def test_a_log_that_ends_below_its_start_drops_all_records() -> None:
 
     assert (log.log_start_offset, log.log_end_offset) == (100, 100)
     assert append(log, b"x") == 100
+
+
+def test_recovery_of_an_emptied_log_ends_with_the_same_epochs_each_time() -> None:
+    files = MemoryFiles()
+    log = written(files, 4, segment_bytes=150)
+    for one in log.segments.all[:-1]:
+        files.unlink(one.path(SegmentFile.LOG))
+    files.open(log.segments[-1].path(SegmentFile.LOG)).truncate(0)
+    files.open(DIRECTORY / "leader-epoch-checkpoint").truncate(0)
+    files.open(DIRECTORY / "leader-epoch-checkpoint").pwrite(b"0\n1\n0 0\n", 0)
+
+    files = files.crash(Random(0), Loss.KEPT)
+    once = log_in(AT, files, clean=False)
+    twice = log_in(AT, files.crash(Random(0), Loss.KEPT), clean=False)
+
+    assert len(records_of(once)) == 0
+    assert once.leader_epochs.entries == twice.leader_epochs.entries == ()
+
+
+@pytest.mark.parametrize("change", ["recovery", "truncation"])
+def test_a_flush_brings_the_aborted_transactions_to_the_disk_that_a_copy_has_written(change: str) -> None:
+    files = MemoryFiles()
+    log = log_in(AT, files)
+    log.append(idempotent(0, transactional=True), leader_epoch=0, now_ms=0)
+    abort = end_transaction_marker(
+        ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5
+    )
+    log.append(abort, leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
+    append(log, b"one more")
+    told = log.aborted_transactions(0, 2)
+    assert len(told) == 1
+
+    if change == "recovery":
+        files = files.crash(Random(0), Loss.KEPT)
+        damaged = files.open(log.segments[0].path(SegmentFile.TRANSACTION_INDEX))
+        damaged.pwrite(b"\xff" * 8, 18)
+        damaged.sync()
+        log = log_in(AT, files, clean=False)
+    else:
+        truncate_to(log, 2)
+    append(log, b"x" * 100)
+    log.flush()
+    files.sync_dir(Path("/"))
+
+    again = log_in(AT, files.crash(Random(0), Loss.DROPPED), clean=True)
+    assert again.aborted_transactions(0, 2) == told

@@ -326,6 +326,26 @@ async def test_high_watermarks_survive_a_restart(plane: DataPlane) -> None:
     assert again.replicas.leader(T0).log.log_end_offset == 3
 
 
+async def test_checkpoints_of_high_watermarks_are_written_one_at_a_time_and_the_newest_stays(
+    plane: DataPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    await role(plane, lead_request())
+    partition = plane.replicas.leader(T0)
+    partition.append(batch_of(b"a", b"b", b"c"), now_ms=1)
+    passes = [asyncio.ensure_future(plane.replicas.checkpoint_high_watermarks()) for _ in range(40)]
+    await asyncio.sleep(0)
+    for one in passes[::2]:
+        one.cancel()  # its thread goes on
+    partition.fetched(2, 3, 0, now_ms=plane.environment.clock.now_ms())
+    assert partition.high_watermark == 3
+
+    await plane.replicas.checkpoint_high_watermarks()
+    await asyncio.gather(*passes, return_exceptions=True)
+
+    assert [one.getMessage() for one in caplog.records] == []
+    assert read_high_watermarks([plane.logs.root]) == {T0: 3}
+
+
 async def test_a_damaged_checkpoint_is_ignored(plane: DataPlane) -> None:
     (plane.logs.root / "replication-offset-checkpoint").write_bytes(b"0\n1\nnonsense\n")
 

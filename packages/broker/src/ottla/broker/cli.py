@@ -313,7 +313,7 @@ def _fail(message: str) -> NoReturn:
 @contextmanager
 def _pid_file(directory: Path) -> Iterator[None]:
     """Keep `broker.pid` locked while the broker runs; a stale file has no lock."""
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(0o700, parents=True, exist_ok=True)
     path = directory / PID_FILE
     with path.open("a+") as file:
         try:
@@ -347,7 +347,7 @@ def _start_daemon(config: BrokerConfig) -> None:
     import subprocess
 
     directory = Path(config.data_dirs[0])
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(0o700, parents=True, exist_ok=True)
     if (pid := _running_pid(directory)) is not None:
         _fail(f"another broker runs on {directory} (process {pid}): stop it first")
     read_end, write_end = os.pipe()

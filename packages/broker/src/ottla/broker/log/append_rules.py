@@ -94,6 +94,9 @@ class AppendRules:
             if header.attributes & CONTROL and origin is AppendOrigin.CLIENT:
                 raise InvalidRecord("control batches are written by brokers only")
             if header.producer_id >= 0:
+                if header.base_sequence < 0 and origin is AppendOrigin.CLIENT:
+                    number = header.base_sequence
+                    raise InvalidRecord(f"a batch of producer {header.producer_id} begins with sequence {number}")
                 idempotent = True
         if not headers:
             raise InvalidRecord("there are no records")

@@ -17,6 +17,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 Mapping: TypeAlias = mmap.mmap | memoryview
 """A mapped file: read with `struct.unpack_from`, written with `struct.pack_into`."""
 
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+"""Data is for the broker's own account. A directory that is there already keeps its mode."""
+
 RUN_OUT: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )
@@ -212,7 +216,7 @@ class DiskFiles:
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return DiskFile(path, os.open(path, flags, 0o644))
+        return DiskFile(path, os.open(path, flags, FILE_MODE))
 
     def exists(self, path: Path) -> bool:
         return os.path.exists(path)
@@ -233,7 +237,7 @@ class DiskFiles:
         return sorted(os.listdir(path))
 
     def make_dirs(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()
@@ -261,7 +265,7 @@ class DiskFiles:
         return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
     def lock(self, path: Path) -> Lock | None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -288,7 +288,12 @@ class TransactionIndex:
 
     @property
     def file(self) -> File | None:
-        """The file, if it was written."""
+        """The file, opened to be synced, if there is one.
+
+        Another object may have written it: recovery and truncation work on copies of a segment.
+        """
+        if self._file is None and self._files.exists(self.path):
+            self._file = self._files.open(self.path)
         return self._file
 
     def close(self) -> None:

@@ -171,7 +171,7 @@ class Log:
             return self._append_several(batches, headers, leader_epoch, now_ms, origin, opened)
         header, size = headers[0], len(batches)
         idempotent = header.producer_id >= 0
-        if size > rules.max_bytes or header.attributes & CONTROL:
+        if size > rules.max_bytes or header.attributes & CONTROL or (idempotent and header.base_sequence < 0):
             rules.check(batches, headers, origin)
         if idempotent and origin is AppendOrigin.CLIENT:
             kept = self.producers.check_one(header)

@@ -150,6 +150,7 @@ def _load(
     if not clean:
         epochs = _with_first_epochs(epochs, segments, log_start_offset)
     epochs.truncate_from_start(log_start_offset)
+    epochs.truncate_from_end(end_offset)  # one that has no record now: the next start would drop it
     producers = None if is_new else found.producers
     if producers is None:
         producers = rebuilt_producers(files, directory, segments, log_start_offset, end_offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from ottla.broker.log.files import DiskFiles, write_atomically
@@ -33,8 +34,28 @@ def read_high_watermarks(directories: Iterable[Path]) -> dict[TopicPartition, in
     return saved
 
 
-def write_high_watermarks(by_directory: Mapping[Path, Mapping[TopicPartition, int]]) -> None:
-    """Replace each directory's file atomically. Blocks for an fsync each."""
-    files = DiskFiles()
-    for directory, offsets in by_directory.items():
-        write_atomically(files, directory / HIGH_WATERMARKS_FILE, encode_offset_checkpoint(offsets))
+class HighWatermarkCheckpoints:
+    """Writes the files of one broker: one thread at a time, and the newest content stays.
+
+    A pass that was cancelled leaves its thread behind, which may still write when the broker's stop does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._begun = 0
+        self._written = 0
+
+    def begin(self) -> int:
+        """The number of a content that is read now, for `write`; called where the content is read."""
+        self._begun += 1
+        return self._begun
+
+    def write(self, number: int, by_directory: Mapping[Path, Mapping[TopicPartition, int]]) -> None:
+        """Replace each directory's file atomically, unless a newer content was written. Blocks."""
+        files = DiskFiles()
+        with self._lock:
+            if number < self._written:
+                return
+            for directory, offsets in by_directory.items():
+                write_atomically(files, directory / HIGH_WATERMARKS_FILE, encode_offset_checkpoint(offsets))
+            self._written = number

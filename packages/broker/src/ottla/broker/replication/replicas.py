@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.replication.high_watermark_checkpoints import read_high_watermarks, write_high_watermarks
+from ottla.broker.replication.high_watermark_checkpoints import HighWatermarkCheckpoints, read_high_watermarks
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.replication.leader_and_isr_requests import (
     assignments_of,
@@ -127,6 +127,7 @@ class Replicas:
         self._offline: set[TopicPartition] = set()
         self._listeners: list[LeadershipListener] = []
         self._saved: dict[TopicPartition, int] = {}
+        self._checkpoints = HighWatermarkCheckpoints()
         self._one_at_a_time = asyncio.Lock()
         self._measure(metrics)
 
@@ -425,7 +426,8 @@ class Replicas:
     async def checkpoint_high_watermarks(self) -> None:
         """Write every directory's `replication-offset-checkpoint`, on a thread."""
         try:
-            await asyncio.to_thread(write_high_watermarks, self.high_watermarks())
+            checkpoints = self._checkpoints
+            await asyncio.to_thread(checkpoints.write, checkpoints.begin(), self.high_watermarks())
         except OSError as error:
             # The checkpoint on the disk has lower ones, which is safe.
             log.warning("the high watermarks are not written: %s", error)

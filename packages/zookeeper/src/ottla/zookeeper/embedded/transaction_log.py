@@ -221,8 +221,8 @@ class TransactionLog:
         self._lock = -1
 
     def __enter__(self) -> TransactionLog:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._directory.mkdir(0o700, parents=True, exist_ok=True)
+        self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -300,7 +300,7 @@ class TransactionLog:
 
     def _replace(self, path: Path, data: bytes) -> None:
         temporary = path.with_suffix(".new")
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_for_the_owner) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -310,6 +310,10 @@ class TransactionLog:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _header(zxid: int) -> bytes:
