@@ -95,8 +95,7 @@ class AppendRules:
                 raise InvalidRecord("control batches are written by brokers only")
             if header.producer_id >= 0:
                 if header.base_sequence < 0 and origin is AppendOrigin.CLIENT:
-                    number = header.base_sequence
-                    raise InvalidRecord(f"a batch of producer {header.producer_id} begins with sequence {number}")
+                    raise InvalidRecord(f"a batch of a producer begins with sequence {header.base_sequence}")
                 idempotent = True
         if not headers:
             raise InvalidRecord("there are no records")
