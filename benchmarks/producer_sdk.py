@@ -1,5 +1,7 @@
 """Producers: CPU seconds of the client process per million messages, ours and three others in turns.
 
+A guard fails the run if a keyed send of ours costs 1.5 times an unkeyed one, or more.
+
 All clients send to a topic of eight partitions with acks=all, idempotence, 5 ms of linger and batches of up
 to 128 KiB, and have all records acknowledged before the clock stops. There are 1,000 different values, and as
 many keys in the idioms with keys.
@@ -10,6 +12,7 @@ python benchmarks/producer_sdk.py [--quick] [--only TEXT] [--rounds N] [--broker
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from typing import Any
 
@@ -29,6 +32,9 @@ COUNTS = {100: 2_000_000, 1000: 400_000}
 WARM_UP = 20_000
 CHUNK = 10_000
 LINGER_MS, BATCH_BYTES = 5, 128 * 1024
+# How many times the CPU of a send without key a send with key may take.
+MOST_FOR_KEYS = 1.5
+KEYED = (("await send(key)", "await send"), ("send_many(keys)", "send_many"))
 # The code of a confluent-kafka user for the delivery report of each record.
 BASE = "confluent produce(on_delivery)"
 
@@ -384,6 +390,24 @@ def measure(
     return results
 
 
+def costly_keys(results: dict[str, list[Result]]) -> list[str]:
+    """Compare keyed with unkeyed sends of ours within rounds; return a line for each that costs too much."""
+    found = []
+    for keyed, plain in KEYED:
+        for loop in ("asyncio", "uvloop"):
+            pairs = [
+                ours.cpu_s_per_million / without.cpu_s_per_million
+                for ours, without in zip(
+                    results.get(f"ottla {keyed} ({loop})", []),
+                    results.get(f"ottla {plain} ({loop})", []),
+                    strict=False,
+                )
+            ]
+            if pairs and statistics.median(pairs) >= MOST_FOR_KEYS:
+                found.append(f"{keyed} ({loop}) costs {statistics.median(pairs):.2f} times {plain}")
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a fifth of the work, in two rounds")
@@ -403,6 +427,10 @@ def main() -> int:
             title = f"producers, {size} B, {it.name} broker, acks=all, idempotence, {rounds} rounds"
             table(title, idioms, size, results, BASE)
             complete = complete and all(map(len, results.values()))
+            if size == min(COUNTS):
+                for line in costly_keys(results):
+                    print(f"  FAILED: {line}; the limit is {MOST_FOR_KEYS}")
+                    complete = False
     return 0 if complete else 1
 
 

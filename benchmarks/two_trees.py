@@ -31,7 +31,14 @@ from contenders import Contender, show
 HERE: Final = Path(__file__).resolve().parent
 TURNS: Final = ("before", "after", "again")
 WARM_UP_S, LOAD_S = 0.3, 1.2
-PRODUCED: Final = {"await send": 400_000, "await send(key)": 400_000, "send_nowait": 800_000}
+PRODUCED: Final = {
+    "await send": 400_000,
+    "await send(key)": 400_000,
+    "send_nowait": 800_000,
+    "send_many": 2_000_000,
+    "send_many(keys)": 1_000_000,
+    "send_arrow": 2_000_000,
+}
 CONSUMED: Final = {"getmany": 2_000_000, "async for": 1_000_000, "Arrow": 4_000_000}
 CLIENT_RECORD_BYTES: Final = 100
 _BROKER = ["-m", "ottla.broker", "start", "--listen", "127.0.0.1:0", "--no-uvloop"]

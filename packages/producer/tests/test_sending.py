@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,50 @@ async def test_values_are_those_at_the_time_of_the_call() -> None:
             await producer.send_many("t", given)
 
     assert values(broker) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_serializer_sees_bytes_in_send_many_as_in_send() -> None:
+    settings: dict[str, Any] = {"key_serializer": bytes.upper, "value_serializer": bytes.swapcase}
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, **settings) as producer:
+            await producer.send("t", b"Tea", key=b"k")
+            await producer.send_many("t", [b"Coffee", None], keys=[b"k", b"k"])
+
+    records = [record for batch in batches(broker) for record in decode_records(batch)]
+    assert [(record.key, record.value) for record in records] == [
+        (b"K", b"tEA"), (b"K", b"cOFFEE"), (b"K", None)
+    ]  # fmt: skip
+
+
+async def test_send_many_calls_no_python_code_for_each_key_or_value_of_bytes() -> None:
+    given, calls = [b"%d" % number for number in range(5_000)], 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, linger_ms=60_000, batch_size=1_000_000) as producer:
+            await producer.partitions_for("t")
+            sys.setprofile(count)
+            try:
+                await producer.send_many("t", given, keys=given)
+            finally:
+                sys.setprofile(None)
+
+    assert sorted(values(broker), key=lambda value: int(value or b"")) == given
+    assert calls < len(given) / 5
+
+
+async def test_keys_of_send_many_choose_the_partitions_that_keys_of_send_choose() -> None:
+    keys: list[Any] = [b"a", "b", bytearray(b"c"), b"d", None, "e"]
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers) as producer:
+            many = await (await producer.send_many("t", [b"x"] * len(keys), keys=keys))
+            one_by_one = [await producer.send("t", b"x", key=key) for key in keys]
+
+    chosen = [many[index].topic_partition for index, key in enumerate(keys) if key is not None]
+    assert chosen == [sent.topic_partition for sent in one_by_one if sent is not one_by_one[4]]
 
 
 async def test_headers_of_an_iterator_arrive() -> None:

@@ -38,6 +38,16 @@ def test_every_routine_agrees_with_another_library_at_every_length_and_alignment
         assert _codec.crc32c_with(implementation, piece, 77) == peer.crc32c(piece, 77), size
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("size", [0, 100, 1023, 1024, 4096, 100_000])
+def test_no_routine_leaves_the_upper_halves_of_vector_registers_dirty(implementation: str, size: int) -> None:
+    dirty = _codec.crc32c_leaves_dirty(implementation, bytes(size))
+
+    if dirty is None:
+        pytest.skip("this processor does not tell")
+    assert not dirty
+
+
 def test_it_agrees_with_the_reference_and_continues_from_a_value() -> None:
     data = random.Random(2).randbytes(5_000)
 

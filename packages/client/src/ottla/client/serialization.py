@@ -52,6 +52,11 @@ def serializer(spec: SerializerSpec = None, *, is_key: bool = False) -> Serializ
     return cast("Serialize", imported(spec, _SERIALIZERS))
 
 
+def passes_bytes(serialize: Serialize) -> bool:
+    """Return whether a serializer returns every bytes object as it is: it need not be called for them."""
+    return serialize in (plain_key, plain_or_msgpack, only_bytes)
+
+
 def deserializer(spec: DeserializerSpec = None) -> Deserialize | None:
     """Return the deserializer that a setting names, or None when bytes stay as they are.
 

@@ -278,6 +278,28 @@ def arrow_rows(data: object, names: dict[str, str]) -> Iterator[ArrowRows]:
     """
 
 @final
+class RecordColumns:
+    """The records of one `send_many`: lists of values, keys and timestamps, all as long, and what they share.
+
+    Serializers return bytes or None. Where `takes_bytes_keys` or `takes_bytes_values` holds, keys or values
+    that are exactly bytes pass without a call of the serializer.
+    """
+
+    count: int
+    def __init__(
+        self,
+        values: list[Any],
+        keys: list[Any] | None,
+        timestamps: list[int] | None,
+        partition: int | None,
+        headers: bytes | None,
+        *,
+        serialize_key: Callable[[Any], bytes | None],
+        serialize_value: Callable[[Any], bytes | None],
+        takes_bytes_keys: bool,
+        takes_bytes_values: bool,
+    ) -> None: ...
+
 class Appender:
     """Appends records to the accumulator's batches: one, many, or the rows of Arrow columns. Never waits."""
 
@@ -305,14 +327,9 @@ class Appender:
     def append_many(
         self,
         info: TopicInfo,
-        values: list[Any],
-        keys: list[bytes | None] | None,
+        records: RecordColumns,
         start: int,
         max_count: int,
-        partition: int | None,
-        timestamps: list[int] | None,
-        headers: bytes | None,
-        serialize: Callable[[Any], bytes | None],
         out: Acknowledgements,
     ) -> int:
         """Append records from `start` on until the buffer is full; return the index of the first one left."""

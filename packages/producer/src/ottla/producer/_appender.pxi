@@ -28,6 +28,34 @@ cpdef int64_t whole_ms(given) except -1:
 
 
 @cython.final
+cdef class RecordColumns:
+    """The records of one `send_many`: lists of values, keys and timestamps, all as long, and what they share.
+
+    Serializers return bytes or None. Where `takes_bytes_keys` or `takes_bytes_values` holds, keys or values that
+    are exactly bytes pass without a call of the serializer.
+    """
+
+    cdef list _values, _keys, _timestamps
+    cdef object _partition, _serialize_key, _serialize_value
+    cdef bint _takes_bytes_keys, _takes_bytes_values
+    cdef bytes _headers
+    cdef readonly Py_ssize_t count
+
+    def __init__(
+        self, list values not None, list keys, list timestamps, partition, bytes headers, *, serialize_key,
+        serialize_value, bint takes_bytes_keys, bint takes_bytes_values,
+    ):
+        self._values, self._keys, self._timestamps = values, keys, timestamps
+        self.count = len(values)
+        for column in (keys, timestamps):
+            if column is not None and len(column) != self.count:
+                raise ValueError(f"a column has {len(column)} entries for {self.count} values")
+        self._partition, self._headers = partition, headers
+        self._serialize_key, self._serialize_value = serialize_key, serialize_value
+        self._takes_bytes_keys, self._takes_bytes_values = takes_bytes_keys, takes_bytes_values
+
+
+@cython.final
 cdef class Appender:
     """Appends records to the accumulator's batches: one, many, or the rows of Arrow columns. Never waits.
 
@@ -134,43 +162,45 @@ cdef class Appender:
         return one
 
     def append_many(
-        self, TopicInfo info, list values, list keys, Py_ssize_t start, Py_ssize_t max_count, partition,
-        list timestamps, bytes headers, serialize, Acknowledgements out,
+        self, TopicInfo info, RecordColumns records not None, Py_ssize_t start, Py_ssize_t max_count,
+        Acknowledgements out not None,
     ):
-        """Append records from `start` on until the buffer is full; return the index of the first one left.
-
-        Values are bytes, or `serialize` returns bytes or None for them; keys are bytes or None.
-        """
+        """Append records from `start` on until the buffer is full; return the index of the first one left."""
         cdef Accumulator accumulator = self.accumulator
-        cdef Queue queue = None if partition is None else info._queue(partition)
-        cdef Py_ssize_t i, count = min(len(values), start + max_count), value_size, key_size
+        cdef Queue queue = None if records._partition is None else info._queue(records._partition)
+        cdef list values = records._values, keys = records._keys
+        cdef bytes headers = records._headers
+        cdef Py_ssize_t i, count = min(PyList_GET_SIZE(values), start + max_count), value_size, key_size = -1
         cdef Py_ssize_t headers_size = 0 if headers is None else PyBytes_GET_SIZE(headers)
         cdef const unsigned char* h = NULL if headers is None else <const unsigned char*>PyBytes_AS_STRING(headers)
-        cdef const unsigned char* k
+        cdef const unsigned char* k = NULL
         cdef const unsigned char* v
         cdef int64_t stamp = accumulator._now()
         cdef int32_t index = 0
-        cdef object value, key
+        cdef object value, key = None
         cdef Batch batch
         for i in range(start, count):
             if accumulator.size_bytes >= accumulator.buffer_memory:
                 return i
             value = <object>PyList_GET_ITEM(values, i)
-            if value is not None and not PyBytes_CheckExact(value):
-                value = serialize(value)
+            if not (records._takes_bytes_values and PyBytes_CheckExact(value)) and value is not None:
+                value = records._serialize_value(value)
             if value is None:
                 v, value_size = NULL, -1
             else:
                 v, value_size = <const unsigned char*>PyBytes_AS_STRING(<bytes?>value), PyBytes_GET_SIZE(value)
-            k, key_size = NULL, -1
             if keys is not None:
-                key = keys[i]
-                if key is not None:
+                key = <object>PyList_GET_ITEM(keys, i)
+                if not (records._takes_bytes_keys and PyBytes_CheckExact(key)) and key is not None:
+                    key = records._serialize_key(key)
+                if key is None:
+                    k, key_size = NULL, -1
+                else:
                     k, key_size = <const unsigned char*>PyBytes_AS_STRING(<bytes?>key), PyBytes_GET_SIZE(key)
             if value_size + key_size + headers_size + RECORD_OVERHEAD > accumulator.max_record_size:
                 raise RecordTooLarge(value_size + key_size + headers_size + RECORD_OVERHEAD, accumulator.max_record_size)
-            if timestamps is not None:
-                stamp = whole_ms(timestamps[i])
+            if records._timestamps is not None:
+                stamp = whole_ms(<object>PyList_GET_ITEM(records._timestamps, i))
             if queue is not None:
                 batch = accumulator._put(queue, k, key_size, v, value_size, h, headers_size, stamp, &index)
             elif key_size < 0:

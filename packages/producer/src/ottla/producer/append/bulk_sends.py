@@ -11,7 +11,6 @@ from ottla.producer.accumulator import (
     Appender,
     BatchBuilder,
     arrow_rows,
-    packed_headers,
 )
 from ottla.producer.append.buffer_space import BufferSpace
 from ottla.producer.append.metadata import ProducerMetadata
@@ -58,17 +57,12 @@ class BulkSends:
         """Append a list of values, in order."""
         out = Acknowledgements()
         info = await self._metadata.topic(topic)
-        packed = packed_headers(headers)
-        serializer = self._serializer
-        bytes_keys = None if keys is None else [serializer.key(topic, key) for key in keys]
+        records = self._serializer.columns(topic, values, keys, timestamps_ms, partition, headers)
         done = 0
         try:
-            while done < len(values):
+            while done < records.count:
                 await self._wait_for_space()
-                done = self._appender.append_many(
-                    info, values, bytes_keys, done, RECORDS_PER_TURN, partition, timestamps_ms, packed,
-                    lambda value: serializer.value(topic, value), out,
-                )  # fmt: skip
+                done = self._appender.append_many(info, records, done, RECORDS_PER_TURN, out)
                 await asyncio.sleep(0)
         finally:
             out.complete()

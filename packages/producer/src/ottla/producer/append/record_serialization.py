@@ -1,13 +1,14 @@
-"""Serialization of records on the general path: `on_send`, serializers, checks of size and timestamp."""
+"""Serialization of records: `on_send`, serializers, checks of size and timestamp."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ottla.client.interceptors import Interceptors
-from ottla.client.serialization import SerializationFailed, serializer
-from ottla.producer.accumulator import packed_headers, whole_ms
+from ottla.client.serialization import SerializationFailed, passes_bytes, serializer
+from ottla.producer.accumulator import RecordColumns, packed_headers, whole_ms
 from ottla.producer.config import ProducerConfig
 from ottla.producer.errors import RecordTooLarge
 from ottla.producer.record import RECORD_OVERHEAD_BYTES, Headers, ProducerRecord
@@ -41,6 +42,28 @@ class RecordSerializer:
         if record.timestamp_ms is not None:
             whole_ms(record.timestamp_ms)  # now: a pending record is appended when the call has returned
         return record._replace(key=key, value=value)
+
+    def columns(
+        self,
+        topic: str,
+        values: list[object],
+        keys: list[object] | None,
+        timestamps_ms: list[int] | None,
+        partition: int | None,
+        headers: Headers | None,
+    ) -> RecordColumns:
+        """Return the records of one `send_many`, which are serialized as they are appended."""
+        return RecordColumns(
+            values,
+            keys,
+            timestamps_ms,
+            partition,
+            packed_headers(headers),
+            serialize_key=partial(self.key, topic),
+            serialize_value=partial(self.value, topic),
+            takes_bytes_keys=passes_bytes(self._serialize_key),
+            takes_bytes_values=passes_bytes(self._serialize_value),
+        )
 
     def key(self, topic: str, key: Any) -> bytes | None:
         """Serialize a key. Raises SerializationFailed."""

@@ -13,6 +13,12 @@ def crc32c_implementations() -> list[str]:
 def crc32c_with(implementation: str, data: Buffer, value: int = 0) -> int:
     """`crc32c` by one named routine: for tests and benchmarks."""
 
+def crc32c_leaves_dirty(implementation: str, data: bytes) -> bool | None:
+    """Whether a routine leaves upper halves of vector registers dirty; None where the processor cannot tell.
+
+    Dirty halves slow down every SSE instruction that the process executes afterwards.
+    """
+
 def murmur2(data: Buffer) -> int:
     """Java's `Utils.murmur2`, a signed 32-bit hash; a key's partition is `(murmur2(key) & 0x7FFFFFFF) %
     count`.

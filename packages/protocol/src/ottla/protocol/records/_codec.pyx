@@ -64,6 +64,7 @@ cdef extern from "ottla/protocol/records/crc32c.h" nogil:
     ctypedef uint32_t (*ottla_crc_function)(uint32_t, const unsigned char*, size_t) noexcept nogil
     void ottla_crc_choose()
     uint32_t ottla_crc32c(uint32_t, const unsigned char*, size_t)
+    int ottla_crc_leaves_dirty(ottla_crc_function, const unsigned char*, size_t)
     int ottla_crc_count
     const char** ottla_crc_names
     ottla_crc_function* ottla_crc_functions
@@ -114,6 +115,13 @@ def crc32c_with(str implementation, data, value=0):
     crc = ~ottla_crc_functions[which](~crc, <const unsigned char*>view.buf, view.len)
     PyBuffer_Release(&view)
     return crc
+
+
+def crc32c_leaves_dirty(str implementation, bytes data not None):
+    """Whether a routine leaves upper halves of vector registers dirty; None where the processor cannot tell."""
+    cdef int which = crc32c_implementations().index(implementation)
+    cdef int dirty = ottla_crc_leaves_dirty(ottla_crc_functions[which], data, len(data))
+    return None if dirty < 0 else bool(dirty)
 
 
 def murmur2(data):

@@ -76,6 +76,7 @@ static uint32_t ottla_crc_x_power(uint64_t n) {
 
 #if (defined(__x86_64__) || defined(_M_X64)) && (defined(__GNUC__) || defined(__clang__))
 #define OTTLA_CRC_X86 1
+#include <cpuid.h>
 #include <immintrin.h>
 
 /* One turn of the loop takes 64 bytes through four folding lanes and three times 24 bytes through the crc32
@@ -238,8 +239,27 @@ static uint32_t ottla_crc_vpclmul(uint32_t r, const unsigned char *p, size_t n) 
         x = OTTLA_CRC_FOLD(x, by_128, _mm512_extracti32x4_epi32(z3, 3));
         uint64_t state = _mm_crc32_u64(0, (uint64_t)_mm_extract_epi64(x, 0));
         r = (uint32_t)_mm_crc32_u64(state, (uint64_t)_mm_extract_epi64(x, 1));
+        /* Compilers clear the upper halves before a return, not before a tail call. While they are dirty, every
+         * SSE instruction of the process merges with them and waits for the one before it. */
+        _mm256_zeroupper();
     }
     return ottla_crc_avx512(r, p, n);
+}
+
+/* Whether a routine leaves upper halves of vector registers dirty; -1 where the processor cannot tell. */
+__attribute__((target("xsave")))
+static int ottla_crc_leaves_dirty(ottla_crc_function routine, const unsigned char *p, size_t n) {
+    unsigned int features, unused, low, high;
+    if (!__get_cpuid_count(0xD, 1, &features, &unused, &unused, &unused) || !(features & 4)) return -1;
+    if (__builtin_cpu_supports("avx")) __asm__ volatile("vzeroupper");
+    routine(0, p, n);
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(1)); /* XINUSE: 4 is AVX, 64 the upper half of ZMM */
+    return (low & (4 | 64)) != 0;
+}
+#else
+static int ottla_crc_leaves_dirty(ottla_crc_function routine, const unsigned char *p, size_t n) {
+    (void)routine, (void)p, (void)n;
+    return -1;
 }
 #endif
 
