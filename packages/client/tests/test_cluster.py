@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from ottla.client.admin.offsets import LATEST, Offsets
 from ottla.client.cluster import Cluster, NoSuchTopic
-from ottla.client.config import ClientConfig, parse_bootstrap_servers
+from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.connection_pool import Pool
-from ottla.client.errors import ClientError, DeadlineExceeded, NoBrokerAvailable
+from ottla.client.errors import AuthenticationFailed, ClientError, DeadlineExceeded, NoBrokerAvailable
+from ottla.client.first_answer import first_answer
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, LeaderNotAvailable, UnknownTopicOrPartition
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -90,7 +93,7 @@ async def test_without_any_broker_the_deadline_error_lists_the_addresses() -> No
         gone = broker.bootstrap_servers
 
     with pytest.raises(DeadlineExceeded, match=gone) as caught:
-        await Cluster(gone, IMPATIENT).__aenter__()
+        await Cluster(gone, ClientConfig(bootstrap_timeout_ms=300)).__aenter__()
     assert isinstance(caught.value.__cause__, NoBrokerAvailable)
 
 
@@ -218,3 +221,98 @@ async def failed_attempts(callers: int) -> int:
 
 async def test_tasks_that_wait_for_an_attempt_to_connect_share_it() -> None:
     assert await failed_attempts(callers=5) == await failed_attempts(callers=1)
+
+
+async def _accept_and_stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+@asynccontextmanager
+async def _silent_servers(count: int) -> AsyncIterator[list[str]]:
+    """Servers that accept connections and never answer."""
+    async with AsyncExitStack() as stack:
+        addresses = []
+        for _ in range(count):
+            server = await asyncio.start_server(_accept_and_stay_silent, "127.0.0.1", 0)
+            await stack.enter_async_context(server)
+            addresses.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        yield addresses
+
+
+async def test_silent_servers_before_a_good_one_cost_a_stagger_each() -> None:
+    async with _silent_servers(2) as silent, ScriptedBroker() as good:
+        good.on(MetadataRequest, lambda _: good.metadata("orders"))
+        # An attempt at one server lasts longer than the whole call may.
+        config = ClientConfig(socket_connection_setup_timeout_ms=600_000, bootstrap_timeout_ms=60_000)
+        async with Cluster([*silent, good.bootstrap_servers], config) as cluster:
+            assert list(cluster.nodes) == [NODE_ID]
+
+
+async def test_a_failed_start_names_each_server_and_its_cause() -> None:
+    async with ScriptedBroker() as broker:
+        refusing = broker.bootstrap_servers
+    async with _silent_servers(1) as (silent,):
+        config = ClientConfig(bootstrap_timeout_ms=1_500)
+        with pytest.raises(DeadlineExceeded) as caught:
+            await Cluster([silent, refusing], config).__aenter__()
+
+    assert f"cannot connect to {refusing}: Connection refused" in str(caught.value)
+    assert f"{silent}: no answer within" in str(caught.value)
+
+
+async def test_a_login_that_is_rejected_is_raised_at_once() -> None:
+    async def reject(_: Address) -> None:
+        raise AuthenticationFailed("wrong password")
+
+    address = Address("127.0.0.1", 1)
+    with pytest.raises(AuthenticationFailed, match="wrong password"):
+        await first_answer([address, Address("127.0.0.1", 2)], reject, stagger_s=60)
+
+
+async def test_a_coordinator_that_moved_is_asked_at_its_new_address() -> None:
+    async with ScriptedBroker() as old, ScriptedBroker() as new:
+        # Its metadata are those of before it moved.
+        old.on(MetadataRequest, lambda _: old.metadata())
+        moved = FindCoordinatorResponse(node_id=NODE_ID, host=new.host, port=new.port)
+        old.on(FindCoordinatorRequest, lambda _: moved)
+        old.on(HeartbeatRequest, lambda _: HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR))
+        new.on(HeartbeatRequest, lambda _: HeartbeatResponse())
+        async with Cluster(old.bootstrap_servers, IMPATIENT) as cluster:
+            request = HeartbeatRequest(group_id="g")
+            answer = await cluster.send_to_coordinator("g", request, HeartbeatResponse)
+
+    assert answer.error_code == ErrorCode.NONE
+
+
+async def test_metadata_is_asked_of_the_broker_with_fewer_requests_in_flight() -> None:
+    async with ScriptedBroker() as busy, ScriptedBroker() as idle:
+        for broker in (busy, idle):
+            broker.on(MetadataRequest, lambda _: _pair(busy, idle, 2))
+            broker.on(HeartbeatRequest, lambda _: HeartbeatResponse())
+        busy.ignore(HeartbeatRequest)
+        async with Cluster(busy.bootstrap_servers) as cluster, asyncio.TaskGroup() as tasks:
+            request = HeartbeatRequest(group_id="g")
+            await cluster.send(2, request, HeartbeatResponse)
+            waiting = tasks.create_task(cluster.send(1, request, HeartbeatResponse))
+            while not busy.seen(HeartbeatRequest):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            before = len(busy.seen(MetadataRequest))
+            await cluster.refresh([])
+            waiting.cancel()
+
+    assert len(busy.seen(MetadataRequest)) == before
+    assert len(idle.seen(MetadataRequest)) == 1
+
+
+async def test_a_broker_that_was_silent_elsewhere_is_not_asked_first() -> None:
+    async with ScriptedBroker() as frozen, ScriptedBroker() as good:
+        for broker in (frozen, good):
+            broker.on(MetadataRequest, lambda _: _pair(frozen, good, 2))
+        async with Cluster(frozen.bootstrap_servers) as cluster:
+            before = len(frozen.seen(MetadataRequest))
+            cluster.avoid(1)
+            await cluster.refresh([])
+
+    assert len(frozen.seen(MetadataRequest)) == before
+    assert len(good.seen(MetadataRequest)) == 1

@@ -15,7 +15,8 @@ from uuid import UUID
 from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.connection import Connection
 from ottla.client.connection_pool import Pool
-from ottla.client.errors import AuthenticationFailed, ClientClosed, ClientError, NoBrokerAvailable
+from ottla.client.errors import ClientError
+from ottla.client.first_answer import BOOTSTRAP_STAGGER_S, STAGGER_S, first_answer
 from ottla.client.retry import Backoff, retrying
 from ottla.protocol.errors import (
     BrokerNotAvailable,
@@ -42,6 +43,7 @@ T = TypeVar("T")
 NO_NODE = -1
 GROUP = 0
 TRANSACTION = 1
+_ATTEMPT_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,17 @@ class Cluster:
         self.controller_id = NO_NODE
         self._topics: dict[str, tuple[Topic, float]] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
+        self._avoided_until_s: dict[Address, float] = {}
 
     async def __aenter__(self) -> Self:
         self.pool.open()  # closed if this object was entered before
+        bound_s = self.config.bootstrap_timeout_ms / 1_000
         try:
-            timeout_s = self.config.bootstrap_timeout_ms / 1_000
-            await self.retry("reaching the cluster", lambda: self.refresh([]), timeout_s=timeout_s)
+            # An attempt ends before the call does, so that its error can name each server and its cause.
+            attempt_s = bound_s * _ATTEMPT_SHARE
+            await self.retry(
+                "reaching the cluster", lambda: self.refresh([], timeout_s=attempt_s), timeout_s=bound_s
+            )
         except BaseException:
             await self.close()
             raise
@@ -157,8 +164,12 @@ class Cluster:
         return await connection.send(request, response_type, timeout_s=timeout_s, max_version=max_version)
 
     async def send_to_any(self, request: Message, response_type: type[R]) -> R:
-        """Send a request to any broker that can be reached."""
-        return await (await self.any_connection()).send(request, response_type)
+        """Send a request to the broker with the least to do; to others as well when it is silent."""
+
+        async def ask(address: Address) -> R:
+            return await (await self.pool.get(address)).send(request, response_type)
+
+        return await self._ask_any(ask)
 
     async def send_to_controller(self, request: Message, response_type: type[R]) -> R:
         """Send a request to the controller, or to any broker when none is known (Kafka before 0.10)."""
@@ -172,31 +183,47 @@ class Cluster:
             self.controller_id = NO_NODE  # it may be gone: the next attempt looks it up
             raise
 
-    async def any_connection(self) -> Connection:
-        """Return a connection to a known broker or to one of the bootstrap servers."""
+    def avoid(self, node_id: int) -> None:
+        """Ask other brokers first for a while: this one did not answer, on a connection of the caller's."""
+        node = self.nodes.get(node_id)
+        if node is not None:
+            until_s = asyncio.get_running_loop().time() + self.config.request_timeout_ms / 1_000
+            self._avoided_until_s[node.address] = until_s
+
+    async def _ask_any(self, ask: Callable[[Address], Awaitable[T]], timeout_s: float | None = None) -> T:
+        stagger_s = STAGGER_S if self.nodes else BOOTSTRAP_STAGGER_S
+        return await first_answer(self._servers(), ask, stagger_s=stagger_s, timeout_s=timeout_s)
+
+    def _servers(self) -> list[Address]:
+        """Return brokers and bootstrap servers, best first: those that answer, by the requests in flight."""
         known = [node.address for node in self.nodes.values()]
-        addresses = list(dict.fromkeys([*known, *self.bootstrap]))
-        # Connected brokers first: one broker that is down must not delay every request by a timeout.
-        addresses.sort(key=lambda address: not self.pool.is_connected(address))
-        reasons: list[str] = []
-        for address in addresses:
-            try:
-                return await self.pool.get(address)
-            except (AuthenticationFailed, ClientClosed):
-                raise
-            except ClientError as error:
-                reasons.append(str(error))
-        raise NoBrokerAvailable(reasons)
+        now_s = asyncio.get_running_loop().time()
+        for address in [each for each, until_s in self._avoided_until_s.items() if until_s <= now_s]:
+            del self._avoided_until_s[address]
+
+        def rank(address: Address) -> tuple[bool, bool, bool, int]:
+            connected = self.pool.is_connected(address)
+            avoided, failed = address in self._avoided_until_s, self.pool.has_failed(address)
+            return avoided, not connected, failed, self.pool.in_flight(address)
+
+        return sorted(dict.fromkeys([*known, *self.bootstrap]), key=rank)
 
     # --- metadata
 
-    async def refresh(self, topics: Iterable[str] | None, *, may_create: bool = False) -> MetadataResponse:
+    async def refresh(
+        self, topics: Iterable[str] | None, *, may_create: bool = False, timeout_s: float | None = None
+    ) -> MetadataResponse:
         """Request metadata of the brokers and some topics once; None means all topics. Returns the response.
 
-        Errors of topics are in the response; they are not raised.
+        Errors of topics are in the response; they are not raised. Raises NoBrokerAvailable.
         """
-        connection = await self.any_connection()
-        response = await connection.send(self._request(connection, topics, may_create), MetadataResponse)
+        wanted = None if topics is None else list(topics)
+
+        async def ask(address: Address) -> MetadataResponse:
+            connection = await self.pool.get(address)
+            return await connection.send(self._request(connection, wanted, may_create), MetadataResponse)
+
+        response = await self._ask_any(ask, timeout_s)
         self.nodes = {
             broker.node_id: Node(broker.node_id, Address(broker.host, broker.port), broker.rack)
             for broker in response.brokers
@@ -296,10 +323,15 @@ class Cluster:
         )
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code, response.error_message)
-        if response.node_id not in self.nodes:
-            self.nodes[response.node_id] = Node(response.node_id, Address(response.host, response.port))
+        self._remember_node(response.node_id, Address(response.host, response.port))
         self._coordinators[(kind, key)] = response.node_id
         return response.node_id
+
+    def _remember_node(self, node_id: int, address: Address) -> None:
+        """Take over where a coordinator is: it may have moved since the last metadata."""
+        known = self.nodes.get(node_id)
+        if known is None or known.address != address:
+            self.nodes[node_id] = Node(node_id, address, None if known is None else known.rack)
 
     async def send_to_coordinator(self, group: str, request: Message, response_type: type[R]) -> R:
         """Send a request to a group's coordinator."""

@@ -66,6 +66,16 @@ class Connection:
         """Whether requests can be sent."""
         return self._wire is not None and self._wire.failure is None
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their responses."""
+        return 0 if self._wire is None else self._wire.in_flight
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it ended because the broker did not answer in time."""
+        return self._wire is not None and isinstance(self._wire.failure, RequestTimeout)
+
     async def connect(self) -> None:
         """Connect, negotiate API versions and authenticate, all within the setup timeout.
 
@@ -331,6 +341,11 @@ class _WireProtocol(asyncio.BufferedProtocol):
             may_write.set_result(None)
 
     # --- called by the connection
+
+    @property
+    def in_flight(self) -> int:
+        """How many futures wait for responses."""
+        return len(self._waiting)
 
     def expect(self, correlation_id: int) -> asyncio.Future[memoryview]:
         """Enqueue a future for the response of the next request; the caller writes it without an await."""

@@ -61,6 +61,19 @@ class Pool:
         pooled = self._pooled.get(address)
         return pooled is not None and pooled.connection is not None and pooled.connection.is_open
 
+    def has_failed(self, address: Address) -> bool:
+        """Return whether the last attempt to connect failed, or the connection ended on a silent broker."""
+        pooled = self._pooled.get(address)
+        if pooled is None:
+            return False
+        ended = pooled.connection is not None and pooled.connection.timed_out
+        return ended or pooled.failure is not None
+
+    def in_flight(self, address: Address) -> int:
+        """Return how many requests to an address wait for their responses."""
+        pooled = self._pooled.get(address)
+        return 0 if pooled is None or pooled.connection is None else pooled.connection.in_flight
+
     async def discard(self, address: Address) -> None:
         """Close the connection to an address, if there is one; the next `get` connects again."""
         pooled = self._pooled.get(address)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ottla.client.cluster import Cluster
 from ottla.client.connection_pool import Pool
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, RequestTimeout
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.fetch.fetch_memory import copy_leftovers, held_bytes
@@ -228,6 +228,8 @@ class Fetcher:
                 state.failure = error
             self._notifier.notify()
             return
+        if isinstance(error, RequestTimeout):
+            self._cluster.avoid(node)  # else the leaders might be asked of the broker that is silent
         for state in states:
             state.preferred = NO_LEADER
             self._responses.back_off(state)
