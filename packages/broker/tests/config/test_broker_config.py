@@ -31,9 +31,12 @@ def test_the_defaults_are_kafkas() -> None:
     assert config.offsets_topic_num_partitions == 50
 
 
+ON_LOOPBACK = {"listeners": "PLAINTEXT://127.0.0.1:9092"}
+
+
 def test_flags_win_over_the_environment_and_that_over_the_file() -> None:
     loaded = load_broker_config(
-        {"num.partitions": "2", "log.segment.bytes": "1000", "broker.id": "1"},
+        {"num.partitions": "2", "log.segment.bytes": "1000", "broker.id": "1", **ON_LOOPBACK},
         {"OTTLA_NUM_PARTITIONS": "3", "OTTLA_LOG_SEGMENT_BYTES": "2000", "HOME": "/root"},
         {"num.partitions": "4"},
     )
@@ -45,7 +48,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file() -> None:
 
 
 def test_unknown_and_ignored_keys_warn_by_name() -> None:
-    loaded = load_broker_config({"no.such.key": "1", "replica.lag.max.messages": "4000"})
+    loaded = load_broker_config({"no.such.key": "1", "replica.lag.max.messages": "4000", **ON_LOOPBACK})
 
     assert loaded.warnings == (
         "no.such.key is not a known broker configuration",
@@ -94,6 +97,36 @@ def test_the_old_names_of_the_address_still_work() -> None:
 
     assert [str(one) for one in config.parsed_listeners] == ["PLAINTEXT://10.0.0.1:6667"]
     assert [str(one) for one in config.parsed_advertised_listeners] == ["PLAINTEXT://example.org:9092"]
+
+
+def test_without_a_file_a_broker_listens_on_this_machine_only() -> None:
+    loaded = load_broker_config(None, {}, {"log.dirs": "/data"})
+
+    assert [str(one) for one in loaded.config.parsed_listeners] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert loaded.warnings == ()
+    moved = load_broker_config(None, {"OTTLA_PORT": "9093"}, {"port": "9094"}).config
+    assert [str(one) for one in moved.parsed_listeners] == ["PLAINTEXT://127.0.0.1:9094"]
+    assert str(BrokerConfig().parsed_listeners[0]) == "PLAINTEXT://127.0.0.1:9092"
+
+
+@pytest.mark.parametrize("file", [{}, {"port": "9092"}])
+def test_a_file_without_listeners_means_every_interface_as_in_kafka(file: dict[str, str]) -> None:
+    loaded = load_broker_config(file)
+
+    assert [str(one) for one in loaded.config.parsed_listeners] == ["PLAINTEXT://:9092"]
+    assert loaded.warnings == (
+        "PLAINTEXT://:9092 can be reached from other machines without a login: everyone there may read, "
+        "write and delete all topics (--listen 127.0.0.1:9092 keeps them out)",
+    )
+
+
+def test_all_listeners_that_others_reach_are_named_in_one_warning() -> None:
+    listeners = "PLAINTEXT://[::1]:1,A://localhost:2,B://10.0.0.1:3,C://0.0.0.0:4"
+    names = "PLAINTEXT:PLAINTEXT,A:PLAINTEXT,B:PLAINTEXT,C:PLAINTEXT"
+
+    loaded = load_broker_config(None, {}, {"listeners": listeners, "listener.security.protocol.map": names})
+
+    assert [one.partition(" can")[0] for one in loaded.warnings] == ["B://10.0.0.1:3, C://0.0.0.0:4"]
 
 
 def test_ipv6_addresses_are_understood() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ottla.broker.active_controller import ActiveController
 from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.cluster.configs import Configs
+from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, other_brokers_addresses
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.registration import (
     Registration,
@@ -231,6 +232,7 @@ class Broker:
             logs=logs,
             replicas=replicas,
             metadata=metadata,
+            inter_broker=self._inter_broker(zookeeper),
             topics=Topics(zookeeper, config, environment, metadata),
             configs=configs,
             controller=controller,
@@ -240,6 +242,13 @@ class Broker:
             fetch_sessions=fetch_sessions,
             produce_fast_path=ProduceFastPath(topic_metrics, environment.clock),
             fetch_fast_path=FetchFastPath(topic_metrics, config.fetch_max_bytes),
+        )
+
+    def _inter_broker(self, zookeeper: Session) -> InterBrokerAccess:
+        return InterBrokerAccess(
+            self.config,
+            lambda: other_brokers_addresses(zookeeper, self.broker_id),
+            self.environment.clock.monotonic_ms,
         )
 
     def _replicas(self, logs: LogRegistry, metadata: MetadataCache, configs: Configs) -> Replicas:

@@ -35,8 +35,9 @@ def broker() -> None:
 
 @broker.command()
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Address to listen on. Default: every interface, port 9092."
-)
+    "--listen", metavar="HOST:PORT",
+    help="Address to listen on; `:9092` is every interface. Default: 127.0.0.1:9092.",
+)  # fmt: skip
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Directory of the partitions (log.dirs).")
 @click.option(
     "--config", "properties", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -112,7 +113,7 @@ def stop(*, data_dir: Path | None, properties: Path | None, timeout: float) -> N
       ottla broker stop --data-dir ./data
       ottla broker stop --config server.properties
     """
-    directory = data_dir or Path(_load(properties, {}).data_dirs[0])
+    directory = data_dir or Path(_load(properties, {}, warn=False).data_dirs[0])
     pid = _running_pid(directory)
     if pid is None:
         _fail(f"no broker runs on {directory}; name its directory with --data-dir")
@@ -153,24 +154,24 @@ def _listener(listen: str) -> str:
     return address
 
 
-def _load(properties: Path | None, flags: dict[str, str]) -> BrokerConfig:
+def _load(properties: Path | None, flags: dict[str, str], *, warn: bool = True) -> BrokerConfig:
     from ottla.broker.config import ConfigError, load_broker_config
 
     try:
         loaded = load_broker_config(_read_properties(properties), os.environ, flags)
     except ConfigError as error:
         _fail(str(error))
-    for warning in loaded.warnings:
+    for warning in loaded.warnings if warn else ():
         click.echo(f"warning: {warning}", err=True)
     return loaded.config
 
 
-def _read_properties(path: Path | None) -> dict[str, str]:
+def _read_properties(path: Path | None) -> dict[str, str] | None:
     from ottla.protocol.storage.errors import CorruptStorage
     from ottla.protocol.storage.properties import decode_properties
 
     try:
-        return decode_properties(path.read_bytes()) if path else {}
+        return decode_properties(path.read_bytes()) if path else None
     except CorruptStorage as error:
         _fail(f"{path}: {error}")
 

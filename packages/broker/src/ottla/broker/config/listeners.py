@@ -26,6 +26,13 @@ class Listener(NamedTuple):
         return f"{self.name}://{host}:{self.port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Tell whether an address or name is this machine's own; an empty host is every interface."""
+    if host == "localhost" or host.startswith("127."):
+        return True
+    return host in ("::1", "0:0:0:0:0:0:0:1")
+
+
 def parse_listeners(key_name: str, text: str, protocol_map: str) -> tuple[Listener, ...]:
     """Parse a comma-separated list of listeners; raise `ConfigError` naming the invalid one."""
     protocols = _parse_protocol_map(protocol_map)

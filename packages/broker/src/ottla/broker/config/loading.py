@@ -6,10 +6,11 @@ Later sources win: defaults, properties file, environment (`OTTLA_LOG_RETENTION_
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.keys import keys_of
+from ottla.broker.config.listeners import is_loopback
 from ottla.broker.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError
 
@@ -37,6 +38,9 @@ IGNORED: Mapping[str, str] = {
 }
 """Keys of Kafka that have no effect here, and why."""
 
+KAFKA_LISTENERS: Final = "PLAINTEXT://:9092"
+"""What a properties file without `listeners` means: every interface."""
+
 _LISTENER_PARTS = ("host.name", "port")
 _ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
 
@@ -57,15 +61,32 @@ def load_broker_config(
 ) -> Loaded:
     """Merge the sources and check every key.
 
-    Unknown and ignored keys become warnings; an invalid value raises `ConfigError`.
+    `properties` is None where there is no file: the broker then listens on 127.0.0.1 only. Unknown and
+    ignored keys become warnings, and so do listeners that are open to other machines; an invalid value
+    raises `ConfigError`.
     """
     merged = {**(properties or {}), **_from_environment(environment or {}), **(flags or {})}
     warnings: list[str] = []
-    settings = _old_listener_names(_rename_aliases(merged, warnings))
+    settings = _old_listener_names(
+        _rename_aliases(merged, warnings), "127.0.0.1" if properties is None else ""
+    )
     known = keys_of(BrokerConfig)
     warnings += _warnings_for(name for name in settings if name not in known)
     explicit = {name: text for name, text in settings.items() if name in known}
-    return Loaded(broker_config_from(explicit), explicit, tuple(warnings))
+    implied = {} if properties is None else {"listeners": KAFKA_LISTENERS}
+    config = broker_config_from(implied | explicit)
+    return Loaded(config, explicit, (*warnings, *_exposure(config)))
+
+
+def _exposure(config: BrokerConfig) -> list[str]:
+    """Warn of listeners that other machines reach: nobody has to log in there."""
+    reached = [str(one) for one in config.parsed_listeners if not is_loopback(one.host)]
+    if not reached:
+        return []
+    return [
+        f"{', '.join(reached)} can be reached from other machines without a login: everyone there may read, "
+        "write and delete all topics (--listen 127.0.0.1:9092 keeps them out)"
+    ]
 
 
 def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
@@ -129,12 +150,18 @@ def _rename_aliases(settings: Mapping[str, str], warnings: list[str]) -> dict[st
     return renamed
 
 
-def _old_listener_names(settings: dict[str, str]) -> dict[str, str]:
-    """Turn `host.name`, `port` and their advertised forms into listeners, unless those are set."""
-    for new, (host, port) in (("listeners", _LISTENER_PARTS), ("advertised.listeners", _ADVERTISED_PARTS)):
+def _old_listener_names(settings: dict[str, str], default_host: str) -> dict[str, str]:
+    """Turn `host.name`, `port` and their advertised forms into listeners, unless those are set.
+
+    `default_host` is where to listen when only a port is given.
+    """
+    for new, (host, port), default in (
+        ("listeners", _LISTENER_PARTS, default_host),
+        ("advertised.listeners", _ADVERTISED_PARTS, ""),
+    ):
         parts = settings.pop(host, None), settings.pop(port, None)
         if new not in settings and any(part is not None for part in parts):
-            settings[new] = f"PLAINTEXT://{parts[0] or ''}:{parts[1] or '9092'}"
+            settings[new] = f"PLAINTEXT://{parts[0] or default}:{parts[1] or '9092'}"
     return settings
 
 

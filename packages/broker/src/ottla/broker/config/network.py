@@ -22,8 +22,9 @@ class NetworkSettings:
     """The part of `BrokerConfig` that concerns the network."""
 
     listeners: str = setting(
-        "PLAINTEXT://:9092",
-        "Addresses to listen on, as NAME://host:port separated by commas; an empty host is every interface.",
+        "PLAINTEXT://127.0.0.1:9092",
+        "Addresses to listen on, as NAME://host:port separated by commas; an empty host is every interface. "
+        "A properties file without this key stands for PLAINTEXT://:9092, as in Kafka.",
     )
     advertised_listeners: str | None = setting(
         None, "Addresses given to clients, if they differ from listeners."

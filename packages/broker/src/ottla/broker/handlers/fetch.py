@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.handlers.delayed_fetch import is_enough, read_when_enough
 from ottla.broker.handlers.fetch_read import FetchTerms, Needs, read_all
-from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition
+from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition, failed
 from ottla.broker.handlers.fetch_sessions import FetchContext, RequestedPartition
+from ottla.broker.handlers.inter_broker_requests import may_be_refused, refusal_of_replica
 from ottla.broker.log.file_slices import warm
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import convert_down
@@ -30,6 +31,30 @@ def handle(
     services: Needs, request: FetchRequest, context: RequestContext
 ) -> FetchAnswer | Awaitable[FetchAnswer]:
     """Respond at once if there is enough; otherwise return the wait for it."""
+    if may_be_refused(services, request, context):
+        return _of_replica(services, request, context)
+    return _served(services, request, context)
+
+
+async def _of_replica(services: Needs, request: FetchRequest, context: RequestContext) -> FetchAnswer:
+    refusal = await refusal_of_replica(services, request, context)
+    if refusal is not None:
+        return _refused(request, refusal)
+    answer = _served(services, request, context)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _refused(request: FetchRequest, refusal: KafkaError) -> FetchAnswer:
+    topics = [
+        (topic.topic, [failed(one.partition, refusal.code) for one in topic.partitions])
+        for topic in request.topics
+    ]
+    return FetchAnswer(topics=topics)
+
+
+def _served(
+    services: Needs, request: FetchRequest, context: RequestContext
+) -> FetchAnswer | Awaitable[FetchAnswer]:
     terms = FetchTerms(services, request, context)
     try:
         fetch = _open(services, request, terms)

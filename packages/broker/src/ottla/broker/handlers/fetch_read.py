@@ -18,6 +18,7 @@ from ottla.protocol.errors import (
 from ottla.protocol.storage import CorruptStorage
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.config import BrokerConfig
     from ottla.broker.environment import Environment
     from ottla.broker.handlers.fetch_fast_path import FetchFastPath
@@ -44,6 +45,7 @@ class Needs(Protocol):
     environment: Environment
     fetch_sessions: FetchSessions
     fetch_fast_path: FetchFastPath
+    inter_broker: InterBrokerAccess
     replicas: Replicas
     topic_metrics: TopicMetrics
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.handlers.inter_broker_requests import refusal_of_replica
 from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import (
     KafkaError,
@@ -22,6 +23,7 @@ from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.protocol.messages.list_offsets import ListOffsetsPartition
 
@@ -36,6 +38,7 @@ _FIRST_WITH_NOT_AVAILABLE: Final = 5
 class Needs(Protocol):
     """The parts of the broker that ListOffsets uses."""
 
+    inter_broker: InterBrokerAccess
     replicas: Replicas
 
 
@@ -43,11 +46,17 @@ async def handle(
     services: Needs, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
     """Respond for every requested partition."""
+    refusal = await refusal_of_replica(services, request, context)
     topics = []
     for topic in request.topics:
         partitions = [
             _answer(
-                services, request, context.api_version, TopicPartition(topic.name, one.partition_index), one
+                services,
+                request,
+                context.api_version,
+                TopicPartition(topic.name, one.partition_index),
+                one,
+                refusal,
             )
             for one in topic.partitions
         ]
@@ -61,9 +70,12 @@ def _answer(
     version: int,
     topic_partition: TopicPartition,
     asked: ListOffsetsPartition,
+    refusal: KafkaError | None,
 ) -> ListOffsetsPartitionResponse:
     response = ListOffsetsPartitionResponse(partition_index=topic_partition.partition)
     try:
+        if refusal is not None:
+            raise refusal
         partition = services.replicas.leader(topic_partition, asked.current_leader_epoch)
         if version < _FIRST_WITH_ONE_OFFSET:
             response.old_style_offsets = offsets_before(partition, asked.timestamp, asked.max_num_offsets)

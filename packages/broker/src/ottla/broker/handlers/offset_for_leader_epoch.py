@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.handlers.inter_broker_requests import refusal_of_replica
 from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
 from ottla.protocol.messages.offset_for_leader_epoch import (
@@ -15,6 +16,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.replication.replicas import Replicas
 
 UNDEFINED: Final = -1
@@ -23,6 +25,7 @@ UNDEFINED: Final = -1
 class Needs(Protocol):
     """The parts of the broker that OffsetForLeaderEpoch uses."""
 
+    inter_broker: InterBrokerAccess
     replicas: Replicas
 
 
@@ -30,6 +33,7 @@ async def handle(
     services: Needs, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """Respond with the largest epoch not above the requested one, and its end offset (KIP-101, KIP-279)."""
+    refusal = await refusal_of_replica(services, request, context)
     topics = [
         OffsetForLeaderTopicResult(
             topic=topic.topic,
@@ -39,6 +43,7 @@ async def handle(
                     TopicPartition(topic.topic, one.partition),
                     one.current_leader_epoch,
                     one.leader_epoch,
+                    refusal,
                 )
                 for one in topic.partitions
             ],
@@ -49,7 +54,11 @@ async def handle(
 
 
 def _answer(
-    services: Needs, topic_partition: TopicPartition, current_leader_epoch: int, leader_epoch: int
+    services: Needs,
+    topic_partition: TopicPartition,
+    current_leader_epoch: int,
+    leader_epoch: int,
+    refusal: KafkaError | None,
 ) -> EpochEndOffset:
     answer = EpochEndOffset(
         partition=topic_partition.partition,
@@ -58,6 +67,8 @@ def _answer(
         end_offset=UNDEFINED,
     )
     try:
+        if refusal is not None:
+            raise refusal
         log = services.replicas.leader(topic_partition, current_leader_epoch).log
         answer.leader_epoch, answer.end_offset = log.leader_epochs.end_offset_for(
             leader_epoch, log.log_end_offset

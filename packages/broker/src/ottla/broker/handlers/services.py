@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.cluster.topics import Topics
     from ottla.broker.config import BrokerConfig
@@ -38,6 +39,7 @@ class Services:
     logs: LogRegistry
     replicas: Replicas
     metadata: MetadataCache
+    inter_broker: InterBrokerAccess
     topics: Topics
     configs: Configs
     controller: Controller

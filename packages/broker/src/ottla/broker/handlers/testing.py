@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.fetch_fast_path import FetchFastPath
@@ -93,6 +94,7 @@ class DataServices:
 
     config: BrokerConfig
     environment: Environment
+    inter_broker: InterBrokerAccess
     replicas: Replicas
     topic_metrics: TopicMetrics
     fetch_sessions: FetchSessions
@@ -117,16 +119,27 @@ class DataPlane:
             log_config=lambda topic: LogConfig.from_broker(self.config, self.overrides.get(topic)),
             metrics=self.metrics,
         )
+        self.brokers: set[str] = {"127.0.0.1"}
+        """Addresses of registered brokers; the session's is one of them."""
+        self._access = InterBrokerAccess(
+            BrokerConfig(zookeeper_connect="elsewhere:2181"),
+            self._addresses,
+            self.environment.clock.monotonic_ms,
+        )
         self.services = self._compose()
         self.replicas.subscribe(self.services.produce_fast_path.known)
         self.replicas.subscribe(self.services.fetch_fast_path.known)
         self.session = FakeSession()
+
+    async def _addresses(self) -> set[str]:
+        return self.brokers
 
     def _compose(self) -> DataServices:
         topic_metrics, clock = TopicMetrics(self.metrics), self.environment.clock
         return DataServices(
             config=self.config,
             environment=self.environment,
+            inter_broker=self._access,
             replicas=self.replicas,
             topic_metrics=topic_metrics,
             fetch_sessions=FetchSessions(

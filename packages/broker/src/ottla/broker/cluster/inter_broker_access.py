@@ -1,0 +1,170 @@
+"""Who may send the requests that only brokers send: the controller's, and those with a replica id.
+
+They stop replicas, replace the metadata and move high watermarks. Until clients log in, a broker is told by
+where it connects: to the inter-broker listener, where that is one of its own, or from the address of a
+registered broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.limited_warnings import LimitedWarnings
+from ottla.zookeeper import paths
+from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
+from ottla.zookeeper.session import NoNode
+from ottla.zookeeper.znodes import BrokerRegistration
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.zookeeper.session import Operations
+
+log = logging.getLogger("request")
+
+FRESH_MS: Final = 60_000
+"""How long an address that was found is admitted without another look."""
+BETWEEN_LOOKS_MS: Final = 1_000
+"""Strangers make the broker read the registrations at most this often; they wait for it."""
+LOOK_TIMEOUT_S: Final = 5.0
+
+
+class Peer(Protocol):
+    """The other end of a connection."""
+
+    @property
+    def listener_name(self) -> str: ...
+
+    @property
+    def client_host(self) -> str: ...
+
+    @property
+    def connection_id(self) -> str: ...
+
+
+class InterBrokerAccess:
+    """Decides about connections. `addresses` reads the addresses of the other registered brokers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        addresses: Callable[[], Awaitable[Collection[str]]],
+        now_ms: Callable[[], float],
+        *,
+        between_looks_ms: float = BETWEEN_LOOKS_MS,
+    ) -> None:
+        self._is_alone = config.zookeeper_connect is None
+        self._listener = config.interbroker_listener
+        self._own_listener = bool(config.inter_broker_listener_name) and len(config.parsed_listeners) > 1
+        self._read = addresses
+        self._now_ms = now_ms
+        self._warnings = LimitedWarnings(log, now_ms)
+        self._addresses: Collection[str] = ()
+        self._looked_ms = float("-inf")
+        self._looks = 0
+        self._between_looks_ms = between_looks_ms
+        self._looking = asyncio.Lock()
+
+    def admits_now(self, peer: Peer) -> bool | None:
+        """Tell whether a broker's request is served on this connection; None if that has to be looked up."""
+        if self._is_alone:
+            return False
+        if self._own_listener:
+            return peer.listener_name == self._listener
+        is_known = plain_address(peer.client_host) in self._addresses
+        return True if is_known and self._now_ms() - self._looked_ms < FRESH_MS else None
+
+    async def admits(self, peer: Peer) -> bool:
+        """Tell whether a broker's request is served on this connection.
+
+        An address that is not known is refused only after the registrations were read, so that the first
+        request of a new broker is served.
+        """
+        if (at_once := self.admits_now(peer)) is not None:
+            return at_once
+        await self._look(self._looks)
+        return plain_address(peer.client_host) in self._addresses
+
+    def refused(self, peer: Peer, request: str) -> None:
+        """Say in the log who was refused, and which setting admits it; at a limited rate."""
+        self._warnings.warn(
+            peer.client_host,
+            "refusing %s from %s (%s): only brokers send it, and %s",
+            request,
+            peer.client_host,
+            peer.connection_id,
+            self._admitted_by(),
+        )
+
+    def _admitted_by(self) -> str:
+        if self._is_alone:
+            return "this broker is a cluster of its own (zookeeper.connect is not set)"
+        if self._own_listener:
+            return f"they are served on the listener {self._listener} (inter.broker.listener.name)"
+        return (
+            "the address is not that of a registered broker; inter.broker.listener.name can give brokers "
+            "a listener of their own"
+        )
+
+    async def _look(self, looks_before: int) -> None:
+        """Read the registrations, unless a look that began after the caller asked has done so."""
+        async with self._looking:
+            if self._looks > looks_before:
+                return
+            pause_ms = self._looked_ms + self._between_looks_ms - self._now_ms()
+            if pause_ms > 0:
+                await asyncio.sleep(pause_ms / 1000)
+            self._looks += 1
+            self._looked_ms = self._now_ms()
+            try:
+                async with asyncio.timeout(LOOK_TIMEOUT_S):
+                    self._addresses = await self._read()
+            except (ZooKeeperError, TimeoutError) as error:
+                log.warning("the registered brokers cannot be read: %s", error)
+
+
+def plain_address(text: str) -> str:
+    """Return an address as it is compared: IPv4 inside IPv6 (`::ffff:10.0.0.1`) is IPv4."""
+    try:
+        parsed = ip_address(text.partition("%")[0])
+    except ValueError:
+        return text
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return str(mapped or parsed)
+
+
+async def other_brokers_addresses(operations: Operations, own_id: int) -> frozenset[str]:
+    """Return the addresses of all registered brokers but one: those their endpoints' names stand for.
+
+    Raises ZooKeeperError. Names that cannot be resolved are left out.
+    """
+    hosts: set[str] = set()
+    for name in await operations.children(paths.BROKER_IDS):
+        if name.isdigit() and int(name) != own_id:
+            hosts.update(await _hosts(operations, int(name)))
+    return await _resolve(hosts)
+
+
+async def _hosts(operations: Operations, broker_id: int) -> Iterable[str]:
+    try:
+        data, _ = await operations.get(paths.broker(broker_id))
+        return {endpoint.host for endpoint in BrokerRegistration.decode(broker_id, data).endpoints}
+    except (NoNode, MalformedZnode):
+        return ()
+
+
+async def _resolve(hosts: Iterable[str]) -> frozenset[str]:
+    loop = asyncio.get_running_loop()
+    found: set[str] = set()
+    for host in hosts:
+        try:
+            entries = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            log.warning("the registered broker's name %s cannot be resolved: %s", host, error)
+            continue
+        found.update(plain_address(str(address[0])) for *_, address in entries)
+    return frozenset(found)

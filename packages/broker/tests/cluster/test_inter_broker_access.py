@@ -1,0 +1,189 @@
+"""Who is taken for a broker, by listener and by address."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import pytest
+
+from ottla.broker.cluster.inter_broker_access import (
+    FRESH_MS,
+    InterBrokerAccess,
+    other_brokers_addresses,
+    plain_address,
+)
+from ottla.broker.cluster.registration import make_roots
+from ottla.broker.config import BrokerConfig, broker_config_from
+from ottla.zookeeper.errors import ConnectionLoss
+from ottla.zookeeper.testing import MemoryEnsemble
+from ottla.zookeeper.znodes import BrokerRegistration, Endpoint
+
+TWO_LISTENERS = {
+    "zookeeper.connect": "elsewhere:2181",
+    "listeners": "CLIENTS://127.0.0.1:9092,BROKERS://127.0.0.1:9093",
+    "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+}
+
+
+@dataclass
+class From:
+    client_host: str = "10.0.0.1"
+    listener_name: str = "PLAINTEXT"
+    connection_id: str = "it"
+
+
+class Registrations:
+    """The addresses of other brokers, counted how often they are read, with a clock."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = set(addresses)
+        self.reads = 0
+        self.now_ms = 1_000_000.0
+        self.failure: Exception | None = None
+
+    async def read(self) -> set[str]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        if self.failure is not None:
+            raise self.failure
+        return set(self.addresses)
+
+    def access(self, config: BrokerConfig | None = None) -> InterBrokerAccess:
+        config = config or broker_config_from({"zookeeper.connect": "elsewhere:2181"})
+        return InterBrokerAccess(config, self.read, lambda: self.now_ms, between_looks_ms=1)
+
+
+async def test_a_lone_broker_serves_them_to_nobody() -> None:
+    registrations = Registrations("10.0.0.1")
+    access = registrations.access(broker_config_from({"broker.id": "1"}))
+
+    assert not await access.admits(From())
+    assert registrations.reads == 0
+
+
+async def test_a_listener_of_their_own_is_the_only_place_for_brokers() -> None:
+    registrations = Registrations("10.0.0.1")
+    config = broker_config_from({**TWO_LISTENERS, "inter.broker.listener.name": "BROKERS"})
+    access = registrations.access(config)
+
+    assert await access.admits(From("10.9.9.9", "BROKERS"))
+    assert not await access.admits(From("10.0.0.1", "CLIENTS"))
+    assert registrations.reads == 0
+
+
+async def test_a_listener_that_was_not_set_apart_is_shared() -> None:
+    names = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT"}
+    listeners = {"listeners": "PLAINTEXT://127.0.0.1:9092,BROKERS://127.0.0.1:9093"}
+    access = Registrations("10.0.0.1").access(broker_config_from({**TWO_LISTENERS, **names, **listeners}))
+
+    assert await access.admits(From("10.0.0.1", "BROKERS"))
+    assert not await access.admits(From("10.9.9.9", "PLAINTEXT"))
+
+
+async def test_on_a_shared_listener_only_addresses_of_registered_brokers_are_served() -> None:
+    registrations = Registrations("10.0.0.1")
+    access = registrations.access()
+
+    assert await access.admits(From("10.0.0.1"))
+    assert await access.admits(From("::ffff:10.0.0.1"))
+    assert registrations.reads == 1
+    assert not await access.admits(From("10.9.9.9"))
+
+
+async def test_the_first_request_of_a_new_broker_is_served() -> None:
+    registrations = Registrations("10.0.0.1")
+    access = registrations.access()
+    assert await access.admits(From("10.0.0.1"))
+    registrations.addresses.add("10.0.0.2")
+
+    assert access.admits_now(From("10.0.0.2")) is None
+    assert await access.admits(From("10.0.0.2"))
+    assert access.admits_now(From("10.0.0.2"))
+
+
+async def test_a_broker_that_has_left_is_a_stranger_after_a_while() -> None:
+    registrations = Registrations("10.0.0.1")
+    access = registrations.access()
+    assert await access.admits(From("10.0.0.1"))
+    registrations.addresses.clear()
+    registrations.now_ms += FRESH_MS
+
+    assert not await access.admits(From("10.0.0.1"))
+
+
+async def test_many_strangers_cause_few_looks() -> None:
+    registrations = Registrations()
+    access = registrations.access()
+
+    answers = await asyncio.gather(*(access.admits(From(f"10.1.1.{number}")) for number in range(200)))
+
+    assert not any(answers)
+    assert registrations.reads <= 2
+
+
+async def test_while_zookeeper_is_away_known_brokers_stay_known() -> None:
+    registrations = Registrations("10.0.0.1")
+    access = registrations.access()
+    assert await access.admits(From("10.0.0.1"))
+    registrations.failure = ConnectionLoss()
+    registrations.now_ms += FRESH_MS
+
+    assert await access.admits(From("10.0.0.1"))
+    assert not await access.admits(From("10.9.9.9"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"broker.id": "1"}, "zookeeper.connect"),
+        ({"zookeeper.connect": "elsewhere:2181"}, "inter.broker.listener.name"),
+        ({**TWO_LISTENERS, "inter.broker.listener.name": "BROKERS"}, "inter.broker.listener.name"),
+    ],
+)
+def test_a_refusal_names_address_and_setting_at_a_limited_rate(
+    caplog: pytest.LogCaptureFixture, settings: dict[str, str], words: str
+) -> None:
+    access = Registrations().access(broker_config_from(settings))
+    caplog.set_level(logging.WARNING, "request")
+
+    for _ in range(1000):
+        access.refused(From("10.9.9.9"), "UPDATE_METADATA v7")
+
+    assert len(caplog.messages) == 1
+    assert "UPDATE_METADATA v7 from 10.9.9.9" in caplog.messages[0]
+    assert words in caplog.messages[0]
+
+
+async def test_the_other_brokers_addresses_come_from_their_registrations() -> None:
+    async with MemoryEnsemble().session() as session:
+        await make_roots(session)
+        for broker_id, host in (
+            (1, "10.0.0.1"),
+            (2, "10.0.0.2"),
+            (3, "localhost"),
+            (4, "nowhere.invalid"),
+        ):
+            node = BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", host, 9092),), {}, 0)
+            await session.create(node.path, node.encode())
+
+        found = await other_brokers_addresses(session, 1)
+
+    assert "10.0.0.2" in found
+    assert "127.0.0.1" in found
+    assert "10.0.0.1" not in found
+
+
+@pytest.mark.parametrize(
+    ("address", "compared"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("", ""),
+    ],
+)
+def test_addresses_are_compared_in_one_form(address: str, compared: str) -> None:
+    assert plain_address(address) == compared
