@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -28,6 +29,7 @@ from ottla.broker.cluster.zookeeper_session import measure_session, retrying
 from ottla.broker.controller.channels import Sender
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.controllership import NO_CONTROLLER
+from ottla.broker.controller.zookeeper_store import read_leadership
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
@@ -215,7 +217,10 @@ class Broker:
         self._active_controller = active_controller
         self.handover = LeadershipHandover(config, metadata, controller, active_controller, self.broker_id)
         self._alter_partition_requests = AlterPartitionRequests(
-            self.broker_id, active_controller.ask, lambda: controller.broker_epoch
+            self.broker_id,
+            active_controller.ask,
+            lambda: controller.broker_epoch,
+            partial(read_leadership, zookeeper),
         )
         replicas = self._replicas(logs, metadata, configs)
         fetch_sessions = FetchSessions(

@@ -41,16 +41,19 @@ class IsrChanges:
                 answers.partitions[partition] = error
                 continue
             now = self._context.leaderships[partition]
-            answers.leaderships[partition] = now
-            if set(now.isr) != set(proposal.isr):
+            if proposal.partition_epoch < now.partition_epoch:
+                # Applied already; the leader lost the answer.
+                answers.leaderships[partition] = now
+            else:
+                # Also the present ISR is written: the leader that proposes it wants a later partition
+                # epoch, which refuses the copies of an earlier proposal of its own.
                 wanted[partition] = replace(now, isr=proposal.isr, controller_epoch=self._context.epoch)
         if not wanted:
             return
         results: WriteResults = yield WriteLeaderships(wanted)
         self._leaderships.adopt(results)
         for partition, result in results.items():
-            answers.leaderships.pop(partition, None)
-            if result.ours and result.leadership:
+            if result.leadership and (result.ours or _is_applied(wanted[partition], result.leadership)):
                 answers.leaderships[partition] = result.leadership
             else:
                 answers.partitions[partition] = ErrorCode.INVALID_UPDATE_VERSION
@@ -71,9 +74,15 @@ class IsrChanges:
         if not set(proposal.isr) <= set(self._context.assignment(partition).replicas):
             return ErrorCode.INVALID_REQUEST
         if proposal.partition_epoch < now.partition_epoch:
-            return ErrorCode.INVALID_UPDATE_VERSION
+            # Asked for once more after it was applied, it gets the same answer.
+            applied = set(proposal.isr) == set(now.isr)
+            return None if applied else ErrorCode.INVALID_UPDATE_VERSION
         joining = set(proposal.isr) - set(now.isr)
         able = all(
             self._context.is_alive(partition, b) and b not in self._context.shutting_down for b in joining
         )
         return None if able else ErrorCode.INELIGIBLE_REPLICA
+
+
+def _is_applied(wanted: Leadership, present: Leadership) -> bool:
+    return present.leader_epoch == wanted.leader_epoch and set(present.isr) == set(wanted.isr)

@@ -250,6 +250,18 @@ class Store:
             return []
 
 
+async def read_leadership(operations: Operations, partition: TopicPartition) -> Leadership | None:
+    """Read the state of a partition as it is committed; None when there is none, or it is malformed."""
+    path = paths.partition_state(*partition)
+    # The server that this broker is connected to may be behind the one that answered the controller.
+    await operations.sync(path)
+    try:
+        data, stat = await operations.get(path)
+    except NoNode:
+        return None
+    return leadership_of(partition, data, stat)
+
+
 async def _all(calls: Iterable[Awaitable[_T]]) -> list[_T]:
     return list(await asyncio.gather(*calls))
 

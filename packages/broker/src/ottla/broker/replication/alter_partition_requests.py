@@ -1,16 +1,24 @@
-"""Sends proposed ISRs to the controller (AlterPartition) and hands back its answers."""
+"""Sends proposed ISRs to the controller (AlterPartition) until each has a committed outcome.
+
+A try that ends without an answer may have been applied. So may one that is refused because the controller
+knows a later state: most often it is the state that a lost answer had told. The partition's state znode says
+what is committed. Only while it holds the state that the proposal started from, the proposal is sent again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.controller.events import AlterPartition, Answers, ProposedIsr
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.zookeeper.errors import ZooKeeperError
 
 if TYPE_CHECKING:
+    from ottla.broker.controller.controller_context import Leadership
     from ottla.broker.replication.partition import IsrProposed
     from ottla.broker.replication.replicas import Replicas
     from ottla.protocol.topics import TopicPartition
@@ -18,63 +26,131 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RETRY_BACKOFF_S: Final = 0.1
+MAX_RETRY_BACKOFF_S: Final = 5.0
+
+NOT_ATTEMPTED: Final = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
+"""Errors that say that the controller did not write the proposed ISR, and did not find it written."""
 
 AskController = Callable[[AlterPartition], Awaitable[Answers]]
+ReadCommitted = Callable[["TopicPartition"], Awaitable["Leadership | None"]]
+
+
+@dataclass(slots=True)
+class _Sending:
+    """A proposal, how often it was sent without a definite answer, and when it is due (loop time)."""
+
+    proposal: IsrProposed
+    unanswered: int = 0
+    due_s: float = 0.0
 
 
 class AlterPartitionRequests:
-    """Sends proposals one batch at a time; a partition's newest proposal replaces one that still waits."""
+    """Sends proposals one batch at a time; a partition's newest proposal replaces one that still waits.
 
-    def __init__(self, broker_id: int, ask: AskController, broker_epoch: Callable[[], int]) -> None:
+    `read_committed` reads a partition's state from ZooKeeper, None when there is none.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        ask: AskController,
+        broker_epoch: Callable[[], int],
+        read_committed: ReadCommitted,
+    ) -> None:
         self._broker_id = broker_id
         self._ask = ask
         self._broker_epoch = broker_epoch
-        self._waiting: dict[TopicPartition, IsrProposed] = {}
+        self._read_committed = read_committed
+        self._waiting: dict[TopicPartition, _Sending] = {}
         self._something = asyncio.Event()
 
     def propose(self, partition: TopicPartition, proposal: IsrProposed) -> None:
         """Send a proposal soon."""
-        self._waiting[partition] = proposal
+        self._waiting[partition] = _Sending(proposal)
         self._something.set()
 
     async def run(self, replicas: Replicas) -> None:
         """Send proposals until cancelled."""
         while True:
-            await self._something.wait()
-            self._something.clear()
-            proposals, self._waiting = self._waiting, {}
-            if proposals:
-                await self._carry(proposals, replicas)
+            due = await self._due()
+            await self._carry(due, replicas)
+            self._repeat(due, replicas)
 
-    async def _carry(self, proposals: dict[TopicPartition, IsrProposed], replicas: Replicas) -> None:
-        request = AlterPartition(
-            self._broker_id,
-            self._broker_epoch(),
-            {
-                partition: ProposedIsr(one.leader_epoch, one.partition_epoch, one.isr)
-                for partition, one in proposals.items()
-            },
-        )
+    async def _due(self) -> dict[TopicPartition, _Sending]:
+        """Wait for proposals that are due, and take them."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._something.clear()
+            now_s = loop.time()
+            due = {partition: one for partition, one in self._waiting.items() if one.due_s <= now_s}
+            if due:
+                self._waiting = {p: one for p, one in self._waiting.items() if p not in due}
+                return due
+            next_s = min((one.due_s for one in self._waiting.values()), default=None)
+            try:
+                async with asyncio.timeout_at(next_s):
+                    await self._something.wait()
+            except TimeoutError:
+                continue
+
+    async def _carry(self, due: dict[TopicPartition, _Sending], replicas: Replicas) -> None:
+        """Send proposals once, and hand back what is known of their outcomes."""
+        answers = await self._answers(due)
+        unknown = []
+        for partition, one in due.items():
+            if not self._hand_back(partition, one, answers, replicas):
+                unknown.append(partition)
+        await asyncio.gather(*(self._read_back(partition, replicas) for partition in unknown))
+
+    async def _answers(self, due: dict[TopicPartition, _Sending]) -> Answers:
+        proposals = {
+            partition: ProposedIsr(one.proposal.leader_epoch, one.proposal.partition_epoch, one.proposal.isr)
+            for partition, one in due.items()
+        }
         try:
-            answers = await self._ask(request)
+            return await self._ask(AlterPartition(self._broker_id, self._broker_epoch(), proposals))
         except KafkaError as error:
-            answers = Answers(top=error.code)
-        if answers.top != ErrorCode.NONE:
-            # No controller decided: the same proposals are sent to the next controller.
-            await asyncio.sleep(RETRY_BACKOFF_S)
-            self._waiting = {**proposals, **self._waiting}
-            self._something.set()
-            return
-        for partition, proposal in proposals.items():
-            self._hand_back(partition, proposal, answers, replicas)
+            return Answers(top=error.code)
+        except OSError:
+            return Answers(top=ErrorCode.BROKER_NOT_AVAILABLE)
 
     def _hand_back(
-        self, partition: TopicPartition, proposal: IsrProposed, answers: Answers, replicas: Replicas
-    ) -> None:
-        now = answers.leaderships.get(partition)
-        if now is not None:
-            replicas.isr_answered(partition, proposal.token, now.isr, now.partition_epoch)
+        self, partition: TopicPartition, one: _Sending, answers: Answers, replicas: Replicas
+    ) -> bool:
+        """Tell the partition its answer; return whether there was one that says what is committed."""
+        token, now = one.proposal.token, answers.leaderships.get(partition)
+        if now is not None and not answers.top:
+            replicas.isr_answered(partition, token, now.isr, now.partition_epoch)
+            return True
+        code = answers.top or answers.partitions.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+        error = type(error_for(code)).__name__
+        _log.info("proposed isr not confirmed", extra={"partition": str(partition), "error": error})
+        if answers.top or code not in NOT_ATTEMPTED:
+            one.unanswered += 1
+            return False
+        if one.unanswered:
+            replicas.isr_retracted(partition, token)
+        else:
+            replicas.isr_refused(partition, token)
+        return True
+
+    async def _read_back(self, partition: TopicPartition, replicas: Replicas) -> None:
+        """Take over the committed state, if it can be read and is later than the known one."""
+        try:
+            now = await self._read_committed(partition)
+        except ZooKeeperError as error:
+            _log.info("isr not read", extra={"partition": str(partition), "reason": str(error)})
             return
-        error = ErrorCode(answers.partitions.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR))
-        _log.info("proposed isr refused", extra={"partition": str(partition), "error": error.name})
-        replicas.isr_refused(partition, proposal.token)
+        if now is not None:
+            replicas.isr_read(partition, now.leader_epoch, now.isr, now.partition_epoch)
+
+    def _repeat(self, carried: dict[TopicPartition, _Sending], replicas: Replicas) -> None:
+        """Queue what is still proposed once more, each later than the last time."""
+        now_s = asyncio.get_running_loop().time()
+        for partition in replicas.still_proposed(
+            (partition, one.proposal.token) for partition, one in carried.items()
+        ):
+            one = carried[partition]
+            backoff_s = min(MAX_RETRY_BACKOFF_S, RETRY_BACKOFF_S * 2 ** min(one.unanswered, 10))
+            one.due_s = now_s + backoff_s
+            self._waiting.setdefault(partition, one)

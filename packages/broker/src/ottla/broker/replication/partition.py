@@ -255,23 +255,59 @@ class Partition:
         return self._propose(self.isr - lagging) if lagging else []
 
     def isr_answered(self, token: int, isr: Iterable[int], partition_epoch: int, now_ms: int) -> list[Effect]:
-        """The controller confirmed an ISR. An answer that is not the pending proposal's is ignored."""
-        if self.proposal is None or self.proposal.token != token or partition_epoch < self.partition_epoch:
+        """The controller confirmed an ISR. An answer that is not the pending proposal's is ignored.
+
+        So is one that changed nothing while another ISR is proposed: copies of the proposal may still
+        travel, and only a later partition epoch makes sure that none of them is applied any more.
+        """
+        if self.proposal is None or self.proposal.token != token:
             return []
-        before, self.isr = self.isr, frozenset(isr)
-        self.partition_epoch, self.proposal = partition_epoch, None
-        changed = IsrChanged(tuple(sorted(self.isr)), shrunk=len(self.isr) < len(before))
-        return [changed, *self._advance(now_ms)]
+        members = frozenset(isr)
+        settled = partition_epoch > self.partition_epoch or (
+            partition_epoch == self.partition_epoch and members == self.proposal.isr
+        )
+        return self._committed(members, partition_epoch, now_ms) if settled else []
+
+    def isr_read(
+        self, leader_epoch: int, isr: Iterable[int], partition_epoch: int, now_ms: int
+    ) -> list[Effect]:
+        """The partition's committed state was read; a later one of this leadership replaces the known one.
+
+        A pending proposal ends with it: the controller refuses its copies, whose partition epoch is old.
+        Without a later state the proposal stays, and may still be applied.
+        """
+        is_news = leader_epoch == self.leader_epoch and partition_epoch > self.partition_epoch
+        if self.role is not Role.LEADER or not is_news:
+            return []
+        return self._committed(frozenset(isr), partition_epoch, now_ms)
 
     def isr_refused(self, token: int) -> list[Effect]:
         """The controller rejected the proposal: nothing is in flight, only the committed ISR counts.
 
-        Only for a definite rejection. After a lost answer the proposal is kept and sent again: it may
-        have been applied, and then its additions count.
+        Only for a proposal that was sent once and definitely rejected. After a lost answer the proposal is
+        kept and sent again: it may have been applied, and then its additions count.
         """
         if self.proposal is not None and self.proposal.token == token:
             self.proposal = None
         return []
+
+    def isr_retracted(self, token: int) -> list[Effect]:
+        """The controller rejected a proposal of which copies may still travel: propose the committed ISR.
+
+        Its answer has a later partition epoch, which the copies do not have. Until then the additions of
+        the rejected proposal count.
+        """
+        if self.proposal is None or self.proposal.token != token:
+            return []
+        return self._send(self.proposal.isr, self.isr)
+
+    def _committed(self, isr: frozenset[int], partition_epoch: int, now_ms: int) -> list[Effect]:
+        before, self.isr = self.isr, isr
+        self.partition_epoch, self.proposal = partition_epoch, None
+        changed: list[Effect] = []
+        if isr != before:
+            changed = [IsrChanged(tuple(sorted(isr)), shrunk=len(isr) < len(before))]
+        return [*changed, *self._advance(now_ms)]
 
     def _propose_expansion(self, replica: int) -> list[Effect]:
         if self.proposal is not None or replica in self.isr:
@@ -281,8 +317,12 @@ class Partition:
         return self._propose(self.isr | {replica})
 
     def _propose(self, isr: frozenset[int]) -> list[Effect]:
+        return self._send(isr, isr)
+
+    def _send(self, counted: frozenset[int], isr: frozenset[int]) -> list[Effect]:
+        """Propose `isr`; meanwhile `counted` are the members that a pending proposal may have added."""
         self._tokens += 1
-        self.proposal = Proposal(self._tokens, isr)
+        self.proposal = Proposal(self._tokens, counted)
         return [IsrProposed(self._tokens, tuple(sorted(isr)), self.leader_epoch, self.partition_epoch)]
 
     def _advance(self, now_ms: int) -> list[Effect]:

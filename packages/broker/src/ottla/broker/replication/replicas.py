@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -109,8 +109,8 @@ class Replicas:
         """Host nothing yet.
 
         `log_config` gives the configuration of a topic's logs by its name. `propose_isr` asks the controller
-        for an ISR; its answer comes back through `isr_answered` or `isr_refused`. `is_known` says whether a
-        partition exists somewhere in the cluster.
+        for an ISR; its outcome comes back through the methods `isr_…`. `is_known` says whether a partition
+        exists somewhere in the cluster.
         """
         self.broker_id = broker_id
         self.broker_epoch = NO_EPOCH
@@ -243,13 +243,16 @@ class Replicas:
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
             await self._logs.make_way(one[0] for one in assignments)
-            turn = BusyTurn(self._clock.monotonic_ms)
+            turn, known = BusyTurn(self._clock.monotonic_ms), 0
             for topic_partition, topic_id, assignment in assignments:
                 await turn.maybe_yield()
                 await self._truncated(topic_partition)
                 try:
                     self._apply_one(topic_partition, topic_id, assignment)
                     answers[topic_partition] = ErrorCode.NONE
+                except StaleControllerEpoch:
+                    answers[topic_partition] = ErrorCode.STALE_CONTROLLER_EPOCH
+                    known += 1
                 except KafkaError as error:
                     log.warning("%s keeps its role: %s", topic_partition, error.code.name)
                     answers[topic_partition] = error.code
@@ -257,6 +260,9 @@ class Replicas:
                     log.exception("%s is offline: its log cannot be made", topic_partition)
                     self._offline.add(topic_partition)
                     answers[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
+            if known:
+                # A new controller repeats all roles: most are known, and none of them is worth a line.
+                log.info("%d of %d roles were known here", known, len(assignments))
             return answers
 
     async def _truncated(self, topic_partition: TopicPartition) -> None:
@@ -294,6 +300,8 @@ class Replicas:
         if topic_id and known_id and topic_id != known_id:
             raise InconsistentTopicId
         if not partition.core.accepts(new):
+            # A leader that lost an answer of the controller learns the committed ISR from its successor.
+            self.isr_read(partition.topic_partition, new.leader_epoch, new.isr, new.partition_epoch)
             raise StaleControllerEpoch
 
     def _host(self, topic_partition: TopicPartition, topic_id: UUID | None, is_new: bool) -> HostedPartition:
@@ -400,11 +408,36 @@ class Replicas:
         if partition is not None:
             partition.perform(partition.core.isr_answered(token, isr, partition_epoch, self._clock.now_ms()))
 
+    def isr_read(
+        self, topic_partition: TopicPartition, leader_epoch: int, isr: Sequence[int], partition_epoch: int
+    ) -> None:
+        """The committed state of a partition was read."""
+        partition = self._hosted.get(topic_partition)
+        if partition is not None:
+            now_ms = self._clock.now_ms()
+            partition.perform(partition.core.isr_read(leader_epoch, isr, partition_epoch, now_ms))
+
     def isr_refused(self, topic_partition: TopicPartition, token: int) -> None:
-        """The controller refused a proposed ISR for good."""
+        """The controller refused a proposed ISR for good, and no copy of it is in flight."""
         partition = self._hosted.get(topic_partition)
         if partition is not None:
             partition.perform(partition.core.isr_refused(token))
+
+    def isr_retracted(self, topic_partition: TopicPartition, token: int) -> None:
+        """The controller refused a proposed ISR of which copies may be in flight."""
+        partition = self._hosted.get(topic_partition)
+        if partition is not None:
+            partition.perform(partition.core.isr_retracted(token))
+
+    def still_proposed(self, proposals: Iterable[tuple[TopicPartition, int]]) -> list[TopicPartition]:
+        """Return the partitions whose pending proposal has the token given with them."""
+        return [
+            topic_partition
+            for topic_partition, token in proposals
+            if (partition := self._hosted.get(topic_partition)) is not None
+            and partition.core.proposal is not None
+            and partition.core.proposal.token == token
+        ]
 
     # ---- high watermarks
 
