@@ -34,6 +34,7 @@ cdef class FrameReader:
     cdef int _keep(self, bytearray memory) except -1
     cpdef bint received(self, Py_ssize_t count)
     cpdef object next_frame(self)
+    cpdef give_back_frame(self, frame)
     cpdef object park(self)
     cpdef ProduceRun next_produces(self, dict index)
     cpdef give_back(self, ProduceRun run)

@@ -143,6 +143,9 @@ cdef class FrameReader:
         self.position = start + SIZE + size
         return self.source_view[start + SIZE:self.position]
 
+    cpdef give_back_frame(self, frame):
+        self.position -= SIZE + len(frame)
+
     cpdef object park(self):
         cdef Py_ssize_t rest = self.end - self.position, room = self.end - self.position, need
         cdef const char *start

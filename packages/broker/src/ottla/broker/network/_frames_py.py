@@ -76,6 +76,10 @@ class FrameReader:
         self._position = start + _SIZE.size + size
         return self._view[start + _SIZE.size : self._position]
 
+    def give_back_frame(self, frame: memoryview) -> None:
+        """Put back the frame of the last `next_frame`: it will be the next one again."""
+        self._position -= _SIZE.size + len(frame)
+
     def park(self) -> None:
         """Copy the bytes that were not taken, so that the shared buffer is free for another connection."""
         rest = self._view[self._position :]

@@ -17,6 +17,7 @@ from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun
 from ottla.broker.network.native_connection import NativeConnection
 from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session, SessionState
+from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
@@ -60,7 +61,7 @@ class Shared:
 
 
 class PendingResponse:
-    """A request without its response, or a response behind such a request."""
+    """A request without its response, or the response of a Produce behind such a Produce."""
 
     __slots__ = ("done", "only_waits", "parts", "task")
 
@@ -77,9 +78,10 @@ class PendingResponse:
 class Connection(NativeConnection, asyncio.BufferedProtocol):
     """Reads requests, starts them in order, and sends their responses in order.
 
-    Reading pauses while the client does not read its responses, while too many of its requests are
-    unanswered, and while the broker has too many requests that were not started. A request that waits delays
-    the response of the next one, never its start.
+    A request starts when the one before it is answered, so it sees all of its effects. Only a Produce behind
+    nothing but Produces starts before they are answered: its records are appended behind theirs. Reading
+    pauses while a whole request waits for that, while the client does not read its responses, and while the
+    broker has too many requests that were not started.
     """
 
     def __init__(self, shared: Shared, listener_name: str, state: SessionState) -> None:
@@ -93,6 +95,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._reader = FrameReader(shared.receive_buffer, shared.config.socket_request_max_bytes)
         self._pending: deque[PendingResponse] = deque()
         self._pending_bytes = 0
+        self._last_is_produce = False
+        """Whether the last of the pending requests is a Produce; then all of them are."""
         self._unstarted = 0
         self._reading = True
         self._taking = True
@@ -192,6 +196,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         received_ms = self._now_s() * 1000
         reader, session = self._reader, self.session
         while self._taking:
+            if self._pending and not self._last_is_produce:
+                return reader.exhausted  # reading goes on: a client that disconnects is noticed
             if not self._has_room():
                 return False
             if not self._unstarted and session.ordering.behind is None:
@@ -199,7 +205,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
                     run = reader.next_produces(session.produce_targets)
                     if run is not None and self._append(run, received_ms):
                         continue
-                if session.fetch_targets is not None:
+                if session.fetch_targets is not None and not self._pending:
                     answers = self._shared.fetch_fast_path.answer(reader, session.fetch_targets)
                     if answers is not None:
                         self._answer_fetches(answers, received_ms)
@@ -207,6 +213,9 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             frame = reader.next_frame()
             if frame is None:
                 return True
+            if self._pending and not _is_produce(frame):
+                reader.give_back_frame(frame)
+                return False
             self._begin(frame, received_ms)
         return False
 
@@ -235,15 +244,13 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         return True
 
     def _answer_fetches(self, answers: Answers, received_ms: float) -> None:
-        if self._pending:
-            self._pending.append(PendingResponse(answers.parts, done=True))
-        else:
-            self._response_queue.put_all(answers.parts, answers.size)
+        self._response_queue.put_all(answers.parts, answers.size)
         self._shared.times.measure_fetches(answers, received_ms)
 
     def _begin_wait(self, run: ProduceRun, answers: Awaitable[bytes], received_ms: float) -> None:
         pending = PendingResponse()
         self._pending.append(pending)
+        self._last_is_produce = True
         appended_ms = self._now_s() * 1000
         pending.task = self._shared.spawn(self._finish_run(pending, run, answers, received_ms, appended_ms))
 
@@ -304,6 +311,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     def _begin_task(self, call: Call, begun: Awaitable[Any] | None) -> None:
         pending = PendingResponse(only_waits=call.route.stops_with_connection)
         self._pending.append(pending)
+        self._last_is_produce = call.route.api_key == ApiKey.PRODUCE
         self._pending_bytes += call.size
         self._unstarted += 1
         self._queue.unstarted += 1
@@ -372,6 +380,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         """Close now and drop unsent responses."""
         self._taking, self._closing = False, True
         self._transport.abort()
+
+
+def _is_produce(frame: memoryview) -> bool:
+    return frame[0] == 0 and frame[1] == ApiKey.PRODUCE
 
 
 def _address(name: Any) -> str:

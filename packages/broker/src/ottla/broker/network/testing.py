@@ -21,6 +21,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import GroupIdNotFound, KafkaError
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 
 BOUND_S = 10
 
@@ -54,7 +55,8 @@ class Answering:
     async def heartbeat(
         self, services: None, request: HeartbeatRequest, context: RequestContext
     ) -> HeartbeatResponse | None:
-        self.started.append(request.generation_id)
+        if request.group_id != "probe":
+            self.started.append(request.generation_id)
         match request.group_id:
             case "wait":
                 try:
@@ -87,12 +89,25 @@ class Answering:
         await self.released.wait()
         return LeaveGroupResponse(error_code=number)
 
+    def produce(
+        self, services: None, request: ProduceRequest, context: RequestContext
+    ) -> ProduceResponse | Awaitable[ProduceResponse]:
+        self.started.append(request.timeout_ms)
+        if request.transactional_id == "wait":
+            return self._produced_later()
+        return ProduceResponse()
+
+    async def _produced_later(self) -> ProduceResponse:
+        await self.released.wait()
+        return ProduceResponse()
+
     @property
     def routes(self) -> Routes[None]:
         return Routes(
             [
                 Route(ApiKey.HEARTBEAT, 0, 0, self.heartbeat, stops_with_connection=True),
                 Route(ApiKey.LEAVE_GROUP, 0, 0, self.leave, borrows_buffer=True),
+                Route(ApiKey.PRODUCE, 3, 3, self.produce, borrows_buffer=True),
                 Route(ApiKey.API_VERSIONS, 0, 3, self.heartbeat),
             ]
         )
@@ -119,6 +134,10 @@ class Client:
             (one, struct.unpack(">h", body)[0]) for one, body in [await self.answer() for _ in range(count)]
         ]
 
+    async def numbers(self, count: int) -> list[int]:
+        """The correlation ids of the next answers."""
+        return [(await self.answer())[0] for _ in range(count)]
+
     async def is_closed(self) -> bool:
         async with asyncio.timeout(BOUND_S):
             try:
@@ -141,6 +160,12 @@ def leave(correlation_id: int, group: str = "now") -> bytes:
     return head + string(group) + string(str(correlation_id))
 
 
+def produce(correlation_id: int, transactional_id: str = "now") -> bytes:
+    """A Produce without partitions; the number is its timeout, too."""
+    head = struct.pack(">hhi", ApiKey.PRODUCE, 3, correlation_id) + string("test")
+    return head + string(transactional_id) + struct.pack(">hii", -1, correlation_id, 0)
+
+
 class Network:
     def __init__(self, server: Server, answering: Answering, host: str, port: int) -> None:
         self.server, self.answering = server, answering
@@ -160,6 +185,13 @@ class Network:
                 await writer.wait_closed()
             except ConnectionError:
                 continue
+
+    async def settle(self) -> None:
+        """Wait until the server has done all that it can do with what was sent."""
+        for _ in range(3):
+            probe = await self.client()
+            probe.send(heartbeat(0, "probe"))
+            await probe.numbers(1)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(BOUND_S):
