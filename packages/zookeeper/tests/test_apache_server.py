@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from ottla.zookeeper.apache_server import Installation, NoZooKeeper, RealZooKeeper, find_installation
 from ottla.zookeeper.cli import zookeeper
 from ottla.zookeeper.embedded import EmbeddedCoordinator
-from ottla.zookeeper.errors import ConnectionLoss
+from ottla.zookeeper.errors import ConnectionLoss, NotStored
 from ottla.zookeeper.kazoo_session import KazooSession
 
 COMMAND = [sys.executable, "-c", "from ottla.zookeeper.cli import zookeeper; zookeeper()"]
@@ -127,26 +128,39 @@ async def test_the_embedded_command_serves_until_interrupted(tmp_path: Path) -> 
     assert status == 0
 
 
-async def test_a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_changes_until_there_is_room(tmp_path: Path) -> None:
     directory = tmp_path / "zk"
     serve = [*COMMAND, "start", "--embedded", "--port", "0", "--data-dir", str(directory)]
-    limited = ["bash", "-c", 'ulimit -f 16; exec "$@"', "limited", *serve]  # files of at most 16 KiB
     process = await asyncio.create_subprocess_exec(
-        *limited, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *serve, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         where = (await process.stdout.readline()).decode().split(" at ")[1].split(",")[0]
-        async with KazooSession(where, session_timeout_ms=4_000) as session:
+        unlimited = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        async with KazooSession(where, session_timeout_ms=20_000) as session:
+            session_id = session.session_id
             await session.create("/kept", bytes(10_000))
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (16_384, unlimited[1]))
+
             with pytest.raises(ConnectionLoss):
                 await session.create("/too-much", bytes(10_000))
-            _, said = await process.communicate()
-    assert process.returncode == 1
-    assert b"File too large" in said
+            await session.wait_connected()
+            with pytest.raises(NotStored):
+                await session.create("/too-much", bytes(10_000))
+            assert await session.children("/") == ["kept", "zookeeper"]
+
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, unlimited)
+            assert process.stderr is not None
+            while b"can be written again" not in await process.stderr.readline():
+                pass
+            await session.create("/too-much", bytes(10_000))
+            assert session.session_id == session_id
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
 
     async with EmbeddedCoordinator(directory) as again:
-        assert again.service.tree.node("/kept").data == bytes(10_000)
+        assert again.service.tree.nodes.keys() >= {"/kept", "/too-much"}
 
 
 def test_every_command_has_help_with_an_example() -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import struct
 import time
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
-from ottla.zookeeper.embedded import DirectoryInUse, EmbeddedCoordinator, Fsync, Limits
+from ottla.zookeeper.embedded import DirectoryInUse, EmbeddedCoordinator, Fsync, Limits, server
+from ottla.zookeeper.embedded.access import credentials, digest_of, read_or_make_secret
 from ottla.zookeeper.embedded.data_tree import Tree
 from ottla.zookeeper.embedded.request_processor import Client, RequestProcessor
-from ottla.zookeeper.errors import ConnectionLoss, Unavailable
+from ottla.zookeeper.errors import ConnectionLoss, NotStored, Unavailable
 from ottla.zookeeper.kazoo_session import KazooSession
-from ottla.zookeeper.session import SessionState
+from ottla.zookeeper.session import NULL, SessionState
 from ottla.zookeeper.testing import States
 
 CONNECT = struct.Struct("!iqiqi")
 NO_PASSWORD = bytes(16)
+AUTHENTICATE = struct.pack("!iiii6si7s", -4, 100, 0, 6, b"digest", 7, digest_of("s"))
 
 
 def service() -> RequestProcessor:
@@ -222,6 +228,194 @@ async def test_after_a_write_that_failed_nothing_is_written(tmp_path: Path) -> N
         for descriptor in (whole, full):
             os.close(descriptor)
         await session.close()
+
+
+class Disk:
+    """A disk that is full while `full` is set to an error number."""
+
+    full = 0
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if self.full:
+            os.write(descriptor, data[: len(data) // 2])
+            raise OSError(self.full, os.strerror(self.full))
+        return os.write(descriptor, data)
+
+
+async def test_without_room_nothing_is_changed_and_with_room_everything_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "PROBE_INTERVAL_S", 0.01)
+    disk = Disk()
+    limits = Limits(min_session_timeout_ms=1_000)
+    async with (
+        EmbeddedCoordinator(tmp_path, limits=limits, os_write=disk.write) as coordinator,
+        KazooSession(coordinator.connect_string, session_timeout_ms=20_000) as session,
+    ):
+        await session.create("/a", b"before")
+        await session.create("/e", ephemeral=True)
+        fired: asyncio.Queue[str] = asyncio.Queue()
+        await session.get("/a", lambda event: fired.put_nowait(event.type.name))
+        disk.full = errno.ENOSPC
+        states = States(session)
+
+        with pytest.raises(ConnectionLoss):
+            await session.set("/a", b"never")
+        await states.until(SessionState.CONNECTED)
+
+        assert (await session.get("/a"))[0] == b"before"
+        for refused in (session.set("/a", b"never"), session.create("/b"), session.delete("/e")):
+            with pytest.raises(NotStored):
+                await refused
+        coordinator.expire(session.session_id)
+        with pytest.raises(Unavailable):
+            await KazooSession(coordinator.connect_string, connection_timeout_ms=500).__aenter__()
+
+        disk.full = 0
+        async with asyncio.timeout(20):
+            while not coordinator.service.writable:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert await session.exists("/e") is not None
+        await session.set("/a", b"after")
+        assert fired.get_nowait() == "NONE"  # the connection broke: read again
+    async with EmbeddedCoordinator(tmp_path) as again:
+        assert again.service.tree.node("/a").data == b"after"
+        assert again.service.tree.node("/a").version == 1
+    assert not (tmp_path / "journal.torn").exists()
+
+
+async def test_a_disk_that_fails_ends_the_coordinator_and_says_so(tmp_path: Path) -> None:
+    disk, failures = Disk(), asyncio.Queue[OSError]()
+    async with EmbeddedCoordinator(tmp_path, os_write=disk.write, failed=failures.put_nowait) as coordinator:
+        async with KazooSession(coordinator.connect_string, session_timeout_ms=4_000) as session:
+            disk.full = errno.EIO
+            with pytest.raises(ConnectionLoss):
+                await session.create("/never")
+        async with asyncio.timeout(20):
+            assert (await failures.get()).errno == errno.EIO
+        with pytest.raises(OSError, match="Input/output"):
+            await coordinator.serve_forever()
+
+
+async def test_a_snapshot_without_room_leaves_the_journal_as_it_is(tmp_path: Path) -> None:
+    async with (
+        EmbeddedCoordinator(tmp_path, compact_above_bytes=20_000) as coordinator,
+        KazooSession(coordinator.connect_string) as session,
+    ):
+        (tmp_path / "snapshot.new").symlink_to("/dev/full")
+        await session.create("/a")
+        for _ in range(5):
+            await session.set("/a", bytes(5_000))
+        assert not (tmp_path / "snapshot").exists()
+
+        for _ in range(5):
+            await session.set("/a", bytes(5_000))
+        async with asyncio.timeout(20):
+            while not (tmp_path / "snapshot").exists():
+                await session.set("/a", bytes(5_000))
+        version = (await session.get("/a"))[1].version
+    async with EmbeddedCoordinator(tmp_path) as again:
+        assert again.service.tree.node("/a").version == version
+
+
+async def test_null_data_is_told_from_empty_data() -> None:
+    async with (
+        EmbeddedCoordinator() as coordinator,
+        KazooSession(coordinator.connect_string) as session,
+    ):
+        await session.create("/null", NULL)
+        await session.create("/set", b"")
+        assert (await session.get("/set"))[0] is not NULL
+        await session.set("/set", NULL)
+
+        assert (await session.get("/null"))[0] is NULL
+        assert (await session.get("/set"))[0] is NULL
+
+
+async def test_strangers_are_not_served_where_a_secret_is_asked_for(tmp_path: Path) -> None:
+    secret = read_or_make_secret(tmp_path)
+    async with EmbeddedCoordinator(tmp_path, secret=secret) as coordinator:
+        async with KazooSession(coordinator.connect_string, credentials=credentials(secret)) as session:
+            await session.create("/a", b"mine")
+            sessions = len(coordinator.service.tree.sessions)
+
+            stranger = KazooClient(coordinator.connect_string, timeout=4)
+            await asyncio.to_thread(stranger.start, 10)
+            try:
+                for asked in (
+                    lambda: stranger.get("/a"),
+                    lambda: stranger.get_children("/"),
+                    lambda: stranger.set("/a", b"theirs"),
+                    lambda: stranger.create("/b", b""),
+                    lambda: stranger.delete("/a"),
+                    lambda: stranger.sync("/"),
+                ):
+                    with pytest.raises(NoAuthError):
+                        await asyncio.to_thread(asked)
+                assert len(coordinator.service.tree.sessions) == sessions
+                await asyncio.to_thread(stranger.add_auth, "digest", f"ottla:{secret}")
+                assert (await asyncio.to_thread(stranger.get, "/a"))[0] == b"mine"
+            finally:
+                await asyncio.to_thread(stranger.stop)
+                await asyncio.to_thread(stranger.close)
+
+            guessed = credentials("guessed")
+            with pytest.raises(Unavailable):
+                await KazooSession(
+                    coordinator.connect_string, credentials=guessed, connection_timeout_ms=1_000
+                ).__aenter__()
+
+            # The right client comes back to its session with the same credentials.
+            session_id, states = session.session_id, States(session)
+            coordinator.drop_connections()
+            await states.until(SessionState.SUSPENDED)
+            await states.until(SessionState.CONNECTED)
+            assert session.session_id == session_id
+            assert (await session.get("/a"))[0] == b"mine"
+
+
+def test_a_connection_to_anothers_session_needs_the_secret_too() -> None:
+    served = service()
+    served.secret = "s"
+    client = Client()
+    served.frame_came(client, connect_frame())
+    _, session_id, password = welcome(served.outbox)
+    served.frame_came(client, AUTHENTICATE)
+    assert served.is_served(client)
+
+    again = Client()
+    served.frame_came(again, connect_frame(5_000, session_id, password))
+    served.outbox.clear()
+    served.frame_came(again, struct.pack("!ii", 1, 8) + struct.pack("!i1s?", 1, b"/", False))
+
+    ((_, answer),) = served.outbox
+    assert answer is not None
+    assert struct.unpack_from("!i", answer, 16)[0] == -102
+
+
+async def test_the_secret_is_for_its_owner_only_and_stays(tmp_path: Path) -> None:
+    first = read_or_make_secret(tmp_path / "new")
+
+    assert read_or_make_secret(tmp_path / "new") == first
+    assert len(first) == 64
+    assert (tmp_path / "new" / "secret").stat().st_mode & 0o777 == 0o600
+
+
+async def test_connections_that_never_authenticate_do_not_keep_others_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    async with EmbeddedCoordinator(secret="s", tick_ms=10) as coordinator:
+        strangers = [await asyncio.open_connection(coordinator.host, coordinator.port) for _ in range(6)]
+        async with KazooSession(coordinator.connect_string, credentials=credentials("s")) as session:
+            await session.create("/a")
+            monkeypatch.setattr(server, "STRANGER_TIMEOUT_S", 0.0)
+            async with asyncio.timeout(20):
+                for reader, writer in strangers:
+                    with contextlib.suppress(ConnectionError):
+                        assert await reader.read() == b""
+                    writer.close()
+            assert await session.exists("/a") is not None
 
 
 async def test_a_blocked_loop_expires_no_session() -> None:

@@ -24,7 +24,7 @@ from ottla.zookeeper.embedded.transaction_log import (
     encode_snapshot,
 )
 from ottla.zookeeper.errors import ZooKeeperError
-from ottla.zookeeper.session import Acl, Create, Delete, Operation, SetData
+from ottla.zookeeper.session import NULL, Acl, Create, Delete, Operation, SetData
 
 OWN_ACL = (Acl(31, "digest", "u:x"),)
 SESSIONS = (5, 9)
@@ -195,6 +195,61 @@ def test_a_lost_snapshot_stops_the_start(tmp_path: Path) -> None:
 
     with pytest.raises(DamagedJournal, match="starts after"):
         recovered(tmp_path)
+
+
+@pytest.mark.parametrize("bit", [0, 3, 7])
+@pytest.mark.parametrize("place", [0, 1, 4, 9, 12, 30])
+def test_a_damaged_bit_with_valid_changes_behind_it_stops_the_start(
+    tmp_path: Path, place: int, bit: int
+) -> None:
+    tree, ends = Tree(), []
+    with TransactionLog(tmp_path) as journal:
+        journal.recover()
+        for transaction in transactions(tree, [[Create(f"/n{number}")] for number in range(20)]):
+            ends.append((tmp_path / "journal").stat().st_size)
+            journal.append(transaction)
+            journal.write(journal.take())
+    data = bytearray((tmp_path / "journal").read_bytes())
+    data[ends[10] + place] ^= 1 << bit
+    (tmp_path / "journal").write_bytes(data)
+
+    with pytest.raises(DamagedJournal, match=f"its bytes {ends[10]} to {ends[11]} are damaged") as caught:
+        recovered(tmp_path)
+
+    assert "\n" not in str(caught.value)
+    assert "ottla zookeeper rebuild" in str(caught.value)
+    assert (tmp_path / "journal").read_bytes() == data
+
+
+def test_transactions_that_were_written_together_are_torn_together(tmp_path: Path) -> None:
+    tree = written(tmp_path, 1)
+    whole = (tmp_path / "journal").stat().st_size
+    with TransactionLog(tmp_path) as journal:
+        journal.recover()
+        for number in range(5):
+            transaction = tree.plan([Create(f"/later{number}")], SESSIONS[0], 1)
+            tree.apply(transaction)
+            journal.append(transaction)
+        journal.write(journal.take())
+    # The first half did not reach the disk, the second half did: nobody was told of any of them.
+    path = tmp_path / "journal"
+    data = path.read_bytes()
+    middle = (whole + len(data)) // 2
+    path.write_bytes(data[:whole] + bytes(middle - whole) + data[middle:])
+
+    assert recovered(tmp_path).nodes.keys() & {f"/later{number}" for number in range(5)} == set()
+
+
+def test_null_data_stays_null(tmp_path: Path) -> None:
+    tree = Tree()
+    with TransactionLog(tmp_path) as journal:
+        journal.recover()
+        for transaction in transactions(tree, [[Create("/null", NULL), Create("/empty", b"")]]):
+            journal.append(transaction)
+        journal.write(journal.take())
+        for again in (journal.read_back(), decode_snapshot(encode_snapshot(tree))):
+            assert again.nodes["/null"].data is NULL
+            assert again.nodes["/empty"].data is not NULL
 
 
 def test_torn_bytes_are_kept_in_a_file_aside(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id
 
 from ottla.zookeeper.errors import ConnectionLoss, SessionExpired, ZooKeeperError, error_for
-from ottla.zookeeper.session import Acl, Check, Create, Delete, Operation, SetData, Stat
+from ottla.zookeeper.session import NULL, Acl, Check, Create, Delete, Operation, SetData, Stat
 
 log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger("ottla.zookeeper.kazoo")
@@ -217,13 +217,17 @@ def _kazoo_operation(operation: Operation) -> Any:
     match operation:
         case Create(path, data, ephemeral, sequential, acl):
             flags = int(ephemeral) | int(sequential) << 1
-            return serialization.Create(path, data, kazoo_acl(acl or ()), flags)
+            return serialization.Create(path, _kazoo_data(data), kazoo_acl(acl or ()), flags)
         case SetData(path, data, version):
-            return serialization.SetData(path, data, version)
+            return serialization.SetData(path, _kazoo_data(data), version)
         case Delete(path, version):
             return serialization.Delete(path, version)
         case Check(path, version):
             return serialization.CheckVersion(path, version)
+
+
+def _kazoo_data(data: bytes) -> bytes | None:
+    return None if data is NULL else data
 
 
 def kazoo_acl(entries: Sequence[Acl]) -> list[Any]:

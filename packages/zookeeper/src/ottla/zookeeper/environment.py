@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 PASSWORD_BYTES: Final = 16
+SECRET_BYTES: Final = 32
 
 monotonic_s: Final[Callable[[], float]] = time.monotonic
 """Seconds that never step back, for threads that have no event loop."""
@@ -24,3 +25,8 @@ def now_ms() -> int:
 def new_password() -> bytes:
     """Return a session's password: bytes that nobody can guess."""
     return secrets.token_bytes(PASSWORD_BYTES)
+
+
+def new_secret() -> str:
+    """Return a secret in printable characters that nobody can guess."""
+    return secrets.token_hex(SECRET_BYTES)

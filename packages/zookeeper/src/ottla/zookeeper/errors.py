@@ -114,6 +114,13 @@ class Marshalling(ZooKeeperError):
     code = -5
 
 
+class NotStored(ZooKeeperError):
+    """The server cannot store a change now, because its disk is full; nothing was changed."""
+
+    code = -1
+    retriable = True
+
+
 class RuntimeInconsistency(ZooKeeperError):
     """An operation of a `multi` was not executed because an earlier one failed."""
 
@@ -155,6 +162,7 @@ _BY_CODE: dict[int, type[ZooKeeperError]] = {
         BadArguments,
         Unimplemented,
         Marshalling,
+        NotStored,
         RuntimeInconsistency,
     )
 }

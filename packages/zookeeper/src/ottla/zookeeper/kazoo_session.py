@@ -30,7 +30,7 @@ from ottla.zookeeper._operations import Read, SessionOperations
 from ottla.zookeeper._session_state import SessionStateMachine
 from ottla.zookeeper.errors import NodeExists, OperationTimeout, Unavailable
 from ottla.zookeeper.paths import parent_of
-from ottla.zookeeper.session import OPEN_ACL, Acl, Create, EventType, Operation, Stat, Watch
+from ottla.zookeeper.session import NULL, OPEN_ACL, Acl, Create, EventType, Operation, Stat, Watch
 from ottla.zookeeper.watches import WatchKind
 
 log = logging.getLogger(__name__)
@@ -358,7 +358,7 @@ def _read_result(what: Read, answer: Any) -> object:
     match what:
         case Read.GET:
             data, stat = answer
-            return data, Stat(*stat)
+            return NULL if data is None else data, Stat(*stat)
         case Read.EXISTS:
             return None if answer is None else Stat(*answer)
         case Read.CHILDREN:

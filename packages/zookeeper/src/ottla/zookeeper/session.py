@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.zookeeper.errors import (
     BadVersion,
@@ -23,6 +23,7 @@ from ottla.zookeeper.errors import (
 
 __all__ = [
     "MAX_VALUE_BYTES",
+    "NULL",
     "OPEN_ACL",
     "Acl",
     "BadVersion",
@@ -50,6 +51,16 @@ __all__ = [
 
 MAX_VALUE_BYTES = 900_000
 """Largest value, or sum of the values of a multi, that is sent; servers drop the connection near 1 MiB."""
+
+
+class _Null(bytes):
+    """The type of `NULL` alone."""
+
+    __slots__ = ()
+
+
+NULL: Final[bytes] = _Null()
+"""A znode's data that is null: equal to `b""`, but written as null, Apache Kafka's "no data"."""
 
 
 class Stat(NamedTuple):

@@ -11,20 +11,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ottla.zookeeper.embedded import wire
-from ottla.zookeeper.embedded.data_tree import Applied, Transaction, Tree
+from ottla.zookeeper.embedded.access import digest_of
+from ottla.zookeeper.embedded.data_tree import Applied, SessionRecord, Transaction, Tree
 from ottla.zookeeper.embedded.wire import OpCode, Reader
 from ottla.zookeeper.environment import new_password
-from ottla.zookeeper.errors import Marshalling, RuntimeInconsistency, Unimplemented, ZooKeeperError
+from ottla.zookeeper.errors import (
+    AuthFailed,
+    Marshalling,
+    NoAuth,
+    NotStored,
+    RuntimeInconsistency,
+    Unimplemented,
+    ZooKeeperError,
+)
 from ottla.zookeeper.session import EventType
 from ottla.zookeeper.watches import WatchKind, WatchTable
 
 
 @dataclass(eq=False, slots=True)
 class Client:
-    """One connection; `session_id` is 0 until it has a session."""
+    """One connection; `session_id` is 0 until it has a session.
+
+    `offered` is the session of a client that has not shown the secret yet: it exists once it has.
+    """
 
     session_id: int = 0
     closed: bool = False
+    knows_secret: bool = False
+    offered: SessionRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,9 @@ class RequestProcessor:
     """Serves all clients of one tree.
 
     `now_ms` is the wall clock of ctime and mtime. `outbox` holds, in order, clients and frames to send; None
-    as a frame means: close the connection after the sent frames.
+    as a frame means: close the connection after the sent frames. With a `secret` a client is served once it
+    has authenticated with it (`access.credentials`). While not `writable`, every change is refused with
+    NotStored, no session is opened, and none expires.
     """
 
     tree: Tree
@@ -54,6 +70,8 @@ class RequestProcessor:
     now_ms: Callable[[], int]
     limits: Limits = field(default_factory=Limits)
     new_password: Callable[[], bytes] = new_password
+    secret: str | None = None
+    writable: bool = True
     outbox: list[tuple[Client, bytes | None]] = field(default_factory=list)
     watches: WatchTable[Client] = field(default_factory=WatchTable)
     _attendance: dict[int, _Attendance] = field(default_factory=dict)
@@ -75,13 +93,17 @@ class RequestProcessor:
         if client.closed:
             return
         try:
-            if client.session_id == 0:
+            if client.session_id == 0 and client.offered is None:
                 self._connect(client, Reader(body))
             else:
                 self._request(client, Reader(body))
-        except Marshalling:
-            # Without a readable header no response is possible.
+        except (Marshalling, NotStored):
+            # Without a readable header, or for a session that cannot be stored, no response is possible.
             self.close(client)
+
+    def is_served(self, client: Client) -> bool:
+        """Whether a connection has a session, and has shown the secret if there is one."""
+        return client.session_id != 0 and (self.secret is None or client.knows_secret)
 
     def client_left(self, client: Client) -> None:
         """Handle a lost connection; the session stays until its timeout."""
@@ -107,7 +129,9 @@ class RequestProcessor:
                 self.expire(session_id)
 
     def expire(self, session_id: int) -> None:
-        """End a session: delete its ephemerals and close its connection."""
+        """End a session: delete its ephemerals and close its connection. It stays while not `writable`."""
+        if not self.writable:
+            return
         attendance = self._attendance.get(session_id)
         if attendance is None:
             return
@@ -129,16 +153,22 @@ class RequestProcessor:
         elif last_zxid > self.tree.zxid:
             self.close(client)  # it has seen a later zxid than this server's
         else:
-            self._welcome(client, self._open_session(timeout_ms))
+            offered = self._new_session(timeout_ms)
+            if self.secret is None:
+                self._open_session(client, offered)
+            else:
+                client.offered = offered
+            self._welcome(client, offered)
 
-    def _open_session(self, timeout_ms: int) -> int:
+    def _new_session(self, timeout_ms: int) -> SessionRecord:
         limits = self.limits
         timeout_ms = min(max(timeout_ms, limits.min_session_timeout_ms), limits.max_session_timeout_ms)
         self._last_session_id += 1
-        session_id = self._last_session_id
-        opening = self.tree.plan_session(session_id, self.new_password(), timeout_ms, self.now_ms())
-        self._commit(opening)
-        return session_id
+        return SessionRecord(self._last_session_id, self.new_password(), timeout_ms)
+
+    def _open_session(self, client: Client, new: SessionRecord) -> None:
+        self._commit(self.tree.plan_session(new.session_id, new.password, new.timeout_ms, self.now_ms()))
+        self._attend(client, new.session_id)
 
     def _reconnect(self, client: Client, session_id: int, password: bytes, last_zxid: int) -> None:
         record = self.tree.sessions.get(session_id)
@@ -151,31 +181,52 @@ class RequestProcessor:
             before = self._attendance[session_id].client
             if before is not None:
                 self.close(before)
-            self._welcome(client, session_id)
+            self._attend(client, session_id)
+            self._welcome(client, record)
 
-    def _welcome(self, client: Client, session_id: int) -> None:
-        record = self.tree.sessions[session_id]
+    def _attend(self, client: Client, session_id: int) -> None:
         client.session_id = session_id
         self._attendance[session_id] = _Attendance(client, self._alive_ms)
-        answer = wire.CONNECT_REPLY.pack(0, record.timeout_ms, session_id)
+
+    def _welcome(self, client: Client, record: SessionRecord) -> None:
+        answer = wire.CONNECT_REPLY.pack(0, record.timeout_ms, record.session_id)
         self._send(client, wire.frame(answer + wire.buffer(record.password) + b"\0"))
 
     # -- requests
 
     def _request(self, client: Client, reader: Reader) -> None:
-        self._attendance[client.session_id].heard_at_ms = self._alive_ms
+        if client.session_id:
+            self._attendance[client.session_id].heard_at_ms = self._alive_ms
         xid, code = reader.unpack(wire.REQUEST_HEADER)
         match code:
             case OpCode.PING:
                 self._answer(client, wire.PING_XID)
             case OpCode.AUTH:
-                self._answer(client, wire.AUTH_XID)
+                self._authenticate(client, reader)
             case OpCode.CLOSE_SESSION:
-                self._end_session(client.session_id)
+                if self.is_served(client):
+                    self._end_session(client.session_id)
                 self._answer(client, xid)
                 self.close(client)
+            case _ if not self.is_served(client):
+                self._answer(client, xid, NoAuth.code)
             case _:
                 self._do(client, xid, code, reader)
+
+    def _authenticate(self, client: Client, reader: Reader) -> None:
+        """Check the secret. Without one everybody is welcome, as there are no ACL checks."""
+        if self.secret is not None:
+            reader.integer()
+            scheme, identity = reader.text(), reader.buffer()
+            if scheme != "digest" or not hmac.compare_digest(identity, digest_of(self.secret)):
+                self._answer(client, wire.AUTH_XID, AuthFailed.code)
+                self.close(client)
+                return
+            client.knows_secret = True
+            if client.offered is not None:
+                self._open_session(client, client.offered)
+                client.offered = None
+        self._answer(client, wire.AUTH_XID)
 
     def _do(self, client: Client, xid: int, code: int, reader: Reader) -> None:
         try:
@@ -269,6 +320,8 @@ class RequestProcessor:
     # -- effects
 
     def _commit(self, transaction: Transaction) -> Applied:
+        if not self.writable:
+            raise NotStored("", "the server's disk is full")
         applied = self.tree.apply(transaction)
         self.journal(transaction)
         for client, event in self.watches.fire(applied.events):

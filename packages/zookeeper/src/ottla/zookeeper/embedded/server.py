@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import TypeVar, cast
 
 from ottla.zookeeper.embedded.data_tree import Transaction, Tree
 from ottla.zookeeper.embedded.request_processor import Client, Limits, RequestProcessor
-from ottla.zookeeper.embedded.transaction_log import Fsync, TransactionLog, encode_snapshot
+from ottla.zookeeper.embedded.transaction_log import RUN_OUT, Fsync, TransactionLog, encode_snapshot
 from ottla.zookeeper.environment import now_ms
-from ottla.zookeeper.errors import Unavailable
+from ottla.zookeeper.errors import Unavailable, ZooKeeperError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MAX_FRAME_BYTES = 0xFFFFF
 MAX_UNSENT_BYTES = 16 << 20
 MAX_CONNECTIONS = 2_000
+STRANGER_TIMEOUT_S = 10.0
+"""How long a connection may be without a session, or without the secret."""
+PROBE_INTERVAL_S = 1.0
+"""How often a full disk is tried again."""
 _LENGTH_BYTES = 4
 _VERSION = "3.8.0-ottla"
 
@@ -32,8 +39,10 @@ class EmbeddedCoordinator:
             print(coordinator.connect_string)
 
     With a directory every acknowledged write is on disk (`fsync`); without one all state is in memory.
-    Sessions survive lost connections and, with a directory, restarts. There is no ensemble, no ACL check and
-    no TLS: bind it to addresses that only trusted clients can reach.
+    Sessions survive lost connections and, with a directory, restarts. While the disk is full, changes are
+    refused with NotStored, and reads are answered. When the disk fails, it ends: `failed` is called.
+    There is no ensemble, no ACL check and no TLS: with a `secret` it serves only clients that know it
+    (`access.credentials`); without one, bind it to addresses that only trusted clients can reach.
     Raises Unavailable when the port is taken, DamagedJournal or DirectoryInUse for the directory.
     """
 
@@ -45,8 +54,11 @@ class EmbeddedCoordinator:
         *,
         fsync: Fsync = Fsync.ALWAYS,
         limits: Limits | None = None,
+        secret: str | None = None,
+        failed: Callable[[OSError], object] = lambda _: None,
         tick_ms: int = 200,
         compact_above_bytes: int = 16 << 20,
+        os_write: Callable[[int, memoryview], int] = os.write,
     ) -> None:
         self.host = host
         self.port = port
@@ -55,6 +67,9 @@ class EmbeddedCoordinator:
         self._limits = limits or Limits()
         self._tick_ms = tick_ms
         self._compact_above_bytes = compact_above_bytes
+        self._secret = secret
+        self._on_failure = failed
+        self._os_write = os_write
         self._journal: TransactionLog | None = None
         self._disk = ThreadPoolExecutor(1, "ottla-zookeeper-disk")
         self._connections: dict[Client, _Connection] = {}
@@ -63,6 +78,8 @@ class EmbeddedCoordinator:
         self._stack = AsyncExitStack()
         self._tick_handle: asyncio.TimerHandle | None = None
         self._flusher: asyncio.Task[None] | None = None
+        self._prober: asyncio.Task[None] | None = None
+        self._reading_back = False
 
     async def __aenter__(self) -> EmbeddedCoordinator:
         self._loop = asyncio.get_running_loop()
@@ -71,7 +88,7 @@ class EmbeddedCoordinator:
             # Not the loop's executor: a sync would wait there behind other blocking work.
             stack.callback(self._disk.shutdown, wait=False)
             tree = self._recover(stack)
-            self.service = RequestProcessor(tree, self._remember, now_ms, self._limits)
+            self.service = self._serve(tree)
             self._server = await self._listen()
             self.port = self._server.sockets[0].getsockname()[1]
             self._last_tick = self._loop.time()
@@ -89,6 +106,9 @@ class EmbeddedCoordinator:
             connection.abort()
         while self._flusher is not None:
             await asyncio.wait([self._flusher])
+        if self._prober is not None:
+            self._prober.cancel()
+            await asyncio.wait([self._prober])
         async with asyncio.timeout(5):
             await self._server.wait_closed()
         await self._stack.aclose()
@@ -121,11 +141,22 @@ class EmbeddedCoordinator:
     # -- called by connections
 
     def joined(self, connection: _Connection) -> bool:
-        """Register a connection, unless there are too many."""
-        if len(self._connections) >= MAX_CONNECTIONS:
+        """Register a connection, unless there are too many; one that is not served yet makes room."""
+        connection.since_s = self._loop.time()
+        if self._reading_back:
             return False
+        if len(self._connections) >= MAX_CONNECTIONS:
+            stranger = next(self._strangers(), None)
+            if stranger is None:
+                return False
+            stranger.abort()
+            self.left(stranger)
         self._connections[connection.client] = connection
         return True
+
+    def _strangers(self) -> Iterator[_Connection]:
+        """Connections that are not served, the oldest first."""
+        return (one for one in self._connections.values() if not self.service.is_served(one.client))
 
     def left(self, connection: _Connection) -> None:
         """Forget a connection."""
@@ -161,9 +192,17 @@ class EmbeddedCoordinator:
         if self._data_dir is None:
             return Tree()
         self._journal = stack.enter_context(
-            TransactionLog(self._data_dir, fsync=self._fsync, compact_above_bytes=self._compact_above_bytes)
+            TransactionLog(
+                self._data_dir,
+                fsync=self._fsync,
+                compact_above_bytes=self._compact_above_bytes,
+                os_write=self._os_write,
+            )
         )
         return self._journal.recover()
+
+    def _serve(self, tree: Tree) -> RequestProcessor:
+        return RequestProcessor(tree, self._remember, now_ms, self._limits, secret=self._secret)
 
     async def _listen(self) -> asyncio.Server:
         try:
@@ -194,24 +233,58 @@ class EmbeddedCoordinator:
             while journal.dirty or self.service.outbox:
                 outbox = self._take_outbox()
                 if journal.dirty:
-                    await self._loop.run_in_executor(self._disk, journal.write, journal.take())
+                    await self._on_disk(journal.write, journal.take())
                 self._send(outbox)
                 if journal.wants_compaction:
                     tree = self.service.tree
-                    snapshot = encode_snapshot(tree)
-                    await self._loop.run_in_executor(self._disk, journal.compact, tree.zxid, snapshot)
+                    await self._on_disk(journal.compact, tree.zxid, encode_snapshot(tree))
         except OSError as error:
-            self._give_up(error)
+            if error.errno in RUN_OUT:
+                await self._read_back(journal, error)
+            else:
+                self._give_up(error)
         finally:
             # Here and not in a done callback: the next transaction must start a new flusher.
             self._flusher = None
 
+    async def _on_disk(self, work: Callable[..., T], *arguments: object) -> T:
+        return await self._loop.run_in_executor(self._disk, work, *arguments)
+
+    async def _read_back(self, journal: TransactionLog, error: OSError) -> None:
+        """Return to the state on the disk, which has no room, and refuse changes until it has.
+
+        Nobody was told of what is undone. Clients connect again, which arms the watches that it had fired.
+        """
+        log.error("%s cannot be written (%s): changes are refused until there is room", self._data_dir, error)
+        self._reading_back = True
+        self.drop_connections()
+        try:
+            tree = await self._on_disk(journal.read_back)
+        except (OSError, ZooKeeperError):
+            log.debug("the state on the disk cannot be read", exc_info=True)
+            self._give_up(error)
+            return
+        self.service = self._serve(tree)
+        self.service.writable = self._reading_back = False
+        self._prober = self._loop.create_task(self._until_room(journal), name="coordinator-disk-probe")
+
+    async def _until_room(self, journal: TransactionLog) -> None:
+        try:
+            while not await self._on_disk(journal.has_room):  # noqa: ASYNC110
+                await asyncio.sleep(PROBE_INTERVAL_S)
+        except OSError as error:
+            self._give_up(error)
+            return
+        self.service.writable = True
+        log.warning("%s can be written again", self._data_dir)
+
     def _give_up(self, error: OSError) -> None:
         # A second fsync after a failed one may report success for data that is lost: give up.
-        log.error("the journal cannot be written, the coordinator stops", exc_info=error)
+        log.error("%s cannot be written, the coordinator stops: %s", self._data_dir, error)
         if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
             self._failed.exception()
+            self._on_failure(error)
         if self._tick_handle is not None:
             self._tick_handle.cancel()  # sessions no longer expire here either
         self._server.close()
@@ -245,6 +318,9 @@ class EmbeddedCoordinator:
         self._last_tick = now
         # Time in which the loop was blocked does not count: no client could be heard.
         self.service.time_passed(min(elapsed_ms, 2 * self._tick_ms))
+        for stranger in list(self._strangers()):
+            if now - stranger.since_s > STRANGER_TIMEOUT_S:
+                stranger.abort()
         if self.service.outbox:
             self.flush_soon()
         self._schedule_tick()
@@ -257,6 +333,7 @@ class _Connection(asyncio.Protocol):
         self.client = Client()
         self._coordinator = coordinator
         self._buffer = bytearray()
+        self.since_s = 0.0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,22 +1,27 @@
 """The transaction log of a tree, in the file `journal`, and its snapshot.
 
-`journal` is a header with the zxid it starts after, then one record per transaction: length, CRC-32, payload.
-`snapshot` is one record of the whole tree with a CRC. Both are replaced by rename, so only the end of the
-journal can be torn. Recovery drops the first bad record and all that follows, and returns the state after a
-prefix of the transactions that contains every synced one.
+`journal` is a header with the zxid it starts after, then one record per write to the disk: length, CRC-32,
+and the transactions that were written together. `snapshot` is one record of the whole tree with a CRC. Both
+are replaced by rename, and a record is written after the one before it is synced, so only the last record of
+the journal can be torn. Recovery drops it, and returns the state after a prefix of the transactions that
+contains every synced one. A bad record with a valid one behind it was damaged later: recovery refuses,
+because acknowledged transactions are lost.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from ottla.zookeeper.embedded import wire
 from ottla.zookeeper.embedded.data_tree import (
@@ -44,6 +49,11 @@ SNAPSHOT_MAGIC = b"OTTLAZS1"
 _RECORD = struct.Struct("!II")
 _HEADER_BYTES = len(JOURNAL_MAGIC) + wire.LONG.size
 _NODE = struct.Struct("!qqqqqqiii")
+_SMALLEST_TRANSACTION_BYTES: Final = 2 * wire.LONG.size + wire.INT.size
+_PROBE_BYTES: Final = 1 << 20
+
+RUN_OUT: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""Errors of a write that succeeds later, when there is room again."""
 
 
 class Fsync(Enum):
@@ -55,6 +65,12 @@ class Fsync(Enum):
 
 class DamagedJournal(ZooKeeperError):
     """The files contradict each other; starting would lose acknowledged writes."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.detail}: restore the directory from a copy, or make its topics anew from "
+            "the log directories with `ottla zookeeper rebuild`"
+        )
 
 
 class DirectoryInUse(ZooKeeperError):
@@ -88,15 +104,20 @@ def _encode_change(change: Change) -> bytes:
             return b"v" + wire.text(path)
 
 
-def decode_transaction(payload: bytes) -> Transaction:
+def decode_transactions(payload: bytes) -> Iterator[Transaction]:
     """Read the payload of a record; raises Marshalling."""
     reader = _KindReader(payload)
-    zxid, time_ms = reader.long(), reader.long()
-    count = reader.integer()
-    return Transaction(zxid, time_ms, tuple(_decode_change(reader) for _ in range(count)))
+    while not reader.at_end:
+        zxid, time_ms = reader.long(), reader.long()
+        count = reader.integer()
+        yield Transaction(zxid, time_ms, tuple(_decode_change(reader) for _ in range(count)))
 
 
 class _KindReader(wire.Reader):
+    @property
+    def at_end(self) -> bool:
+        return self._position >= len(self._frame)
+
     def kind(self) -> bytes:
         self._position += 1
         return self._frame[self._position - 1 : self._position]
@@ -105,11 +126,11 @@ class _KindReader(wire.Reader):
 def _decode_change(reader: _KindReader) -> Change:
     match reader.kind():
         case b"c":
-            return NodeCreated(reader.text(), reader.buffer(), reader.acl(), reader.long())
+            return NodeCreated(reader.text(), reader.data(), reader.acl(), reader.long())
         case b"d":
             return NodeDeleted(reader.text())
         case b"s":
-            return DataSet(reader.text(), reader.buffer())
+            return DataSet(reader.text(), reader.data())
         case b"a":
             return AclSet(reader.text(), reader.acl())
         case b"o":
@@ -128,15 +149,49 @@ def record(payload: bytes) -> bytes:
 
 def records(data: bytes, position: int) -> Iterator[tuple[bytes, int]]:
     """Yield each payload and its end, up to the first that is torn or damaged."""
-    while position + _RECORD.size <= len(data):
-        length, crc = _RECORD.unpack_from(data, position)
-        end = position + _RECORD.size + length
-        payload = data[position + _RECORD.size : end]
-        # Zeros at the end would pass as an empty record with a correct CRC.
-        if length == 0 or end > len(data) or zlib.crc32(payload) != crc:
-            return
-        yield payload, end
-        position = end
+    while (payload := record_at(data, position)) is not None:
+        position += _RECORD.size + len(payload)
+        yield payload, position
+
+
+def record_at(data: bytes, position: int) -> bytes | None:
+    """Return the payload of the record at `position`; None where there is none, or a torn or damaged one."""
+    if position + _RECORD.size > len(data):
+        return None
+    length, crc = _RECORD.unpack_from(data, position)
+    end = position + _RECORD.size + length
+    # Zeros at the end would pass as an empty record with a correct CRC.
+    if length == 0 or end > len(data):
+        return None
+    payload = data[position + _RECORD.size : end]
+    return payload if zlib.crc32(payload) == crc else None
+
+
+def next_record(data: bytes, position: int, zxid: int) -> int | None:
+    """Return where the first valid record at or behind `position` begins; None without one.
+
+    `zxid` is the last one before `position`. A payload begins with its first zxid, so only places that hold
+    one that may follow are looked at.
+    """
+    end = len(data.rstrip(b"\0"))
+    last = zxid + (len(data) - position) // _SMALLEST_TRANSACTION_BYTES + 1
+    found = [
+        where
+        for high in range(zxid >> 16, (last >> 16) + 1)
+        if (where := _record_with_zxid(data, position, end, high)) is not None
+    ]
+    return min(found, default=None)
+
+
+def _record_with_zxid(data: bytes, position: int, end: int, high: int) -> int | None:
+    """Return where the first valid record begins whose zxid begins with the six bytes of `high`."""
+    prefix = wire.LONG.pack(high << 16)[:6]
+    at = data.find(prefix, position + _RECORD.size, end)
+    while at >= 0:
+        if record_at(data, at - _RECORD.size) is not None:
+            return at - _RECORD.size
+        at = data.find(prefix, at + 1, end)
+    return None
 
 
 # -- snapshots as bytes
@@ -188,7 +243,7 @@ def decode_snapshot(data: bytes) -> Tree:
 
 
 def _decode_node(reader: wire.Reader) -> tuple[str, Node]:
-    path, data, acl = reader.text(), reader.buffer(), reader.acl()
+    path, data, acl = reader.text(), reader.data(), reader.acl()
     owner, czxid, mzxid, pzxid, ctime, mtime, version, cversion, aversion = reader.unpack(_NODE)
     return path, Node(data, acl, owner, czxid, mzxid, pzxid, ctime, mtime, version, cversion, aversion)
 
@@ -207,21 +262,30 @@ def _link(tree: Tree) -> None:
 
 
 class TransactionLog:
-    """The files of a coordinator. `append` is for the event loop; `write` and `compact` block."""
+    """The files of a coordinator. `append` is for the event loop; what touches the disk blocks.
+
+    `os_write` writes to a descriptor; tests give one that fails.
+    """
 
     def __init__(
-        self, directory: Path, *, fsync: Fsync = Fsync.ALWAYS, compact_above_bytes: int = 16 << 20
+        self,
+        directory: Path,
+        *,
+        fsync: Fsync = Fsync.ALWAYS,
+        compact_above_bytes: int = 16 << 20,
+        os_write: Callable[[int, memoryview], int] = os.write,
     ) -> None:
         self._directory = directory
         self._fsync = fsync
         self._compact_above_bytes = compact_above_bytes
+        self._os_write = os_write
         self._pending: list[bytes] = []
         self._size = 0
         self._file = -1
         self._lock = -1
 
     def __enter__(self) -> TransactionLog:
-        self._directory.mkdir(0o700, parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -239,22 +303,47 @@ class TransactionLog:
 
     def recover(self) -> Tree:
         """Recover the tree from the files, ready to append. Raises DamagedJournal."""
-        snapshot = self._directory / "snapshot"
-        tree = decode_snapshot(snapshot.read_bytes()) if snapshot.exists() else Tree()
-        path = self._directory / "journal"
+        tree = self._read_snapshot()
+        path = self._journal
         if not path.exists():
-            self._replace(path, _header(tree.zxid))
+            self._rename(self._beside(path, _header(tree.zxid)), path)
         data = path.read_bytes()
-        end = replay(tree, data)
+        end = self._replay(tree, data)
         if end < len(data):
             log.warning("the journal's last %d bytes are torn and were dropped", len(data) - end)
             (self._directory / "journal.torn").write_bytes(data[end:])
-        self._open(path, end)
+        self._file = _open_journal(path)
+        self._cut(end)
         return tree
+
+    def read_back(self) -> Tree:
+        """Give up what was not written: cut its part from the journal, and read the tree on the disk."""
+        self._pending.clear()
+        self._cut(self._size)
+        tree = self._read_snapshot()
+        self._replay(tree, self._journal.read_bytes())
+        return tree
+
+    @property
+    def _journal(self) -> Path:
+        return self._directory / "journal"
+
+    def _read_snapshot(self) -> Tree:
+        snapshot = self._directory / "snapshot"
+        try:
+            return decode_snapshot(snapshot.read_bytes()) if snapshot.exists() else Tree()
+        except DamagedJournal as error:
+            raise DamagedJournal(str(snapshot), error.detail) from None
+
+    def _replay(self, tree: Tree, data: bytes) -> int:
+        try:
+            return replay(tree, data)
+        except DamagedJournal as error:
+            raise DamagedJournal(str(self._journal), error.detail) from None
 
     def append(self, transaction: Transaction) -> None:
         """Buffer a transaction for the next `write`."""
-        self._pending.append(record(encode_transaction(transaction)))
+        self._pending.append(encode_transaction(transaction))
 
     @property
     def dirty(self) -> bool:
@@ -262,18 +351,29 @@ class TransactionLog:
         return bool(self._pending)
 
     def take(self) -> bytes:
-        """Remove and return the buffered bytes, for `write`."""
+        """Remove the buffered transactions and return them as one record, for `write`."""
         pending, self._pending = self._pending, []
-        return b"".join(pending)
+        return record(b"".join(pending))
 
     def write(self, chunk: bytes) -> None:
-        """Append a chunk and sync it. After an OSError nothing may be written any more."""
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(self._file, view) :]
-        self._size += len(chunk)
+        """Append a record and sync it. After an OSError `read_back` is due, or nothing may be written."""
+        self._write_all(chunk)
         if self._fsync is Fsync.ALWAYS:
             os.fdatasync(self._file)
+        self._size += len(chunk)
+
+    def has_room(self) -> bool:
+        """Try whether the largest request could be written now. Raises OSError when not for lack of room."""
+        try:
+            self._write_all(bytes(_PROBE_BYTES))
+            os.fdatasync(self._file)
+        except OSError as error:
+            if error.errno not in RUN_OUT:
+                raise
+            return False
+        finally:
+            self._cut(self._size)
+        return True
 
     @property
     def wants_compaction(self) -> bool:
@@ -283,27 +383,50 @@ class TransactionLog:
     def compact(self, zxid: int, snapshot: bytes) -> None:
         """Replace snapshot and journal by `snapshot`, which holds all transactions up to `zxid`.
 
-        All written transactions are among them. Replay skips those that are written afterwards.
+        All written transactions are among them. Replay skips those that are written afterwards. Without room
+        the files stay as they are, and the journal grows by half before the next attempt.
         """
-        self._replace(self._directory / "snapshot", snapshot)
+        try:
+            new_snapshot = self._beside(self._directory / "snapshot", snapshot)
+            new_journal = self._beside(self._journal, _header(zxid))
+        except OSError as error:
+            if error.errno not in RUN_OUT:
+                raise
+            self._compact_above_bytes = self._size + self._size // 2
+            log.warning("the journal cannot be shortened now: %s", error)
+            return
+        file = _open_journal(new_journal)
+        self._rename(new_snapshot, self._directory / "snapshot")
         # Between the two renames the old journal repeats transactions of the snapshot; replay skips them.
-        path = self._directory / "journal"
-        self._replace(path, _header(zxid))
+        self._rename(new_journal, self._journal)
         os.close(self._file)
-        self._open(path, _HEADER_BYTES)
+        self._file, self._size = file, _HEADER_BYTES
 
-    def _open(self, path: Path, size: int) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    def _write_all(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            view = view[self._os_write(self._file, view) :]
+
+    def _cut(self, size: int) -> None:
         os.ftruncate(self._file, size)
         os.fsync(self._file)
         self._size = size
 
-    def _replace(self, path: Path, data: bytes) -> None:
+    def _beside(self, path: Path, data: bytes) -> Path:
+        """Write `data` durably into a new file beside `path`, and return its path."""
         temporary = path.with_suffix(".new")
-        with open(temporary, "wb", opener=_for_the_owner) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(temporary, "wb", opener=_for_the_owner) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        return temporary
+
+    def _rename(self, temporary: Path, path: Path) -> None:
         os.rename(temporary, path)
         directory = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -314,6 +437,10 @@ class TransactionLog:
 
 def _for_the_owner(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _open_journal(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
 
 def _header(zxid: int) -> bytes:
@@ -328,11 +455,16 @@ def replay(tree: Tree, data: bytes) -> int:
     if base > tree.zxid:
         raise DamagedJournal("", f"the journal starts after {base:#x}, the snapshot ends at {tree.zxid:#x}")
     end = _HEADER_BYTES
+    last = base
     for payload, after in records(data, _HEADER_BYTES):
-        transaction = decode_transaction(payload)
-        if transaction.zxid > tree.zxid + 1:
-            raise DamagedJournal("", f"transactions after {tree.zxid:#x} are missing")
-        if transaction.zxid > tree.zxid:
-            tree.apply(transaction)
+        for transaction in decode_transactions(payload):
+            last = transaction.zxid
+            if last > tree.zxid + 1:
+                raise DamagedJournal("", f"transactions after {tree.zxid:#x} are missing")
+            if last > tree.zxid:
+                tree.apply(transaction)
         end = after
+    behind = next_record(data, end, last)
+    if behind is not None:
+        raise DamagedJournal("", f"its bytes {end} to {behind} are damaged, and valid changes follow them")
     return end

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ottla.zookeeper.errors import Marshalling, Unimplemented
-from ottla.zookeeper.session import Acl, Check, Create, Delete, Operation, SetData, Stat
+from ottla.zookeeper.session import NULL, Acl, Check, Create, Delete, Operation, SetData, Stat
 
 INT = struct.Struct("!i")
 LONG = struct.Struct("!q")
@@ -95,6 +95,14 @@ class Reader:
         self._position = end
         return value
 
+    def data(self) -> bytes:
+        """Read the data of a znode; null becomes `NULL`."""
+        (length,) = self.unpack(INT)
+        if length < 0:
+            return NULL
+        self._position -= INT.size
+        return self.buffer()
+
     def text(self) -> str:
         """Read a string."""
         try:
@@ -119,8 +127,8 @@ class Reader:
 
 
 def buffer(value: bytes) -> bytes:
-    """Write bytes."""
-    return INT.pack(len(value)) + value
+    """Write bytes; `NULL` as null."""
+    return INT.pack(-1) if value is NULL else INT.pack(len(value)) + value
 
 
 def text(value: str) -> bytes:
@@ -174,14 +182,14 @@ def read_operation(code: int, reader: Reader) -> WireOperation:
     """Read one write; raises Unimplemented for unsupported operations."""
     match code:
         case OpCode.CREATE | OpCode.CREATE2:
-            path, data, entries, flags = reader.text(), reader.buffer(), reader.acl(), reader.integer()
+            path, data, entries, flags = reader.text(), reader.data(), reader.acl(), reader.integer()
             if flags not in (0, 1, 2, 3):
                 raise Unimplemented(path, "containers and TTL")
             return WireOperation(OpCode(code), Create(path, data, bool(flags & 1), bool(flags & 2), entries))
         case OpCode.DELETE:
             return WireOperation(OpCode.DELETE, Delete(reader.text(), reader.integer()))
         case OpCode.SET_DATA:
-            return WireOperation(OpCode.SET_DATA, SetData(reader.text(), reader.buffer(), reader.integer()))
+            return WireOperation(OpCode.SET_DATA, SetData(reader.text(), reader.data(), reader.integer()))
         case OpCode.CHECK:
             return WireOperation(OpCode.CHECK, Check(reader.text(), reader.integer()))
     raise Unimplemented("", f"operation {code}")
