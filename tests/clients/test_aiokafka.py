@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
-TIMEOUT_S = 40
+TIMEOUT_S = 60
 
 
 async def produce_all(servers: str, topic: str, values: list[bytes], **config: Any) -> list[int]:

@@ -17,7 +17,7 @@ from ottla.consumer.subscription import Subscription
 from ottla.protocol.topics import TopicPartition
 
 Partitions = frozenset[TopicPartition]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 LOOK_EVERY_S = 0.005
 
 

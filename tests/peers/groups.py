@@ -15,7 +15,7 @@ from peers.java import compile_program
 from peers.maven import KAFKA_3, kafka_clients
 
 JAVA_PROGRAM = Path(__file__).parents[1] / "interop" / "java" / "GroupMember.java"
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 60.0
 
 
 class MemberProcess:

@@ -35,7 +35,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 )
 from ottla.protocol.records import BatchBuilder, Codec
 
-BOUND_S = 20
+BOUND_S = 60
 
 
 FOLLOWER = 2

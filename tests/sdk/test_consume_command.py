@@ -16,7 +16,7 @@ from ottla.client.admin import Admin
 from ottla.protocol.topics import TopicPartition
 
 PARTITIONS = 4
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Servers(Protocol):

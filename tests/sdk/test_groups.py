@@ -24,7 +24,7 @@ from ottla.consumer import (
 from ottla.consumer.assignors import Assigned, MemberSubscription, RebalanceProtocol, TopicRacks
 from ottla.consumer.errors import CommitFailed
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 Fresh = Callable[[str], str]
 Partitions = frozenset[TopicPartition]

@@ -374,7 +374,7 @@ async def test_offsets_are_committed_with_the_transaction_or_not_at_all(
             async with producer.transaction():
                 await producer.send_offsets({partition: 9}, group)
         # The coordinator decides at once and tells the group's partition right afterwards.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (found := await admin.groups.offsets(group, [partition])):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     assert [each.offset for each in found] == [9]

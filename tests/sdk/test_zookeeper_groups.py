@@ -29,7 +29,7 @@ from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.testing import Background
 from peers.processes import free_port
 
-BOUND_S = 30.0
+BOUND_S = 60.0
 
 
 @dataclass(frozen=True)

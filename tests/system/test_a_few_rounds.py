@@ -37,7 +37,7 @@ def test_a_broker_and_its_clients_withstand(command: list[str]) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=110,
+        timeout=220,
     )
 
     assert done.returncode == 0, done.stdout

@@ -88,7 +88,7 @@ class Topics:
 
 
 async def take(consumer: Consumer, count: int) -> list[bytes | None]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [(await anext(consumer)).value for _ in range(count)]
 
 

@@ -233,7 +233,7 @@ def test_a_producer_may_be_started_again_on_another_event_loop() -> None:
             producer = producers[0]
             producer._cluster.bootstrap = Producer(broker.bootstrap_servers)._cluster.bootstrap
             producer._cluster.nodes.clear()
-            async with asyncio.timeout(10), producer:
+            async with asyncio.timeout(60), producer:
                 for _ in range(2):
                     await producer.send_and_wait("t", value)
                     await asyncio.sleep(0.02)  # the sender waits for something to do

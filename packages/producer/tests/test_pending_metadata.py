@@ -32,7 +32,7 @@ async def test_pending_records_are_appended_in_order_and_their_acknowledgements_
         return appender.append(info, None, one.value, 0, None, None)
 
     pending.append_all("t", append)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await pending.resolved()
     (batch,) = accumulator.incomplete_batches()
     batch.succeed(100, -1)
@@ -55,6 +55,6 @@ async def test_records_of_a_topic_that_is_not_found_fail_and_so_does_their_trans
 
     with pytest.raises(KeyError):
         await waiting
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await resolved
     assert len(failures) == 1

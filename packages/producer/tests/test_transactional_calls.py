@@ -219,7 +219,7 @@ async def test_records_fail_after_the_delivery_timeout_while_the_coordinator_loa
         )
         async with Producer(broker.bootstrap_servers, config) as producer:
             await producer.begin_transaction()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 with pytest.raises(DeliveryTimeout):
                     await producer.send_and_wait("t", b"x")
             await producer.abort_transaction()

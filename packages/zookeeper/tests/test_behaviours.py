@@ -32,7 +32,7 @@ from ottla.zookeeper.session import (
 )
 from ottla.zookeeper.testing import MisbehavingProxy, States
 
-BOUND_S = 30
+BOUND_S = 60
 
 
 class Heard:

@@ -18,7 +18,7 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchRes
 from ottla.protocol.records import Codec, decode_records, split_batches
 from ottla.protocol.topics import TopicPartition
 
-BOUND_S = 10
+BOUND_S = 60
 
 
 def request_of(offset: int = 0, *, max_bytes: int = 1 << 20, wait_ms: int = 0, **more: Any) -> FetchRequest:

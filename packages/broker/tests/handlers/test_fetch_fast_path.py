@@ -21,7 +21,7 @@ from ottla.protocol.headers import RequestHeader, decode_request_header, encode_
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.records import BatchBuilder, Codec, ControlType, end_transaction_marker
 
-BOUND_S = 30
+BOUND_S = 60
 VERSIONS = range(4, 13)
 INDEX: dict[bytes, Any] = {b"t\0\0\0\0": "t-0", b"t\0\0\0\1": "t-1", "thé".encode() + b"\0\0\0\0": "thé-0"}
 

@@ -30,7 +30,7 @@ from ottla.protocol.records import (
     read_header,
 )
 
-BOUND_S = 10
+BOUND_S = 60
 
 
 def request_of(

@@ -41,7 +41,7 @@ async def test_appends_that_wait_together_share_one_sync() -> None:
         await log.durable(end)
         assert log.recovery_point >= end
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(durably(number) for number in range(100)))
 
     assert began == [100]
@@ -65,7 +65,7 @@ async def test_a_cancelled_wait_does_not_disturb_the_others(tmp_path: Path) -> N
     waiting.cancel()
     append(log, b"b")
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await log.durable()
 
     assert log.recovery_point == 2
@@ -84,7 +84,7 @@ async def test_flush_messages_starts_a_sync_by_itself() -> None:
     assert not log.commit.busy
     append(log, b"c")
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await ended.wait()
     assert log.recovery_point == 3
 

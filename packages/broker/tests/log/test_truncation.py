@@ -112,7 +112,7 @@ async def test_waits_for_truncated_records_end(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     files.go_on.set()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await running
         await waiting
     assert log.recovery_point == 3
@@ -132,7 +132,7 @@ async def test_a_truncation_whose_caller_was_cancelled_is_settled_all_the_same(t
     assert log.is_truncating
 
     files.go_on.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await settled.wait()
 
     assert (log.is_truncating, log.log_end_offset) == (False, 2)
@@ -246,7 +246,7 @@ async def test_a_wait_for_the_disk_during_a_truncation_flushes_once_and_ends_wit
     assert len(begun) == 1
     files.go_on.set()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await running
         await asyncio.gather(*waiting)
     assert log.recovery_point >= 2
@@ -261,7 +261,7 @@ async def test_a_wait_for_the_disk_fails_with_the_truncation(tmp_path: Path) -> 
     log.fail(OSError(errno.EIO, "Input/output error"))
     files.go_on.set()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(KafkaStorageError):
             await running
         with pytest.raises(KafkaStorageError):

@@ -27,7 +27,7 @@ async def test_a_lasting_task_runs_until_it_fails(caplog: pytest.LogCaptureFixtu
         await go_on.wait()
         raise ValueError("broken")
 
-    async with asyncio.timeout(10), BackgroundTasks(metrics, Environment().clock) as tasks:
+    async with asyncio.timeout(60), BackgroundTasks(metrics, Environment().clock) as tasks:
         task = tasks.lasting(work(), "worker")
         assert value_of(metrics, "Running", "worker") == 1
 
@@ -40,7 +40,7 @@ async def test_a_lasting_task_runs_until_it_fails(caplog: pytest.LogCaptureFixtu
 
 async def test_the_gauge_of_a_cancelled_task_is_removed() -> None:
     metrics = Metrics()
-    async with asyncio.timeout(10), BackgroundTasks(metrics, Environment().clock) as tasks:
+    async with asyncio.timeout(60), BackgroundTasks(metrics, Environment().clock) as tasks:
         first = tasks.lasting(asyncio.Event().wait(), "channel")  # type: ignore[arg-type]
         first.cancel()
         second = tasks.lasting(asyncio.Event().wait(), "channel")  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ async def test_the_gauge_of_a_cancelled_task_is_removed() -> None:
 async def test_a_repeated_task_shows_when_it_last_began() -> None:
     metrics, clock, begun = Metrics(), Environment().clock, asyncio.Event()
     clock.monotonic_ms = lambda: 1000.0  # type: ignore[method-assign]
-    async with asyncio.timeout(10), BackgroundTasks(metrics, clock) as tasks:
+    async with asyncio.timeout(60), BackgroundTasks(metrics, clock) as tasks:
         tasks.every("pass", 0, begun.set)
         await begun.wait()
 

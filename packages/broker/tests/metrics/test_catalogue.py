@@ -13,7 +13,7 @@ from ottla.broker.metrics.catalogue import Described, catalogue, kind_of, meanin
 from ottla.broker.metrics.prometheus import prometheus_name
 from ottla.broker.testing import BrokerThread
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 PROMISED = [
     "kafka_controller_controllereventmanager_eventqueuesize",

@@ -21,7 +21,7 @@ from ottla.broker.network.dispatcher import Route, Routes
 from ottla.broker.network.testing import server_of
 from ottla.protocol.api import ApiKey
 
-BOUND_S = 30
+BOUND_S = 60
 
 
 @dataclass

@@ -35,7 +35,7 @@ from ottla.protocol.messages.produce import (
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-BOUND_S = 10
+BOUND_S = 60
 ALICE = Principal("User", "alice")
 
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 from ottla.broker.active_controller import ActiveController
 from ottla.broker.testing import BrokerFailed, BrokerProcess, BrokerThread
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from ottla.broker.testing import BrokerThread
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def alter(broker: BrokerThread, kind: ResourceType, name: str, key: str, value: str) -> None:

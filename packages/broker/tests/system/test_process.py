@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ottla.broker.testing import BrokerProcess, BrokerThread
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 # Starts a broker, lets a thread look at the process once it is ready, and stops it.
 LOOK_WHEN_READY = """

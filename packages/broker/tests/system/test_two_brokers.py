@@ -18,7 +18,7 @@ from ottla.broker.config import broker_config_from
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 
-BOUND_S = 30.0
+BOUND_S = 60.0
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ PLACE = TopicPartition("t", 0)
 
 
 async def test_a_leader_that_left_before_it_was_asked_is_no_error_that_lasts() -> None:
-    async with ScriptedBroker() as broker, asyncio.timeout(10):
+    async with ScriptedBroker() as broker, asyncio.timeout(60):
         broker.on(MetadataRequest, lambda _: broker.metadata("t"))
         broker.on(ListOffsetsRequest, lambda _: ListOffsetsResponse())
         async with Cluster(broker.bootstrap_servers) as cluster:

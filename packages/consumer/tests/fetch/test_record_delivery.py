@@ -165,7 +165,7 @@ async def test_a_task_that_waits_for_records_raises_when_another_unsubscribes(
 async def test_anext_and_iteration_of_the_consumer_take_from_one_place(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(b"a", b"b", b"c")
-    async with reader(broker) as consumer, asyncio.timeout(20):
+    async with reader(broker) as consumer, asyncio.timeout(60):
         assert (await anext(consumer)).value == b"a"
         async for record in consumer:
             assert record.value == b"b"
@@ -187,7 +187,7 @@ async def test_iteration_calls_an_overridden_anext(broker: ScriptedBroker) -> No
     log.add(b"", b"b", b"", b"d")
     async with (
         WithoutEmptyValues("t", bootstrap_servers=broker.bootstrap_servers, config=FAST) as consumer,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         values: list[bytes | None] = []
         async for record in consumer:

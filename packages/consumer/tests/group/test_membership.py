@@ -178,7 +178,7 @@ async def test_a_poll_while_the_member_leaves_makes_it_join_again() -> None:
         is_back.set()
         return ErrorCode.NONE
 
-    async with Coordinator() as broker, asyncio.timeout(20):
+    async with Coordinator() as broker, asyncio.timeout(60):
         broker.on(OffsetFetchRequest, committed_nothing)
         broker.on(FetchRequest, lambda _: None)
         broker.ignore(FetchRequest)  # or its answer would wake whoever waits for records
@@ -203,7 +203,7 @@ async def test_a_poll_while_the_member_leaves_makes_it_join_again() -> None:
 
 async def test_a_partition_assigned_by_hand_while_the_group_revokes_it_is_read() -> None:
     listener = SlowToGo()
-    async with Coordinator() as broker, asyncio.timeout(20):
+    async with Coordinator() as broker, asyncio.timeout(60):
         broker.on(OffsetFetchRequest, committed_nothing)
         broker.on(FetchRequest, letters)
         consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="g")
@@ -219,7 +219,7 @@ async def test_a_partition_assigned_by_hand_while_the_group_revokes_it_is_read()
 
 
 async def test_a_subscription_right_after_unsubscribing_gets_its_partitions_back() -> None:
-    async with Coordinator() as broker, asyncio.timeout(20):
+    async with Coordinator() as broker, asyncio.timeout(60):
         broker.on(OffsetFetchRequest, committed_nothing)
         broker.on(FetchRequest, letters)
         consumer = Consumer(
@@ -249,7 +249,7 @@ class SlowToCome(RebalanceListener):
 
 async def test_a_subscription_while_a_listener_runs_gets_its_partitions_back() -> None:
     listener = SlowToCome()
-    async with Coordinator() as broker, asyncio.timeout(20):
+    async with Coordinator() as broker, asyncio.timeout(60):
         broker.on(OffsetFetchRequest, committed_nothing)
         broker.on(FetchRequest, letters)
         consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="g")

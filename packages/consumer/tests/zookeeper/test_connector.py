@@ -24,7 +24,7 @@ from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.znodes import ConsumerOwner, TopicAssignment
 
-BOUND_S = 5.0
+BOUND_S = 60.0
 
 
 pytestmark = pytest.mark.usefixtures("bound")

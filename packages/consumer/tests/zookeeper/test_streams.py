@@ -15,7 +15,7 @@ PLACE = TopicPartition("t", 0)
 async def test_reading_that_ends_before_its_first_turn_is_begun_again_with_the_next_reader() -> None:
     brokers = MemoryBrokers()
     brokers.append("t", 0, b"a")
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         stream = MessageStream("s", StreamPositions(), tasks.create_task, capacity=10)
         stream.own(await brokers.reader(), {PLACE: 0})
         asking = tasks.create_task(anext(stream))
