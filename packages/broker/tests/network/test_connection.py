@@ -15,7 +15,7 @@ import uvloop
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.network import connection as connection_module
-from ottla.broker.network.testing import BOUND_S, heartbeat, leave, network, produce, string
+from ottla.broker.network.testing import BOUND_S, heartbeat, leave, network, produce, string, sync
 from ottla.protocol.api import ApiKey
 
 
@@ -196,7 +196,7 @@ async def test_an_unknown_version_of_api_versions_gets_the_list_in_version_0() -
         ranges = {struct.unpack_from(">hhh", body, 6 + 6 * one) for one in range(count)}
         assert error == 35
         assert (int(ApiKey.API_VERSIONS), 0, 3) in ranges
-        assert len(ranges) == 4
+        assert len(ranges) == 5
         client.send(heartbeat(6))
         assert await client.answers(1) == [(6, 6)]
 
@@ -424,6 +424,21 @@ async def test_stopping_does_not_wait_for_ever() -> None:
         await made.until(lambda: made.answering.started == [1])
 
         await made.server.stop(drain_s=0.05)
+
+        assert await client.is_closed()
+        assert len(made.server.connections) == 0
+
+
+@on_both_loops
+@pytest.mark.parametrize("waiting", [sync(1), heartbeat(1, "wait")], ids=["for clients", "for data"])
+async def test_stopping_ends_requests_that_only_wait(waiting: bytes) -> None:
+    async with network() as made:
+        client = await made.client()
+        client.send(waiting)
+        await made.until(lambda: made.answering.started == [1])
+
+        async with asyncio.timeout(30):
+            await made.server.stop(drain_s=3600)
 
         assert await client.is_closed()
         assert len(made.server.connections) == 0

@@ -63,15 +63,22 @@ class Shared:
 class PendingResponse:
     """A request without its response, or the response of a Produce behind such a Produce."""
 
-    __slots__ = ("done", "only_waits", "parts", "task")
+    __slots__ = ("done", "only_waits", "parts", "stops_with_broker", "task")
 
     def __init__(
-        self, parts: list[Part] | None = None, *, done: bool = False, only_waits: bool = False
+        self,
+        parts: list[Part] | None = None,
+        *,
+        done: bool = False,
+        only_waits: bool = False,
+        stops_with_broker: bool = False,
     ) -> None:
         self.parts = parts
         self.done = done
         self.only_waits = only_waits
-        """Whether it may be dropped when the client disconnects or the broker stops."""
+        """Whether it may be dropped when the client disconnects."""
+        self.stops_with_broker = stops_with_broker
+        """Whether a stopping broker drops it at once."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -168,8 +175,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a stopping broker has to wait for this connection; it does not wait for a long poll."""
-        waits = any(not one.done and not one.only_waits for one in self._pending)
+        """Whether a stopping broker has to wait for this connection; not for requests that only wait."""
+        waits = any(not one.done and not one.stops_with_broker for one in self._pending)
         return waits or not self._response_queue.empty
 
     def pump(self) -> None:
@@ -309,9 +316,13 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             self._response_queue.put(parts)
 
     def _begin_task(self, call: Call, begun: Awaitable[Any] | None) -> None:
-        pending = PendingResponse(only_waits=call.route.stops_with_connection)
+        route = call.route
+        pending = PendingResponse(
+            only_waits=route.stops_with_connection,
+            stops_with_broker=route.stops_with_connection or route.waits_for_clients,
+        )
         self._pending.append(pending)
-        self._last_is_produce = call.route.api_key == ApiKey.PRODUCE
+        self._last_is_produce = route.api_key == ApiKey.PRODUCE
         self._pending_bytes += call.size
         self._unstarted += 1
         self._queue.unstarted += 1

@@ -41,6 +41,8 @@ class Route(Generic[S]):
     handler: Handler[S]
     stops_with_connection: bool = False
     """Whether the handler is cancelled when its client disconnects: for handlers that only wait."""
+    waits_for_clients: bool = False
+    """Whether the handler may wait for what other clients do: a stopping broker ends it at once."""
     borrows_buffer: bool = False
     """Whether the request keeps views of the receive buffer instead of owning its bytes.
 

@@ -22,6 +22,7 @@ from ottla.protocol.errors import GroupIdNotFound, KafkaError
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 BOUND_S = 10
 
@@ -101,6 +102,13 @@ class Answering:
         await self.released.wait()
         return ProduceResponse()
 
+    async def sync(
+        self, services: None, request: SyncGroupRequest, context: RequestContext
+    ) -> SyncGroupResponse:
+        self.started.append(request.generation_id)
+        await self.released.wait()
+        return SyncGroupResponse()
+
     @property
     def routes(self) -> Routes[None]:
         return Routes(
@@ -108,6 +116,7 @@ class Answering:
                 Route(ApiKey.HEARTBEAT, 0, 0, self.heartbeat, stops_with_connection=True),
                 Route(ApiKey.LEAVE_GROUP, 0, 0, self.leave, borrows_buffer=True),
                 Route(ApiKey.PRODUCE, 3, 3, self.produce, borrows_buffer=True),
+                Route(ApiKey.SYNC_GROUP, 0, 0, self.sync, waits_for_clients=True),
                 Route(ApiKey.API_VERSIONS, 0, 3, self.heartbeat),
             ]
         )
@@ -158,6 +167,12 @@ def heartbeat(correlation_id: int, group: str = "now", version: int = 0) -> byte
 def leave(correlation_id: int, group: str = "now") -> bytes:
     head = struct.pack(">hhi", ApiKey.LEAVE_GROUP, 0, correlation_id) + string("test")
     return head + string(group) + string(str(correlation_id))
+
+
+def sync(correlation_id: int) -> bytes:
+    """A SyncGroup without assignments, which waits."""
+    head = struct.pack(">hhi", ApiKey.SYNC_GROUP, 0, correlation_id) + string("test")
+    return head + string("group") + struct.pack(">i", correlation_id) + string("") + struct.pack(">i", 0)
 
 
 def produce(correlation_id: int, transactional_id: str = "now") -> bytes:
