@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ottla.producer import Producer, TransactionFailed
 from peers.apache_kafka import ApacheKafka
 from peers.certificates import missing_openssl
 from peers.secured_kafka import SecuredKafka, secured_kafka
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.java
 
 TRANSACTIONS = "needs transactions"
 TLS = "needs TLS"
+EXACTLY_ONCE = ROOT / "docs/tutorial/exactly-once.md"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,25 @@ def test_what_needs_transactions_works_on_apache_kafka(
     page: Path, kafka: ApacheKafka, tmp_path: Path
 ) -> None:
     run_page(page, kafka.bootstrap_servers, tmp_path, TRANSACTIONS)
+
+
+def test_the_loop_of_the_page_loses_nothing_when_a_transaction_is_aborted(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = Producer.send_offsets
+    aborted: list[object] = []
+
+    async def fails_once(producer: Producer, offsets: Any, group: Any) -> None:
+        if not aborted:
+            aborted.append(offsets)
+            raise TransactionFailed("the first transaction is aborted")
+        await given(producer, offsets, group)
+
+    monkeypatch.setattr(Producer, "send_offsets", fails_once)
+    with ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="384m") as kafka:
+        # The page itself asserts that each record is printed once.
+        run_page(EXACTLY_ONCE, kafka.bootstrap_servers, tmp_path, TRANSACTIONS)
+    assert aborted
 
 
 @pytest.mark.parametrize("page", pages_with(TLS))

@@ -299,6 +299,21 @@ async def test_what_was_finished_is_committed_as_the_consumer_closes(
         assert await consumer.position(partition) == 4
 
 
+async def test_without_a_committed_offset_seek_to_committed_starts_where_a_new_reader_would(
+    servers: str, writer: Writer, fresh: Fresh, admin: Admin
+) -> None:
+    topic = fresh("topic")
+    await admin.topics.create(topic, partitions=1)
+    partition = TopicPartition(topic, 0)
+    await writer.write(topic, b"a", b"b")
+    async with Consumer(
+        topic, bootstrap_servers=servers, group_id=fresh("group"), auto_offset_reset="earliest"
+    ) as consumer:
+        await take(consumer, 2)
+        assert await consumer.seek_to_committed() == {partition: None}
+        assert values(await take(consumer, 2)) == [b"a", b"b"]
+
+
 async def test_two_members_share_the_partitions_and_listeners_may_seek(
     servers: str, writer: Writer, fresh: Fresh, admin: Admin
 ) -> None:

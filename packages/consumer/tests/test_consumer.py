@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from ottla.client.config import ClientConfig
 from ottla.client.testing import ScriptedBroker
-from ottla.consumer import Consumer, ConsumerConfig, NoOffset
+from ottla.consumer import Consumer, ConsumerClosed, ConsumerConfig, ConsumerStopped, NoOffset
 from ottla.protocol.errors import ErrorCode, TopicAuthorizationFailed
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.protocol.messages.list_offsets import (
@@ -156,3 +157,48 @@ async def test_a_commit_without_a_group_says_what_is_missing() -> None:
         async with Consumer("t", bootstrap_servers=broker.bootstrap_servers) as consumer:
             with pytest.raises(ValueError, match="group_id"):
                 await consumer.commit()
+
+
+@pytest.mark.parametrize("iterate", [lambda each: each, lambda each: each.batches()])
+async def test_an_iteration_ends_when_another_task_stops_the_consumer(
+    iterate: Callable[[Consumer], AsyncIterator[object]],
+) -> None:
+    async with ScriptedBroker() as broker:
+        Log(broker, b"a", b"b")
+        consumer = Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST)
+        await consumer.start()
+        seen = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in iterate(consumer):
+                seen.set()
+
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read())
+            await seen.wait()
+            await consumer.stop()
+            await reading
+        assert [record async for record in consumer] == []
+
+
+async def test_calls_for_records_raise_when_another_task_stops_the_consumer() -> None:
+    async with ScriptedBroker() as broker:
+        Log(broker)
+        consumer = Consumer("t", bootstrap_servers=broker.bootstrap_servers, config=FAST)
+        await consumer.start()
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            waiting = [
+                tasks.create_task(_error_of(consumer.getone())),
+                tasks.create_task(_error_of(consumer.getmany(timeout_ms=None))),
+            ]
+            await asyncio.sleep(0)
+            await consumer.stop()
+        assert [type(await each) for each in waiting] == [ConsumerStopped, ConsumerStopped]
+
+
+async def _error_of(call: Awaitable[object]) -> BaseException | None:
+    try:
+        await call
+    except ConsumerClosed as error:
+        return error
+    return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.config import ClientConfig
+from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import SettingError, aliases, config_from, configure, settings_of
 from ottla.producer import Producer, ProducerInterceptor
@@ -258,3 +258,32 @@ def test_brokers_may_be_named_beside_a_config_and_nothing_else_is_taken_for_one(
     assert Producer("h:1", ProducerConfig(linger_ms=3)).config.client.bootstrap_servers == "h:1"
     with pytest.raises(TypeError, match="config must be a ProducerConfig, not ClientConfig"):
         Producer("h:1", other)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant_ms"), [("-1", 10 * 365 * 24 * 3_600_000), ("0", 100), ("600000", 600_000)]
+)
+def test_the_refresh_interval_of_kafka_08_keeps_its_special_values(given: str, meant_ms: int) -> None:
+    config = ProducerConfig.from_properties({"topic.metadata.refresh.interval.ms": given})
+    assert config.client.metadata_max_age_ms == meant_ms
+
+
+def test_a_refresh_interval_below_minus_one_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"topic\.metadata\.refresh\.interval\.ms cannot be '-2'.*-1"):
+        ProducerConfig.from_properties({"topic.metadata.refresh.interval.ms": "-2"})
+
+
+def test_the_brokers_of_kafka_07_may_carry_their_ids() -> None:
+    config = ProducerConfig.from_properties({"broker.list": "0:one:9092, 1:two:9093,three"})
+    assert parse_bootstrap_servers(config.client.bootstrap_servers) == [
+        Address("one", 9092),
+        Address("two", 9093),
+        Address("three", 9092),
+    ]
+
+
+def test_a_producer_type_that_never_was_is_refused() -> None:
+    for known in ("sync", "async"):
+        ProducerConfig.from_properties({"producer.type": known})
+    with pytest.raises(SettingError, match=r"producer\.type cannot be 'asinc': give sync or async"):
+        ProducerConfig.from_properties({"producer.type": "asinc"})

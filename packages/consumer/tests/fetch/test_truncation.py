@@ -51,6 +51,24 @@ async def test_a_truncated_log_raises_if_the_policy_is_none(broker: ScriptedBrok
         assert await take(consumer, 2) == [b"x", b"y"]
 
 
+async def test_a_truncated_log_goes_on_raising_until_a_seek(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    log.add(b"a", b"lost")
+    async with reader(broker, replace(FAST, auto_offset_reset="none")) as consumer:
+        consumer.seek(A, 0)
+        assert await take(consumer, 2) == [b"a", b"lost"]
+        # Behind the old position there are records that must not be taken for the next ones.
+        log.records[0] = [(b"a", 1), (b"x", 2), (b"y", 2), (b"z", 2)]
+        log.epoch = 2
+        log.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+        for _ in range(3):
+            with pytest.raises(LogTruncated):
+                await take(consumer, 1)
+        consumer.seek(A, 1)
+        assert await take(consumer, 3) == [b"x", b"y", b"z"]
+
+
 async def test_data_fetched_before_a_truncation_is_not_delivered(broker: ScriptedBroker) -> None:
     log = Log(broker)
     log.add(b"a", b"lost")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ottla.client.settings import Alias, SettingError
 
+log = logging.getLogger(__name__)
+
+_BROKER_ID = re.compile(r"^\d+:")
+_NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
+_OFTEN_MS: Final = 100
 _JAAS = re.compile(r'(\w+)\s*=\s*(?:"((?:\\.|[^"])*)"|(\S+?))[\s;]')
 
 
@@ -55,10 +61,26 @@ def _as_list(servers: Any) -> str:
     return servers if isinstance(servers, str) or not isinstance(servers, Iterable) else ",".join(servers)
 
 
+def _numbered_brokers(servers: Any) -> str:
+    """Return the addresses of Kafka 0.7's `0:host:port,1:host:port`; its brokers' ids are found out now."""
+    parts = [part.strip() for part in _as_list(servers).split(",")]
+    return ",".join(_BROKER_ID.sub("", part) if part.count(":") == 2 else part for part in parts)
+
+
+def _refresh_interval(given: Any) -> dict[str, Any]:
+    """Return the age of metadata. Once -1 meant: only after errors; and 0: after each request."""
+    interval_ms = int(given)
+    if interval_ms < -1:
+        raise ValueError("give milliseconds; -1 refreshes only after errors, 0 as often as possible")
+    if interval_ms == 0:
+        log.warning("a refresh interval of 0 refreshes metadata every %d ms", _OFTEN_MS)
+    return {"metadata_max_age_ms": {-1: _NEVER_MS, 0: _OFTEN_MS}.get(interval_ms, interval_ms)}
+
+
 CLIENT_ALIASES: Mapping[str, Alias] = {
     "metadata_broker_list": Alias("bootstrap_servers", "Kafka 0.8, librdkafka", _as_list),
-    "broker_list": Alias("bootstrap_servers", "Kafka 0.7", _as_list),
-    **renamed("Kafka 0.8", {"topic_metadata_refresh_interval_ms": "metadata_max_age_ms"}),
+    "broker_list": Alias("bootstrap_servers", "Kafka 0.7", _numbered_brokers),
+    "topic_metadata_refresh_interval_ms": Alias(None, "Kafka 0.8, librdkafka", expand=_refresh_interval),
     **renamed(
         "librdkafka",
         {

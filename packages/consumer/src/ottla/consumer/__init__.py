@@ -12,6 +12,7 @@ from ottla.consumer.consumer import Consumer
 from ottla.consumer.errors import (
     CommitFailed,
     ConsumerClosed,
+    ConsumerStopped,
     Fenced,
     GroupFailed,
     ListenerFailed,
@@ -44,6 +45,7 @@ __all__ = [
     "ConsumerInterceptor",
     "ConsumerMetrics",
     "ConsumerRecord",
+    "ConsumerStopped",
     "Fenced",
     "GroupFailed",
     "GroupMetadata",

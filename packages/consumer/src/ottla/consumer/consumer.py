@@ -20,7 +20,7 @@ from ottla.consumer.argument_validation import (
     to_partitions,
 )
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
-from ottla.consumer.errors import NotAssigned
+from ottla.consumer.errors import ConsumerStopped, NotAssigned
 from ottla.consumer.fetch.arrow import DEFAULT_BYTES, pyarrow_module, read_columns, record_batch
 from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, OffsetAndTimestamp
 from ottla.consumer.fetch.record_delivery import Records
@@ -161,7 +161,10 @@ class Consumer:
     async def getone(self, *partitions: Partition) -> ConsumerRecord:
         """Return the next record, of all partitions or some."""
         if not partitions and self._delivery.timeout_ms < 0:
-            return await self._delivery.__anext__()
+            try:
+                return await self._delivery.__anext__()
+            except StopAsyncIteration:  # what ends an iteration is an error here
+                raise ConsumerStopped("the consumer was closed") from None
         found: Records = {}
         while not found:  # interceptors may leave records out
             found = await self._delivery.collect([to_partition(each) for each in partitions], None, 1)
@@ -182,9 +185,18 @@ class Consumer:
         return await self._delivery.collect([to_partition(each) for each in partitions], timeout_ms, limit)
 
     async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
-        """Iterate over batches of one partition each; a batch is finished when the next is asked for."""
+        """Iterate over batches of one partition each; a batch is finished when the next is asked for.
+
+        Ends when the consumer is stopped, and after `consumer_timeout_ms` without records if that is set.
+        """
         limit = max_records or self.config.max_poll_records
-        while (batch := await self._delivery.next_batch(limit)) is not None:
+        while True:
+            try:
+                batch = await self._delivery.next_batch(limit)
+            except ConsumerStopped:
+                return
+            if batch is None:
+                return
             yield batch
 
     async def fetch_arrow(
@@ -228,15 +240,18 @@ class Consumer:
     ) -> AsyncIterator[pyarrow.RecordBatch]:
         """Iterate over Arrow batches; a batch is finished when the next is asked for.
 
-        Ends only if `consumer_timeout_ms` is set, after so long without records.
+        Ends when the consumer is stopped, and after `consumer_timeout_ms` without records if that is set.
         """
         names = check_columns(columns)
         timeout_ms = self.config.consumer_timeout_ms
         bound_ms = None if timeout_ms < 0 else timeout_ms
         while True:
-            batch = await self.fetch_arrow(
-                timeout_ms=bound_ms, max_records=max_records, max_bytes=max_bytes, columns=names
-            )
+            try:
+                batch = await self.fetch_arrow(
+                    timeout_ms=bound_ms, max_records=max_records, max_bytes=max_bytes, columns=names
+                )
+            except ConsumerStopped:
+                return
             if batch.num_rows:
                 yield batch
             elif bound_ms is not None:
@@ -268,12 +283,17 @@ class Consumer:
             )
 
     async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
-        """Continue at the committed offsets of the group; return them, None where there is none."""
+        """Continue at the committed offsets of the group; return them, None where there is none.
+
+        A partition without one continues where a new reader of the group would: as `auto_offset_reset` says.
+        """
         wanted = self._named(partitions)
         committed = await self.committed_offsets(wanted)
-        for partition, offset in committed.items():
-            if partition in self._positions:
-                self.seek(partition, offset)
+        for partition in wanted:
+            if partition in committed and partition in self._positions:
+                self.seek(partition, committed[partition])
+            elif partition in self._positions:
+                self._position_operations.start_over(self._positions[partition])
         return {each: committed[each].offset if each in committed else None for each in wanted}
 
     async def position(self, partition: Partition) -> int:

@@ -14,6 +14,10 @@ class ConsumerClosed(ClientError):
     """The consumer is not open."""
 
 
+class ConsumerStopped(ConsumerClosed):
+    """`stop` was called. Iterations end by it; calls that return records raise it."""
+
+
 class WrongMode(ClientError):
     """Both a subscription and a manual assignment were made, or neither: exactly one is needed."""
 

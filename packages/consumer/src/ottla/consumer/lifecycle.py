@@ -10,7 +10,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.errors import ConsumerClosed
+from ottla.consumer.errors import ConsumerClosed, ConsumerStopped
 from ottla.consumer.fetch.prefetch import Prefetch
 from ottla.consumer.group.consumer_group import ConsumerGroup
 from ottla.consumer.metrics import ConsumerMetrics
@@ -79,7 +79,7 @@ class ConsumerLifecycle:
     async def stop(self) -> None:
         """Commit what is finished, leave the group, and close all connections."""
         if self._main is None:
-            self._failure = ConsumerClosed("the consumer was closed")
+            self._failure = ConsumerStopped("the consumer was closed")
             return
         self._stopping.set()
         try:
@@ -103,7 +103,7 @@ class ConsumerLifecycle:
             self._fail(error, started)
         finally:
             self._tasks = None
-            self._fail(ConsumerClosed("the consumer was closed"), started)
+            self._fail(ConsumerStopped("the consumer was closed"), started)
 
     async def _run_parts(self, tasks: asyncio.TaskGroup, started: asyncio.Future[None]) -> None:
         self._tasks = tasks

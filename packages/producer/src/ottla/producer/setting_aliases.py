@@ -42,6 +42,12 @@ def _handlers(value: Any) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+def _producer_type(name: Any) -> dict[str, Any]:
+    if str(name) not in ("sync", "async"):
+        raise ValueError("give sync or async")
+    return {}
+
+
 PRODUCER_ALIASES: Mapping[str, Alias] = {
     "request_required_acks": Alias("acks", "Kafka 0.8, librdkafka", _old_acks),
     "compression_codec": Alias("compression_type", "Kafka 0.8, librdkafka", _codec),
@@ -69,8 +75,11 @@ PRODUCER_ALIASES: Mapping[str, Alias] = {
         },
     ),
     "queue_buffering_max_kbytes": Alias("buffer_memory", "librdkafka", lambda kbytes: int(kbytes) * 1024),
-    "producer_type": without_effect(
-        "Kafka 0.8", "records are always sent from a queue; send_and_wait waits, linger_ms=0 sends at once"
+    "producer_type": Alias(
+        None,
+        "Kafka 0.7 and 0.8",
+        expand=_producer_type,
+        advice="records are always sent from a queue; send_and_wait waits, linger_ms=0 sends at once",
     ),
     "queue_buffering_max_messages": without_effect(
         "Kafka 0.8, librdkafka", "buffer_memory bounds the queue, in bytes"

@@ -27,7 +27,7 @@ class EpochValidation:
 
     def is_needed(self, state: PartitionState) -> bool:
         """Return whether the position must be validated."""
-        return state.must_validate
+        return state.must_validate and state.failure is None
 
     async def resolve(self, states: list[PartitionState]) -> bool:
         """Ask leaders where the epochs of the positions end, and compare."""
@@ -61,6 +61,9 @@ class EpochValidation:
         log.warning("the log was truncated", extra=extra)
         if self._config.auto_offset_reset == "none":
             state.discard_buffered()
+            # Raised once, it must not be read on from a position that the log no longer has: the next look
+            # finds the same, until a seek.
+            state.must_validate = True
             state.failure = LogTruncated(state.partition, position, diverges_at)
         elif diverges_at is None:
             state.seek_time(reset_time(self._config))

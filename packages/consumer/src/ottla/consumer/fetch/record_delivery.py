@@ -8,7 +8,7 @@ from typing import Any
 
 from ottla.client.interceptors import Interceptors
 from ottla.consumer._records import ConsumerRecord, RecordCursor, RecordIterator
-from ottla.consumer.errors import OffsetOutOfRange
+from ottla.consumer.errors import ConsumerStopped, OffsetOutOfRange
 from ottla.consumer.fetch.fetcher import Fetcher
 from ottla.consumer.fetch.positions import PartitionState, Positions
 from ottla.consumer.fetch.raw_fetched_data import RawFetchedData, RawFetches
@@ -130,10 +130,16 @@ class RecordDelivery(RecordIterator):
     # --- the next partition
 
     async def _wait_for_next_cursor(self) -> None:
-        """Wait for a partition with records and iterate over it. Raises StopAsyncIteration on a timeout."""
-        self._begin()
+        """Wait for a partition with records and iterate over it.
+
+        Raises StopAsyncIteration on a timeout, and when the consumer was stopped by another task.
+        """
         deadline_s = self._deadline(self.timeout_ms) if self.timeout_ms >= 0 else None
-        state = await self._next_state((), deadline_s)
+        try:
+            self._begin()
+            state = await self._next_state((), deadline_s)
+        except ConsumerStopped:
+            raise StopAsyncIteration from None
         if state is None:
             raise StopAsyncIteration
         if self._current_cursor is not None:  # another task asked meanwhile: queue its partition again

@@ -40,6 +40,12 @@ class PositionOperations:
         state.seek(offset, leader_epoch)
         self._on_change()
 
+    def start_over(self, state: PartitionState) -> None:
+        """Continue a partition where a new reader would: at the committed offset, or by the reset policy."""
+        self._delivery.discard(state)
+        state.seek_time(None)
+        self._on_change()
+
     async def seek_times(self, times: Mapping[TopicPartition, int]) -> None:
         """Continue partitions at timestamps, and wait until the offsets are known."""
         for partition, time in times.items():
