@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.log.directories import LogDirectory
 from ottla.broker.log.log import Log
+from ottla.broker.log.lost_indexes import LostIndexes
 from ottla.broker.log.retention import expire
 from ottla.protocol.errors import KafkaError
 
@@ -38,6 +39,7 @@ class LogPasses:
 
     def __init__(self, logs: LogRegistry) -> None:
         self._logs = logs
+        self._lost_indexes = LostIndexes(logs)
         self._log_starts = asyncio.Lock()
         """Held while log starts reach the disk: retention flushes before its new ones do."""
 
@@ -117,7 +119,11 @@ class LogPasses:
     # ---- flush
 
     async def flush_due(self, now_ms: int) -> int:
-        """Flush logs that `flush.ms` asks for, or that have rolled; returns how many."""
+        """Flush logs that `flush.ms` asks for, or that have rolled; returns how many.
+
+        Before that, indexes that another program has cut are built anew.
+        """
+        await self._lost_indexes.mend(now_ms)
         due = [
             one
             for one in self._logs

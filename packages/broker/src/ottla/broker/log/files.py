@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
-Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
-Mapping: TypeAlias = mmap.mmap | memoryview
+from ottla.broker.log._index_mapping import IndexMapping
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Mapping: TypeAlias = IndexMapping | memoryview
 """A mapped file: read with `struct.unpack_from`, written with `struct.pack_into`."""
 
 FILE_MODE: Final = 0o600
@@ -79,7 +80,7 @@ class File(Protocol):
         ...
 
     def map(self, size: int, *, writable: bool) -> Mapping:
-        """Map the first `size` bytes, at least one."""
+        """Map the first `size` bytes, at least one. The mapping outlives the file object."""
         ...
 
 
@@ -197,8 +198,7 @@ class DiskFile:
         os.fdatasync(self._descriptor)
 
     def map(self, size: int, *, writable: bool) -> Mapping:
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        return mmap.mmap(self._descriptor, size, access=access)
+        return IndexMapping(self._descriptor, size, is_writable=writable)
 
 
 class _FileLock:
@@ -280,6 +280,11 @@ def unmap(mapping: Mapping) -> None:
         mapping.release()
     else:
         mapping.close()
+
+
+def is_lost(mapping: object) -> bool:
+    """Whether another program has cut a mapped file: what is read or written there is not in the file."""
+    return isinstance(mapping, IndexMapping) and mapping.is_lost
 
 
 def write_atomically(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.broker.log.files import File, Files, unmap
+from ottla.broker.log.files import File, Files, is_lost, unmap
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.indexes import (
     OFFSET_ENTRY_SIZE,
@@ -33,7 +33,8 @@ class MappedIndex:
 
     Opened for reading, the file is as long as its entries. Opened for writing, it is `max_bytes` long, almost
     all of it a hole, and blocks are reserved before they are written. No descriptor stays open beside the
-    mapping: a broker has thousands of indexes.
+    mapping: a broker has thousands of indexes. A search in entries that were lost (`is_lost`) gives the
+    segment's begin, which is slow but not wrong.
     """
 
     ENTRY_SIZE: int = 8
@@ -85,6 +86,11 @@ class MappedIndex:
     def full(self) -> bool:
         """Whether no further entry fits."""
         return self.count >= self.max_entries
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another program has cut the file under the mapping: entries read as zeros then."""
+        return is_lost(self._map)
 
     def _room(self) -> int:
         """The position of the next entry, on blocks that exist."""

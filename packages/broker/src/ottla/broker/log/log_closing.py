@@ -47,6 +47,7 @@ def close(log: Closeable) -> None:
     if log.offline is None:
         try:
             log.log_end.seal()
+            _rebuild_lost(log)
             log.flushing.segment_sealed(log.log_end.segment)
             log.flushing.take_snapshot(log.log_end_offset)
         except OSError as error:
@@ -54,6 +55,14 @@ def close(log: Closeable) -> None:
             raise KafkaStorageError(f"{log.topic_partition} cannot be closed: {error}") from error
         log.flushing.flush()
     abandon(log)
+
+
+def _rebuild_lost(log: Closeable) -> None:
+    for segment in log.segments:
+        if segment.has_lost_index:
+            segment.close_indexes()
+            segment.rebuild_lost()
+            segment.indexes_lost = False
 
 
 def abandon(log: Closeable) -> None:

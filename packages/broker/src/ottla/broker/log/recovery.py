@@ -125,7 +125,7 @@ def _load(
     clean: bool,
 ) -> _Loaded:
     segments = _without_dropped(_load_segments(files, directory), log_start_offset)
-    epochs = _load_epochs(files, directory, segments)
+    epochs = _load_epochs(files, directory, segments, None if clean else recovery_point)
     known_epochs = epochs.entries
     found = _check_all(segments, log_start_offset, recovery_point, clean, config, epochs)
     segments, end_offset = found.segments, found.end_offset
@@ -150,7 +150,8 @@ def _load(
     if not clean:
         epochs = _with_first_epochs(epochs, segments, log_start_offset)
     epochs.truncate_from_start(log_start_offset)
-    epochs.truncate_from_end(end_offset)  # one that has no record now: the next start would drop it
+    if end_offset <= segments[0].base_offset:
+        epochs.clear()  # no record is left: the next start would find none either
     producers = None if is_new else found.producers
     if producers is None:
         producers = rebuilt_producers(files, directory, segments, log_start_offset, end_offset)
@@ -327,24 +328,30 @@ def _assign(epochs: LeaderEpochs, entry: Checked) -> None:
 # ---- epochs
 
 
-def _load_epochs(files: Files, directory: Path, segments: list[Segment]) -> LeaderEpochs:
-    """The epochs in the checkpoint, or those in the segments when it is missing or damaged."""
+def _load_epochs(
+    files: Files, directory: Path, segments: list[Segment], flushed_to: int | None
+) -> LeaderEpochs:
+    """The epochs in the checkpoint, or when it is missing or damaged those of the batches below an offset.
+
+    Behind what was flushed there may be anything; the check of these segments finds their epochs.
+    """
     entries = read_leader_epochs(files, directory)
     if entries is not None:
         return LeaderEpochs(entries)
-    return LeaderEpochs(_epochs_in(segments, None))
+    return LeaderEpochs(_epochs_in(segments, flushed_to))
 
 
 def _epochs_in(segments: list[Segment], end_offset: int | None) -> list[EpochStart]:
     """The epochs of the batches below an offset."""
-    epochs = LeaderEpochs()
+    epochs, next_offset = LeaderEpochs(), 0
     for segment in segments:
         if end_offset is not None and segment.base_offset >= end_offset:
             break
         with suppress(CorruptStorage):
             for header, _, _ in headers_from(segment.file, 0, segment.size):
-                if end_offset is not None and header.base_offset >= end_offset:
+                if end_offset is not None and not next_offset <= header.base_offset < end_offset:
                     break
+                next_offset = header.next_offset
                 if header.partition_leader_epoch > epochs.latest:
                     epochs.assign(header.partition_leader_epoch, header.base_offset)
         segment.close()

@@ -39,6 +39,7 @@ class Segment:
         "base_offset",
         "directory",
         "files",
+        "indexes_lost",
         "size",
         "transactions",
     )
@@ -53,6 +54,8 @@ class Segment:
         self.base_offset = base_offset
         self.size = size
         self.active = False
+        self.indexes_lost = False
+        """Whether it was sealed with indexes that another program had cut."""
         self._file: File | None = None
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
@@ -160,12 +163,23 @@ class Segment:
         if not self.active:
             return
         self.active = False
+        self.indexes_lost = self.has_lost_index
         with suppress(OSError):  # on a full disk, a search by time begins a little earlier
             self.times.maybe_append(self.max_timestamp, self.max_timestamp_offset, last_one=True)
         self.offsets.trim()
         self.times.trim()
         if self.file.size() != self.size:  # it was preallocated
             self.file.truncate(self.size)
+
+    @property
+    def has_lost_index(self) -> bool:
+        """Whether another program has cut an index: it has to be built anew (`lost_indexes`)."""
+        opened = (self._offsets, self._times)
+        return self.indexes_lost or any(one is not None and one.is_lost for one in opened)
+
+    def rebuild_lost(self) -> None:
+        """Build the indexes of a sealed segment anew. Blocks; reads use what is left meanwhile."""
+        rebuild_indexes(self.copy())
 
     def close_indexes(self) -> None:
         """Close the indexes."""
