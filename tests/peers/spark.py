@@ -117,6 +117,21 @@ class Stream:
         self.query.processAllAvailable()
         return self.all_rows
 
+    def failure(self) -> str:
+        """Wait until the query fails, and return what it says."""
+        try:
+            self.read()
+        except Exception as error:
+            return " ".join(str(error).split())
+        raise AssertionError("the query did not fail")
+
+    def break_off(self) -> None:
+        """Let the query fail in its next batch, before that is done."""
+        keep, self.collect = self.collect, _break_off
+        self.start()
+        assert "broken off" in self.failure()
+        self.collect = keep
+
     @property
     def all_rows(self) -> list[Row]:
         """The rows of all batches."""
@@ -131,3 +146,9 @@ class Stream:
         """Stop the query."""
         if self.query is not None:
             self.query.stop()
+
+
+def _break_off(batch: DataFrame, batch_id: int) -> None:
+    """Read a batch, and fail before it is done."""
+    batch.collect()
+    raise RuntimeError("broken off")

@@ -14,7 +14,7 @@ from ottla.pipeline.source.clock import Clock
 from ottla.pipeline.source.offset_bounds import Edge
 from ottla.pipeline.source.offset_json import Nested, Offsets
 from ottla.pipeline.source.stream_reader import IDLE_S, StreamReader
-from ottla.pipeline.source.topic_offsets import TopicOffsets
+from ottla.pipeline.source.topic_offsets import Selected, TopicOffsets
 from ottla.protocol.topics import TopicPartition
 
 SCHEMA = StructType(
@@ -41,16 +41,26 @@ class Topic(TopicOffsets):
     """The number of further answers from a broker that knows no topic yet."""
     hidden: frozenset[TopicPartition] = frozenset()
     """Partitions that no broker reports."""
+    topic_id: str | None = None
+    """The id of the topic; None for brokers without ids."""
+    stale_ids: list[str] = field(default_factory=list)
+    """Ids in the next answers, from a broker that lags behind."""
     asked: int = 0
     """The number of lookups of partitions."""
     closed: bool = False
 
-    def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
+    def selected(self, *, all_there: bool = True) -> Selected:
         self.asked += 1
         if self.unknown and not all_there:
             self.unknown -= 1
-            return frozenset()
-        return frozenset(self.ends) - self.hidden
+            return Selected(frozenset(), {})
+        topic_id = self.stale_ids.pop() if self.stale_ids else self.topic_id
+        ids = {} if topic_id is None else {ZERO.topic: topic_id}
+        return Selected(frozenset(self.ends) - self.hidden, ids)
+
+    def recreate(self, ends: Offsets, topic_id: str) -> None:
+        """Delete the topic and create it again, with other records."""
+        self.ends, self.topic_id = ends, topic_id
 
     def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
         wanted = list(partitions)

@@ -10,6 +10,7 @@ from typing import Self
 from ottla.client.admin import Admin
 from ottla.client.blocking import LoopThread
 from ottla.producer import SyncProducer
+from ottla.protocol.storage.uuids import encode_uuid
 from ottla.protocol.topics import TopicPartition
 
 Header = tuple[str, bytes | None]
@@ -61,6 +62,11 @@ class Topics:
         """Add partitions to a topic."""
         opened = self._admin.start()
         self._admin.call(lambda: opened.topics.add_partitions(name, total))
+
+    def id_of(self, name: str) -> str:
+        """Return the id of a topic as Kafka writes it."""
+        opened = self._admin.start()
+        return encode_uuid(self._admin.call(lambda: opened.topics.describe(name)).id)
 
     def delete(self, name: str) -> None:
         """Delete a topic."""

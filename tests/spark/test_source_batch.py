@@ -137,7 +137,6 @@ def test_topics_are_named_found_by_a_pattern_or_assigned(
     assert values(table({"subscribe": f"{stem}-b"})) == ["b0", "b1"]
     assert values(table({"subscribePattern": f"{stem[:-2]}..-[b-z]"})) == ["b0", "b1"]
     assert values(table({"assign": json.dumps({f"{stem}-a": [1], f"{stem}-b": [0]})})) == ["a1", "b0"]
-    assert values(table({"assign": json.dumps({f"{stem}-a": [1, 7]})})) == ["a1"]
     assert values(table({"subscribePattern": "no-such-topic"})) == []
 
 
@@ -145,6 +144,12 @@ def test_a_topic_that_is_not_there_is_an_error(table: Table, filled: str) -> Non
     with pytest.raises(Exception, match="UnknownTopicOrPartition") as failure:
         table({"subscribe": f"{filled},missing"}).collect()
     assert "topic 'missing' does not exist" in message(failure)
+
+
+def test_an_assigned_partition_that_is_not_there_is_an_error(table: Table, filled: str) -> None:
+    with pytest.raises(Exception, match="UnknownTopicOrPartition") as failure:
+        table({"assign": json.dumps({filled: [1, 7]})}).collect()
+    assert f"option 'assign': {filled}-7 does not exist" in message(failure)
 
 
 # --- from where, up to where

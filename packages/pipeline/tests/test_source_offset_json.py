@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.source.offset_json import (
     INITIAL,
+    Position,
     end_with_starts,
     flat,
     nested,
@@ -18,6 +19,7 @@ from ottla.pipeline.source.offset_json import (
     parse_offsets,
     parse_partitions,
     partition_names,
+    position_in,
     starts_in,
 )
 from ottla.protocol.topics import TopicPartition
@@ -39,15 +41,17 @@ def test_a_checkpoint_s_offsets_can_be_given_as_an_option(offsets: dict[TopicPar
     assert parse_offsets("startingOffsets", json.dumps(nested(offsets))) == offsets
 
 
-@given(PLACES, PLACES)
+@given(PLACES, PLACES, st.dictionaries(st.sampled_from(["a", "orders", "x.y"]), st.text(min_size=1)))
 def test_the_end_of_a_first_batch_says_where_it_started_and_is_an_end_like_others(
-    starts: dict[TopicPartition, int], end: dict[TopicPartition, int]
+    starts: dict[TopicPartition, int], end: dict[TopicPartition, int], ids: dict[str, str]
 ) -> None:
-    found = json.loads(json.dumps(end_with_starts(starts, end)))
+    found = json.loads(json.dumps(end_with_starts(starts, Position(end, ids))))
+    topics = {each.topic for each in end}
 
     assert starts_in(found) == starts
     assert flat(found) == end == parse_offsets("startingOffsets", json.dumps(found))
     assert of_topics(found) == nested(end)
+    assert position_in(found) == (end, {topic: ids[topic] for topic in ids if topic in topics})
 
 
 def test_other_offsets_say_nothing_of_starts() -> None:

@@ -223,3 +223,78 @@ async def test_a_real_broker_that_knows_no_topics_for_a_moment(wanted: dict[str,
         await asyncio.to_thread(reader.stop)
 
     assert end == {"t": {"0": 10}}
+
+
+# --- a topic that was deleted and created again
+
+
+@pytest.mark.parametrize("end", [3, 8, 20])
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_topic_with_another_id_is_data_loss_whatever_its_end(end: int, available_now: bool) -> None:
+    query = Query(Topic({ZERO: 8}, topic_id="old"), startingOffsets="earliest")
+    assert query.batch() == [(ZERO, 0, 8)]
+    query.restart(available_now=available_now)
+    query.topic.recreate({ZERO: end}, "new")
+    before = list(query.log)
+
+    words = "topic 't' was deleted and created again, and t-0 was read up to 8 before"
+    with pytest.raises(DataLoss, match=words):
+        query.plan()
+    assert query.log == before
+
+
+@pytest.mark.parametrize("end", [3, 8, 20])
+def test_a_topic_with_another_id_is_read_from_its_first_record_if_that_is_allowed(
+    end: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(Topic({ZERO: 8}, topic_id="old"), startingOffsets="earliest", failOnDataLoss=False)
+    assert query.batch() == [(ZERO, 0, 8)]
+    query.topic.recreate({ZERO: end}, "new")
+
+    with caplog.at_level(logging.WARNING):
+        assert query.batch() == [(ZERO, 0, end)]
+    assert "continuing, because failOnDataLoss is false" in caplog.text
+    query.restart()
+    assert query.read() == [(ZERO, 0, end)]
+    query.clock.long()
+    assert not query.plan()
+    assert query.clock.long() == 0
+    query.topic.ends[ZERO] = end + 1
+    assert query.batch() == [(ZERO, end, end + 1)]
+
+
+def test_a_topic_with_another_id_is_divided_by_what_is_left_of_it() -> None:
+    query = Query(Topic({ZERO: 8}, topic_id="old"), startingOffsets="earliest", failOnDataLoss=False)
+    query.batch()
+    query.topic.recreate({ZERO: 20}, "new")
+
+    query.plan(ReadMaxRows(5))
+    assert query.read() == [(ZERO, 0, 5)]
+    query.plan(ReadMaxRows(5))
+    assert query.read() == [(ZERO, 5, 10)]
+
+
+def test_ids_that_brokers_get_later_are_no_data_loss() -> None:
+    query = Query(Topic({ZERO: 8}), startingOffsets="earliest")
+    assert query.batch() == [(ZERO, 0, 8)]
+    query.topic.topic_id = "first"
+    assert not query.plan()
+    query.topic.ends[ZERO] = 9
+    assert query.batch() == [(ZERO, 8, 9)]
+
+    query.topic.topic_id = None
+    query.topic.ends[ZERO] = 10
+    assert query.batch() == [(ZERO, 9, 10)]
+    query.topic.recreate({ZERO: 30}, "second")
+    with pytest.raises(DataLoss, match="deleted and created again"):
+        query.plan()
+
+
+def test_a_topic_with_another_id_may_come_from_a_broker_that_lags_behind() -> None:
+    query = Query(Topic({ZERO: 8}, topic_id="new"), startingOffsets="earliest")
+    assert query.batch() == [(ZERO, 0, 8)]
+    query.restart()
+    query.topic.ends[ZERO] = 12
+    query.topic.stale_ids = ["old", "old"]
+
+    assert query.batch() == [(ZERO, 8, 12)]

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
+from uuid import UUID
 
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import config_from
@@ -30,6 +31,7 @@ from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import RecordBatch
 from ottla.consumer.subscription import TopicFilter, subscription
 from ottla.protocol.errors import ErrorCode, error_for
+from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.records.arrow import ColumnBuilder, check_columns
 from ottla.protocol.topics import TopicPartition
 
@@ -385,6 +387,12 @@ class Consumer:
                     raise error_for(each.error_code, f"topic {topic!r}")
                 return {found.partition_index for found in each.partitions}
         return None
+
+    async def topic_id(self, topic: str) -> UUID | None:
+        """Return the id of a topic; None if it does not exist, or if its brokers have no ids (before 2.8)."""
+        answer = await self._cluster.retry("finding a topic", lambda: self._cluster.refresh([topic]))
+        found = (each.topic_id for each in answer.topics if each.name == topic)
+        return next((each for each in found if each != ZERO_UUID), None)
 
     async def topics(self) -> set[str]:
         """Return the names of all topics; internal ones are left out if the configuration says so."""

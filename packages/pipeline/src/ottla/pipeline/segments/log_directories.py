@@ -14,6 +14,7 @@ from pathlib import Path
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.segments.errors import SegmentsChanged
 from ottla.pipeline.source.config import TopicSelection
+from ottla.pipeline.source.offset_json import partition_names
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import (
     HIGH_WATERMARKS_FILE,
@@ -120,9 +121,11 @@ def _is_wanted(wanted: TopicSelection, partition: TopicPartition) -> bool:
 
 
 def _refuse_missing(wanted: TopicSelection, found: Iterable[TopicPartition]) -> None:
-    missing = (wanted.names or frozenset()) - {each.topic for each in found}
-    if missing:
+    there = frozenset(found)
+    if missing := (wanted.names or frozenset()) - {each.topic for each in there}:
         raise OptionError(f"option 'path': no path contains topic {', '.join(map(repr, sorted(missing)))}")
+    if lacking := wanted.partitions - there:
+        raise OptionError(f"option 'assign': no path contains {partition_names(lacking)}")
 
 
 def _folders(paths: Iterable[str]) -> dict[Path, frozenset[int] | None]:

@@ -13,7 +13,7 @@ from ottla.client.errors import ClientError
 from ottla.pipeline.errors import DataLoss, OptionError
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Bound, Edge
-from ottla.pipeline.source.offset_json import Offsets, partition_names
+from ottla.pipeline.source.offset_json import Offsets, TopicIds, partition_names
 from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between, split
 from ottla.pipeline.source.range_reader import FetchTimedOut, consumer_for, forget_consumer
 from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked
@@ -30,9 +30,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ReadTask(InputPartition):
-    """The offset range of one task."""
+    """The offset range of one task, and the id of its topic where brokers have ids."""
 
     range: OffsetRange
+    topic_id: str | None = None
 
 
 class BatchReader(DataSourceReader):
@@ -50,15 +51,21 @@ class BatchReader(DataSourceReader):
         """Return the partitions of the read, one for each task."""
         lookup = BrokerTopicOffsets(self._config)
         try:
-            ranges = plan(lookup, self._config)
+            selected = lookup.selected()
+            ranges = plan(lookup, self._config, selected.partitions)
         finally:
             lookup.close()
-        pieces = split(ranges, self._config.min_partitions, self._config.max_records_per_partition)
-        return [ReadTask(each) for each in pieces]
+        return tasks(self._config, ranges, selected.ids)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         return read_task(partition, self._config, self._schema)
+
+
+def tasks(config: SourceConfig, ranges: Iterable[OffsetRange], ids: TopicIds) -> Sequence[InputPartition]:
+    """Return the tasks that read ranges."""
+    pieces = split(ranges, config.min_partitions, config.max_records_per_partition)
+    return [ReadTask(each, ids.get(each.partition.topic)) for each in pieces]
 
 
 def read_task(
@@ -69,15 +76,14 @@ def read_task(
         return  # Spark's placeholder for an empty read
     rows = Rows(arrow_schema(schema), config.value)
     try:
-        yield from consumer_for(config).read(partition.range, rows, config)
+        yield from consumer_for(config).read(partition.range, partition.topic_id, rows, config)
     except (ClientError, KafkaError, FetchTimedOut):
         forget_consumer(config)
         raise
 
 
-def plan(lookup: TopicOffsets, config: SourceConfig) -> list[OffsetRange]:
+def plan(lookup: TopicOffsets, config: SourceConfig, every: frozenset[TopicPartition]) -> list[OffsetRange]:
     """Return the offset ranges to read."""
-    every = lookup.partitions()
     start = first_offsets(lookup, config, every)
     end = check_end_offsets(lookup, config, last_offsets(lookup, config.ending, every))
     _refuse_backwards(config, start, end)

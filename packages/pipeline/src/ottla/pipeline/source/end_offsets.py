@@ -7,14 +7,14 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 from ottla.pipeline.source.batch_reader import report_loss
 from ottla.pipeline.source.clock import Clock
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Edge
-from ottla.pipeline.source.offset_json import Offsets, partition_names
+from ottla.pipeline.source.offset_json import Position, partition_names
 from ottla.pipeline.source.topic_offsets import TopicOffsets
 from ottla.protocol.topics import TopicPartition
 
@@ -30,11 +30,11 @@ _LONGEST_PAUSE_S = 0.5
 
 
 class ShortPartition(NamedTuple):
-    """A partition whose end offset is below the offset that was read."""
+    """A partition without the offset that was read: it ends below, does not exist, or is another one now."""
 
     partition: TopicPartition
     read: int
-    is_gone: bool
+    why: Literal["short", "gone", "recreated"]
 
 
 class EndOffsets:
@@ -50,25 +50,26 @@ class EndOffsets:
         self._clock = clock
         self._believed: frozenset[ShortPartition] = frozenset()
 
-    def behind(self, read: Offsets, how: str) -> Offsets:
-        """Return the end offsets. Raises DataLoss if one is below the offset that was read.
+    def behind(self, read: Position, how: str) -> Position:
+        """Return the end offsets. Raises DataLoss if a partition lacks the offset that was read.
 
         With failOnDataLoss=false the loss is logged and the actual ends are returned: a deleted partition has
-        none, a recreated or truncated one has a smaller one. `how` is WAS_READ or TO_READ.
+        none, a truncated one has a smaller one, and the topic of a recreated one has another id. `how` is
+        WAS_READ or TO_READ.
         """
         ends = self._now()
         if short_partitions(read, ends) - self._believed:
             ends = self._asked_again(read)
         found = short_partitions(read, ends)
         new = {each.partition: each.read for each in found - self._believed}
-        for what in describe_losses(new, ends, how):
+        for what in describe_losses(Position(new, read.ids), ends, how):
             report_loss(self._config, what)
         self._believed = found
         return ends
 
-    def _asked_again(self, read: Offsets) -> Offsets:
+    def _asked_again(self, read: Position) -> Position:
         """Return the first end offsets without a new short partition, or the last answer."""
-        ends: Offsets = {}
+        ends = Position({}, {})
         for pause_s in retry_waits(self._config.fetch_retry_interval_ms / 1_000, self._retry_s()):
             self._clock.wait(pause_s)
             ends = self._now()
@@ -80,34 +81,41 @@ class EndOffsets:
         api_timeout_ms = self._config.consumer_config().client.default_api_timeout_ms
         return min(BELIEVED_AFTER_MS, api_timeout_ms) / 1_000
 
-    def _now(self) -> Offsets:
-        return self._lookup.offsets(Edge.LATEST, self._lookup.partitions(all_there=False))
+    def _now(self) -> Position:
+        selected = self._lookup.selected(all_there=False)
+        return Position(self._lookup.offsets(Edge.LATEST, selected.partitions), selected.ids)
 
 
-def short_partitions(
-    read: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> frozenset[ShortPartition]:
-    """Return the partitions whose end offset is below the offset that was read. Pure."""
-    return frozenset(
-        ShortPartition(partition, offset, partition not in ends)
-        for partition, offset in read.items()
-        if ends.get(partition, -1) < offset
-    )
+def short_partitions(read: Position, ends: Position) -> frozenset[ShortPartition]:
+    """Return the partitions without the offset that was read. Pure."""
+    return frozenset(_short_partitions(read, ends))
 
 
-def describe_losses(
-    read: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], how: str
-) -> list[str]:
-    """Describe the partitions whose end offset is below the offset that was read. Pure."""
-    gone = read.keys() - ends.keys()
+def _short_partitions(read: Position, ends: Position) -> Iterator[ShortPartition]:
+    for partition, offset in read.offsets.items():
+        if partition not in ends.offsets:
+            yield ShortPartition(partition, offset, "gone")
+        elif read.is_recreated(partition, ends.ids):
+            yield ShortPartition(partition, offset, "recreated")
+        elif ends.offsets[partition] < offset:
+            yield ShortPartition(partition, offset, "short")
+
+
+def describe_losses(read: Position, ends: Position, how: str) -> list[str]:
+    """Describe the partitions without the offset that was read. Pure."""
+    found = sorted(short_partitions(read, ends))
+    gone = [each.partition for each in found if each.why == "gone"]
     return [
         *([f"{partition_names(gone)} does not exist any more"] if gone else []),
-        *(
-            f"{partition} ends at {ends[partition]}, and {how.format(offset)}"
-            for partition, offset, is_gone in sorted(short_partitions(read, ends))
-            if not is_gone
-        ),
+        *(_described(each, ends, how) for each in found if each.why != "gone"),
     ]
+
+
+def _described(short: ShortPartition, ends: Position, how: str) -> str:
+    partition, read = short.partition, how.format(short.read)
+    if short.why == "recreated":
+        return f"topic {partition.topic!r} was deleted and created again, and {partition} {read}"
+    return f"{partition} ends at {ends.offsets[partition]}, and {read}"
 
 
 def retry_waits(first_s: float, total_s: float) -> Iterator[float]:

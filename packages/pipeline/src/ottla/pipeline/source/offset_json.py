@@ -1,10 +1,10 @@
-"""Offsets by partition as JSON: {"orders": {"0": 23, "1": -2}}. Pure."""
+"""Offsets by partition as JSON: {"orders": {"0": 23, "1": -2}}, and the positions of a query. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.pipeline.errors import OptionError
 from ottla.protocol.topics import TopicPartition
@@ -18,13 +18,47 @@ LATEST = -1
 """In JSON: the end of the partition."""
 
 Offsets = dict[TopicPartition, int]
-Nested = dict[str, dict[str, int]]
+TopicIds = Mapping[str, str]
+Nested = dict[str, dict[str, Any]]
 
 FROM = "/from"
 """A suffix of a topic's name, for the starting offsets of its partitions. Topic names have no slash."""
 
+IDS = "/ids"
+"""The key of the ids of topics, where brokers have ids."""
+
 INITIAL: Nested = {"/initial": {}}
 """The start of a query whose offsets are not resolved yet."""
+
+
+class Position(NamedTuple):
+    """Offsets of partitions, and the ids of their topics as far as they are known.
+
+    A topic that was deleted and created again has another id: an offset of the old one means nothing in it.
+    """
+
+    offsets: Offsets
+    ids: TopicIds
+
+    def kept(self, ids: TopicIds) -> Offsets:
+        """Return the offsets of the topics that were not created again, by their ids now."""
+        return {each: offset for each, offset in self.offsets.items() if not self.is_recreated(each, ids)}
+
+    def is_recreated(self, partition: TopicPartition, ids: TopicIds) -> bool:
+        """Whether the topic of a partition has another id now."""
+        before, now = self.ids.get(partition.topic), ids.get(partition.topic)
+        return before is not None and now is not None and before != now
+
+    def nested(self) -> Nested:
+        """Return the form of a checkpoint."""
+        topics = {each.topic for each in self.offsets}
+        ids = {topic: self.ids[topic] for topic in sorted(self.ids) if topic in topics}
+        return nested(self.offsets) | ({IDS: ids} if ids else {})
+
+
+def position_in(end: Nested) -> Position:
+    """Return the position that a checkpoint holds; an old release wrote none of the ids."""
+    return Position(flat(end), dict(end.get(IDS, {})))
 
 
 def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
@@ -36,7 +70,7 @@ def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
 
 
 def flat(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Undo `nested`; drop starting offsets."""
+    """Undo `nested`; drop starting offsets and ids."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in of_topics(offsets).items()
@@ -45,17 +79,17 @@ def flat(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def of_topics(offsets: Mapping[str, T]) -> dict[str, T]:
-    """Return the entries of topics, without the starting offsets beside them."""
+    """Return the entries of topics, without the starting offsets and ids beside them."""
     return {topic: found for topic, found in offsets.items() if "/" not in topic}
 
 
-def end_with_starts(starts: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> Nested:
+def end_with_starts(starts: Mapping[TopicPartition, int], end: Position) -> Nested:
     """Return the end of a query's first batch in the form of a checkpoint, its starting offsets included.
 
     Spark stores only the ends of batches. After a restart, options such as `latest` could resolve to another
     start, and the same batch would contain other records.
     """
-    return nested(end) | {f"{topic}{FROM}": found for topic, found in nested(starts).items()}
+    return end.nested() | {f"{topic}{FROM}": found for topic, found in nested(starts).items()}
 
 
 def starts_in(end: Nested) -> Offsets:
@@ -66,12 +100,12 @@ def starts_in(end: Nested) -> Offsets:
 def parse_offsets(option: str, text: str) -> Offsets:
     """Parse offsets or timestamps of an option. Raises OptionError.
 
-    Starting offsets may be present, as in a checkpoint, so that the offsets of a checkpoint can be copied.
+    Starting offsets and ids may be present, as in a checkpoint, so that its offsets can be copied.
     """
     example = '{"orders": {"0": 23, "1": -2}}'
     parsed = _parse(option, text, example)
     for topic in parsed:
-        if "/" in topic.removesuffix(FROM):
+        if "/" in topic.removesuffix(FROM) and topic != IDS:
             raise OptionError(f"option {option!r} names {topic!r}: no topic has a slash in its name")
     try:
         return {

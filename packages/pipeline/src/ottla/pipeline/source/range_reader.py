@@ -20,6 +20,7 @@ from ottla.pipeline.process_cache import ProcessCache
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_ranges import OffsetRange
 from ottla.pipeline.source.spark_rows import Rows
+from ottla.protocol.storage.uuids import encode_uuid
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,10 +51,12 @@ class SourceConsumer:
         """Close the consumer. Raises its errors, and TimeoutError if it takes too long."""
         self._thread.close(timeout_s)
 
-    def read(self, wanted: OffsetRange, rows: Rows, config: SourceConfig) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range."""
+    def read(
+        self, wanted: OffsetRange, topic_id: str | None, rows: Rows, config: SourceConfig
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range. Raises DataLoss, also if its topic has another id."""
         consumer = self.start()
-        task = RangeReader(consumer, wanted, rows, config)
+        task = RangeReader(consumer, wanted, topic_id, rows, config)
         self._thread.call(task.begin)
         following: Call[pa.RecordBatch | None] = self._thread.submit(task.next)
         try:
@@ -70,16 +73,27 @@ class SourceConsumer:
 class RangeReader:
     """Reads one range; all methods run on the consumer's loop."""
 
-    def __init__(self, consumer: Consumer, wanted: OffsetRange, rows: Rows, config: SourceConfig) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        wanted: OffsetRange,
+        topic_id: str | None,
+        rows: Rows,
+        config: SourceConfig,
+    ) -> None:
         self._consumer = consumer
         self._wanted = wanted
+        self._topic_id = topic_id
         self._rows = rows
         self._config = config
         self._until = {wanted.partition: wanted.end}
         self._following = wanted.start
+        self._is_lost = False
+        """The topic is another one now, and that is allowed: nothing is left to read."""
 
     async def begin(self) -> None:
-        """Seek to the first offset."""
+        """Seek to the first offset. Raises DataLoss."""
+        await self._check_topic_id()
         self._consumer.assign([self._wanted.partition])
         self._consumer.seek(self._wanted.partition, self._wanted.start)
 
@@ -89,12 +103,13 @@ class RangeReader:
 
     async def next(self) -> pa.RecordBatch | None:
         """Return the next rows; None at the end. Raises DataLoss, FetchTimedOut."""
-        while True:
+        while not self._is_lost:
             try:
                 return await self._next()
             except OffsetOutOfRange:
                 if not await self._leave_out():
                     return None
+        return None
 
     async def _next(self) -> pa.RecordBatch | None:
         batch = await self._consumer.fetch_arrow(
@@ -104,11 +119,37 @@ class RangeReader:
             until=self._until,
         )
         if not batch.num_rows:
-            await self._refuse_silence()
+            # A topic that was created again while it was read may have given records, too.
+            await self._check_topic_id()
+            if not self._is_lost:
+                await self._refuse_silence()
+            return None
+        if (first := batch.column("offset")[0].as_py()) < self._following:
+            # The consumer noticed that the topic was created again, and went to its beginning.
+            self._report_recreated(f"its offset {first} was returned")
             return None
         self._following = batch.column("offset")[batch.num_rows - 1].as_py() + 1
         inside = _below(batch, self._wanted.end)
         return self._rows.of(inside, self._wanted.partition) if inside.num_rows else None
+
+    async def _check_topic_id(self) -> None:
+        if self._topic_id is None:
+            return
+        found = await self._consumer.topic_id(self._wanted.partition.topic)
+        if found is not None and encode_uuid(found) != self._topic_id:
+            self._report_recreated(f"its id is {encode_uuid(found)}, and was {self._topic_id}")
+
+    def _report_recreated(self, how: str) -> None:
+        """Raise DataLoss, or log it and end this range if that is allowed."""
+        partition = self._wanted.partition
+        what = (
+            f"topic {partition.topic!r} was deleted and created again ({how}): offsets from "
+            f"{self._following} of {partition} are lost"
+        )
+        if self._config.fail_on_data_loss:
+            raise DataLoss(what)
+        log.warning("%s; continuing, because failOnDataLoss is false", what)
+        self._is_lost = True
 
     async def _refuse_silence(self) -> None:
         position = await self._consumer.position(self._wanted.partition)

@@ -14,12 +14,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ottla.pipeline.source.batch_reader import ReadTask, read_task, report_loss
+from ottla.pipeline.source.batch_reader import read_task, report_loss, tasks
 from ottla.pipeline.source.clock import Clock
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.end_offsets import TO_READ, WAS_READ, EndOffsets, describe_losses
-from ottla.pipeline.source.offset_json import INITIAL, Nested, Offsets, end_with_starts, flat, nested
-from ottla.pipeline.source.offset_ranges import ranges_between, split
+from ottla.pipeline.source.offset_json import (
+    INITIAL,
+    Nested,
+    Offsets,
+    Position,
+    end_with_starts,
+    nested,
+    position_in,
+)
+from ottla.pipeline.source.offset_ranges import ranges_between
 from ottla.pipeline.source.spark_rows import checked
 from ottla.pipeline.source.start_offsets import StartOffsets
 from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets, TopicOffsets
@@ -51,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end_offsets = EndOffsets(self._lookup, self._config, self._clock)
         self._newest: Offsets = {}
         self._has_target = False
-        self._target: Offsets | None = None
+        self._target: Position | None = None
         self._trigger_delay = TriggerDelay(
             self._config.min_offsets_per_trigger, self._config.max_trigger_delay_ms
         )
@@ -81,16 +89,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:  # noqa: N802
         """Return the end of the next batch; return `start` if it should not begin yet. Raises DataLoss."""
         is_first = start == INITIAL
-        starts = self._start_offsets.of_query() if is_first else flat(start)
-        end = self._newest = self._end_behind(starts, is_first=is_first)
-        all_starts = starts | self._start_offsets.of_new(starts, end)
+        starts = self._start_offsets.of_query() if is_first else position_in(start)
+        end, ids = self._end_behind(starts, is_first=is_first)
+        self._newest, kept = end, starts.kept(ids)
+        all_starts = kept | self._start_offsets.of_new(kept, end)
         if self._is_too_early(all_starts, end, limit) and not is_first:
             return self._nothing(start)
         if isinstance(limit, ReadMaxRows):
             end = limit_batch(all_starts, end, limit.max_rows)
+        until = Position(end, {**starts.ids, **ids})
         if is_first:
-            return end_with_starts(all_starts, end)
-        return nested(end) if end != starts else self._nothing(start)
+            return end_with_starts(all_starts, until)
+        # Where a topic was created again, equal offsets are not the same records.
+        return until.nested() if end != kept else self._nothing(start)
 
     def reportLatestOffset(self) -> Nested | None:  # noqa: N802
         """Return the end offsets of the topics, from which Spark computes the lag."""
@@ -100,16 +111,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Nested, end: Nested) -> Sequence[InputPartition]:
         """Return the partitions of a batch, one for each task. Raises DataLoss."""
-        starts, until = self._start_offsets.of_batch(start, end), flat(end)
+        starts, until = self._start_offsets.of_batch(start, end), position_in(end)
         for what in describe_losses(starts, until, WAS_READ):
             report_loss(self._config, what)
-        new = self._start_offsets.of_new(starts, until)
+        kept = starts.kept(until.ids)
+        new = self._start_offsets.of_new(kept, until.offsets)
         self._refuse_lost(new)
-        ranges = ranges_between(starts | new, until)
-        return [
-            ReadTask(each)
-            for each in split(ranges, self._config.min_partitions, self._config.max_records_per_partition)
-        ]
+        return tasks(self._config, ranges_between(kept | new, until.offsets), until.ids)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
@@ -121,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- private
 
-    def _end_behind(self, starts: Offsets, *, is_first: bool) -> Offsets:
+    def _end_behind(self, starts: Position, *, is_first: bool) -> Position:
         """Return the end offsets; for Trigger.AvailableNow, those of the first call."""
         if self._target is not None:
             return self._target

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.client.blocking import LoopThread
 from ottla.client.cluster import Cluster
@@ -17,9 +17,11 @@ from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, NOT_FOUND, OffsetLookups
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Bound, Edge
-from ottla.pipeline.source.offset_json import Offsets
+from ottla.pipeline.source.offset_json import Offsets, TopicIds, partition_names
 from ottla.protocol.errors import ErrorCode, KafkaError, UnknownTopicOrPartition, error_for
 from ottla.protocol.messages.metadata import MetadataResponse
+from ottla.protocol.primitives import ZERO_UUID
+from ottla.protocol.storage.uuids import encode_uuid
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -50,15 +52,21 @@ async def lookup_client(config: ConsumerConfig) -> AsyncIterator[LookupClient]:
 Connect = Callable[[], AbstractAsyncContextManager[LookupClient]]
 
 
+class Selected(NamedTuple):
+    """The existing partitions to read, and the ids of their topics where brokers have ids."""
+
+    partitions: frozenset[TopicPartition]
+    ids: TopicIds
+
+
 class TopicOffsets(ABC):
     """Partitions and their start and end offsets."""
 
     @abstractmethod
-    def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
+    def selected(self, *, all_there: bool = True) -> Selected:
         """Return the existing partitions to read. Raises the broker's error for a topic.
 
-        Topics given by name must exist, unless `all_there` is false. An assigned partition that does not
-        exist is ignored, as in Spark.
+        Topics given by name and assigned partitions must exist, unless `all_there` is false.
         """
 
     @abstractmethod
@@ -105,19 +113,19 @@ class BrokerTopicOffsets(TopicOffsets):
         except Exception as error:  # the lookup has its answer, or raises its own error
             log.warning("closing connections failed: %s: %s", type(error).__name__, error)
 
-    def partitions(self, *, all_there: bool = True) -> frozenset[TopicPartition]:
+    def selected(self, *, all_there: bool = True) -> Selected:
         """Return the existing partitions to read. Raises the broker's error for a topic."""
         wanted = self._config.wanted
 
-        async def ask(client: LookupClient) -> frozenset[TopicPartition]:
+        async def ask(client: LookupClient) -> Selected:
             answer = await client.cluster.refresh(wanted.names)
             found = frozenset(_partitions(answer, wanted.matches, by_name=wanted.names is not None))
-            if all_there and wanted.names:
-                _refuse_missing(wanted.names - {each.topic for each in found})
-            return found
+            if all_there:
+                _refuse_missing((wanted.names or frozenset()) - {each.topic for each in found})
+                _refuse_unassignable(wanted.partitions - found)
+            return Selected(found & wanted.partitions if wanted.partitions else found, _ids(answer))
 
-        found = self._ask(ask)
-        return found & wanted.partitions if wanted.partitions else found
+        return self._ask(ask)
 
     def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
         """Return start or end offsets; the end depends on `isolation.level`."""
@@ -165,6 +173,17 @@ def _partitions(
         if topic.error_code not in (ErrorCode.NONE, *_PASSING):
             raise error_for(topic.error_code, f"topic {name!r}")
         yield from (TopicPartition(name, each.partition_index) for each in topic.partitions)
+
+
+def _ids(answer: MetadataResponse) -> TopicIds:
+    return {
+        each.name or "": encode_uuid(each.topic_id) for each in answer.topics if each.topic_id != ZERO_UUID
+    }
+
+
+def _refuse_unassignable(missing: Collection[TopicPartition]) -> None:
+    if missing:
+        raise UnknownTopicOrPartition(f"option 'assign': {partition_names(missing)} does not exist")
 
 
 def _refuse_missing(missing: Iterable[str]) -> None:
