@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ottla.client.config import ClientConfig
 from ottla.consumer import ConsumerConfig
@@ -30,6 +31,15 @@ class ClusterPair:
     """Whether records and their offset mapping are written in transactions."""
     ignored: frozenset[str] = field(default_factory=frozenset)
     """Topics that match, but are not copied."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {**asdict(self), "ignored": sorted(self.ignored)}
+
+    @staticmethod
+    def from_json(found: Mapping[str, Any]) -> ClusterPair:
+        """Return what `to_json` wrote. Raises TypeError for other fields."""
+        return ClusterPair(**{**found, "ignored": frozenset(found["ignored"])})
 
     def copy_name(self, topic: str) -> str:
         """Return the name of the copy of a topic."""

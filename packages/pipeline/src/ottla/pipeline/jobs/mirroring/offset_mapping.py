@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import astuple, dataclass
+from typing import Any, TypeAlias
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.mirroring.offset_spans import Span, Spans
@@ -124,6 +124,26 @@ class OffsetMapping:
     def sure(self, partition: TopicPartition) -> int | None:
         """Return the offset up to which a copy is known to be complete; None if all of its last span is."""
         return self._sure.get(partition)
+
+    def spans_json(self) -> dict[str, Any]:
+        """Return the spans as JSON, without the origins."""
+        return {
+            "mirror": self.mirror,
+            "spans": [
+                [topic, number, self.sure(TopicPartition(topic, number)), [astuple(span) for span in spans]]
+                for (topic, number), spans in self.spans.items()
+            ],
+        }
+
+    @staticmethod
+    def from_spans_json(found: Mapping[str, Any]) -> OffsetMapping:
+        """Return what `spans_json` wrote."""
+        mapping = OffsetMapping(found["mirror"])
+        for topic, number, sure, spans in found["spans"]:
+            partition = TopicPartition(topic, number)
+            mapping.spans[partition] = Spans(Span(*each) for each in spans)
+            mapping.set_sure(partition, sure)
+        return mapping
 
     def part(self, partitions: Iterable[TopicPartition]) -> OffsetMapping:
         """Return the part of the mapping that is needed to continue with some partitions."""

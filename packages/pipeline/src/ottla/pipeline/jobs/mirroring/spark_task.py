@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import pickle
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.client.admin import Admin
+from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
 from ottla.pipeline.jobs.mirroring.offset_mapping import OffsetMapping
 from ottla.pipeline.jobs.mirroring.offset_mapping_topic import mapping_reader
@@ -31,12 +31,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """The data that a task needs; it is pickled for Spark's workers."""
+    """The data that a task needs. It reaches Spark's workers as an option, so it is JSON and no pickle:
+    whoever may set an option of a query must not run code with it."""
 
     clusters: ClusterPair
     known: OffsetMapping
     """The mapping of these partitions up to `next_offset`."""
     next_offset: int
+
+    def to_option(self) -> str:
+        """Return it as the text of an option."""
+        clusters, known = self.clusters.to_json(), self.known.spans_json()
+        return json.dumps({"clusters": clusters, "known": known, "next_offset": self.next_offset})
+
+    @staticmethod
+    def from_option(text: str) -> Task:
+        """Return what `to_option` wrote. Raises OptionError for anything else."""
+        try:
+            found = json.loads(text)
+            clusters = ClusterPair.from_json(found["clusters"])
+            known = OffsetMapping.from_spans_json(found["known"])
+            return Task(clusters, known, int(found["next_offset"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise OptionError(f"option 'task' is not the task of a mirror: {error!r}") from None
 
     async def copy(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Copy rows; return how many the copies did not have yet. Raises what `RecordCopier` raises."""
@@ -94,7 +111,7 @@ class CopyWriter(DataSourceArrowWriter):
     """Runs a task for the rows of each partition, and stores the number of copied records in a file."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._task: Task = pickle.loads(base64.b64decode(options["task"]))
+        self._task: Task = Task.from_option(options["task"])
         self._counts = StateFile(Path(options["counts"]))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Copied:
@@ -110,7 +127,7 @@ class CopyWriter(DataSourceArrowWriter):
 def write_copies(task: Task, batch: DataFrame, counts: StateFile) -> int:
     """Copy a stream's batch; return how many records were new. The number is passed through the file."""
     batch.sparkSession.dataSource.register(Copies)
-    text = base64.b64encode(pickle.dumps(task)).decode()
-    writer = batch.write.format(Copies.name()).option("task", text).option("counts", str(counts.path))
+    writer = batch.write.format(Copies.name()).option("task", task.to_option())
+    writer = writer.option("counts", str(counts.path))
     writer.mode("append").save()
     return int(counts.read()["copied"])
