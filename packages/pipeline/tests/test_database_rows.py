@@ -66,7 +66,13 @@ def test_values_of_an_outbox_stay_as_they_are() -> None:
 def test_times_without_a_zone_are_utc() -> None:
     assert timestamp_ms(datetime(1970, 1, 1, 0, 0, 1)) == 1_000
     assert timestamp_ms(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == 1_000
-    assert timestamp_ms("yesterday") is None
+    assert timestamp_ms(None) is None
+    assert timestamp_ms(date(1970, 1, 2)) == 86_400_000
+    for text in ("1970-01-01T00:00:01Z", " 1970-01-01 00:00:01", "1970-01-01T01:00:01+01:00"):
+        assert timestamp_ms(text) == 1_000
+    for value in ("yesterday", "", 1_000, b"1970-01-01"):
+        with pytest.raises(ValueError, match="which is not a time"):
+            timestamp_ms(value)
 
 
 def test_places_keep_their_types_over_json() -> None:

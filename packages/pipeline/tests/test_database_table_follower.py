@@ -120,6 +120,27 @@ def test_a_time_and_a_number_are_followed_together(engine: sa.Engine) -> None:
     assert [each.key for each in reader.next()] == [b"1"], "a row that changed comes again"
 
 
+def test_a_time_may_be_text(engine: sa.Engine) -> None:
+    do(
+        engine,
+        "CREATE TABLE notes (id INTEGER PRIMARY KEY, written TEXT)",
+        "INSERT INTO notes VALUES (1, '2024-05-01T10:00:00Z'), (2, NULL), (3, 'yesterday')",
+    )
+    reader = Reader(
+        engine, FollowedTable(table="notes", follow=["id"], rows_per_batch=2, timestamp="written")
+    )
+
+    assert [each.timestamp_ms for each in reader.next()] == [1_714_557_600_000, None]
+    with pytest.raises(DatabaseFailed, match="row 3 of 'notes': timestamp = 'written' is 'yesterday'"):
+        reader.next()
+
+
+def test_a_time_of_another_type_is_refused(engine: sa.Engine, by_number: Reader) -> None:
+    by_number.declared = by_number.declared.model_copy(update={"timestamp": "id"})
+    with pytest.raises(DatabaseFailed, match="timestamp = 'id' is of type INTEGER, and must be a time"):
+        by_number.next()
+
+
 def test_times_that_are_too_young_wait(engine: sa.Engine) -> None:
     do(engine, "CREATE TABLE people (id INTEGER PRIMARY KEY, changed DATETIME)")
     do(engine, "INSERT INTO people VALUES (1, '2024-05-01 11:59:00.0'), (2, '2024-05-01 11:59:58.0')")
@@ -229,6 +250,22 @@ def test_sent_events_are_not_pending(engine: sa.Engine, outbox: Outbox, after: s
     assert [each["id"] for each in rows(engine, waiting.statement())] == [0, 2], (
         "one that commits late is found"
     )
+
+
+def test_an_event_has_the_time_in_a_text(engine: sa.Engine, outbox: Outbox) -> None:
+    do(engine, "UPDATE outbox SET owner = '1970-01-01T00:00:02Z' WHERE id = 1")
+    waiting = PendingEvents(outbox.model_copy(update={"timestamp": "owner"}), reflected(engine, "outbox"))
+    first, second = rows(engine, waiting.statement())
+    assert waiting.record(first, "shop/outbox").timestamp_ms == 2_000
+    with pytest.raises(DatabaseFailed, match="row 2 of 'outbox': timestamp = 'owner' is 'anna'"):
+        waiting.record(second, "shop/outbox")
+
+
+def test_an_event_without_what_its_topic_needs_is_named(engine: sa.Engine, outbox: Outbox) -> None:
+    do(engine, "UPDATE outbox SET kind = NULL WHERE id = 1")
+    waiting = PendingEvents(outbox, reflected(engine, "outbox"))
+    with pytest.raises(DatabaseFailed, match="event 1 of 'outbox' has null in 'kind'"):
+        waiting.record(rows(engine, waiting.statement())[0], "shop/outbox")
 
 
 def test_an_event_that_can_go_nowhere_is_named(engine: sa.Engine, outbox: Outbox) -> None:

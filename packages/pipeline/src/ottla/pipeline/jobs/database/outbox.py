@@ -14,7 +14,8 @@ from pydantic import Field
 
 from ottla.pipeline.jobs.database.connection import DatabaseFailed, column_of
 from ottla.pipeline.jobs.database.record import Record
-from ottla.pipeline.jobs.database.row_values import bytes_of, text_of, timestamp_ms
+from ottla.pipeline.jobs.database.record_times import RecordTimes
+from ottla.pipeline.jobs.database.row_values import bytes_of, text_of
 from ottla.pipeline.jobs.declaration import Mistake, Names, Table
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class PendingEvents:
         for name in declared.columns():
             column_of(table, name)
         self._id = table.c[declared.id]
+        self._times = RecordTimes(table, declared.timestamp)
 
     def statement(self) -> sa.Select[Any]:
         """Return the query for the next events."""
@@ -103,14 +105,20 @@ class PendingEvents:
             bytes_of(row[declared.key]) if declared.key else None,
             bytes_of(row[declared.value]),
             f"{prefix}/{text_of(row[declared.id])}",
-            timestamp_ms(row[declared.timestamp]) if declared.timestamp else None,
+            self._times.of(row, text_of(row[declared.id])),
             tuple((name, bytes_of(row[name])) for name in declared.headers),
         )
 
     def _topic(self, row: Mapping[str, Any]) -> str:
+        event = f"event {text_of(row[self._declared.id])} of {self._table.fullname!r}"
+        for column in _COLUMN.findall(self._declared.topic):
+            if row[column] is None:
+                raise DatabaseFailed(
+                    f"{event} has null in {column!r}, which topic = {self._declared.topic!r} needs: "
+                    "correct or delete it"
+                )
         name = _COLUMN.sub(lambda found: text_of(row[found[1]]), self._declared.topic)
         if not _TOPIC.fullmatch(name):
-            event = f"event {text_of(row[self._declared.id])} of {self._table.fullname!r}"
             raise DatabaseFailed(f"{event} should be sent to {name!r}, which is not the name of a topic")
         return name
 

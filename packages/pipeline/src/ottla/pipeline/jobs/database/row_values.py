@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -67,12 +67,27 @@ def key_of(row: Mapping[str, Any], columns: Sequence[str]) -> bytes | None:
 
 
 def timestamp_ms(value: Any) -> int | None:
-    """Return a timestamp in ms; without a time zone it is UTC. None for other values."""
-    from datetime import UTC
+    """Return a timestamp in ms; without a time zone it is UTC, and a date is its midnight. Null stays null.
 
-    if isinstance(value, datetime):
-        return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1_000)
-    return None
+    Text holds an ISO 8601 time. Raises ValueError, which says what is there instead, for anything else.
+    """
+    match value:
+        case None:
+            return None
+        case datetime():
+            return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1_000)
+        case date():
+            return timestamp_ms(datetime(value.year, value.month, value.day))
+        case str():
+            return timestamp_ms(_time_in(value))
+    raise ValueError(f"{value!r}, which is not a time")
+
+
+def _time_in(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f"{text[:80]!r}, which is not a time such as 2026-05-01T10:00:00Z") from None
 
 
 def position_json(position: Position) -> list[Any]:

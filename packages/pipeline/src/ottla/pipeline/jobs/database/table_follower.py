@@ -11,6 +11,7 @@ from pydantic import Field
 from ottla.pipeline.jobs.database.connection import DatabaseFailed, column_of
 from ottla.pipeline.jobs.database.gaps import SeenNumbers
 from ottla.pipeline.jobs.database.record import Record
+from ottla.pipeline.jobs.database.record_times import RecordTimes
 from ottla.pipeline.jobs.database.row_values import (
     Position,
     key_of,
@@ -18,7 +19,6 @@ from ottla.pipeline.jobs.database.row_values import (
     position_json,
     row_json,
     text_of,
-    timestamp_ms,
 )
 from ottla.pipeline.jobs.declaration import Mistake, Names, Seconds, Table
 
@@ -81,8 +81,7 @@ class Follower:
         self._refuse_other_columns(saved)
         self._position: Position | None = position_from(saved["place"]) if "place" in saved else None
         self._gaps: tuple[int, ...] = tuple(saved.get("holes", ()))
-        if declared.timestamp:
-            column_of(table, declared.timestamp)
+        self._times = RecordTimes(table, declared.timestamp)
         self._delay_s = self._chosen_delay_s()
         self._refuse_time_alone()
 
@@ -171,7 +170,7 @@ class Follower:
 
     def _record(self, row: Mapping[str, Any], prefix: str) -> Record:
         position = "/".join(text_of(value) for value in self._position_of(row))
-        when = timestamp_ms(row[self._declared.timestamp]) if self._declared.timestamp else None
+        when = self._times.of(row, position)
         value = row_json({name: row[name] for name in self._chosen})
         return Record(self._declared.to_topic, key_of(row, self._keys), value, f"{prefix}/{position}", when)
 
