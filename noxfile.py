@@ -199,7 +199,7 @@ def crash(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Send a broker a million frames made at random; `-- --frames N --seed S` sends others."""
+    """Send a broker a million random frames (`-- --frames N --seed S`), or attacks (`-- --attacks`)."""
     _install(session, "psutil", "confluent-kafka")
     session.run("python", "tests/system/fuzz.py", *session.posargs)
 

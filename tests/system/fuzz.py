@@ -6,6 +6,8 @@ find its records at the end. Then the new topics and groups are deleted, and the
 to its initial size, within 16 MiB.
 
 python tests/system/fuzz.py --frames 1000000
+
+With `--attacks` it runs the attacks of `attacks.py` instead, each by its name, and shows what they cost.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import attacks
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from random_frames import RandomFrames
@@ -210,9 +213,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--attacks",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="run attacks instead, all or those with NAME in theirs",
+    )
+    parser.add_argument(
+        "--ignore-times", action="store_true", help="fail for memory and answers only: the machine is busy"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ottla-fuzz-") as folder:
-        wrong = run(Path(folder), options.frames, options.seed)
+        if options.attacks is not None:
+            wrong = attacks.run(Path(folder), options.attacks, with_times=not options.ignore_times)
+        else:
+            wrong = run(Path(folder), options.frames, options.seed)
     for line in wrong[:20]:
         print(f"  WRONG {line}")
     print("ok: it lives, stayed small and kept its word" if not wrong else f"{len(wrong)} problems")
