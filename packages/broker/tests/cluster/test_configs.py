@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 import pytest
 
@@ -211,3 +213,77 @@ async def test_settings_that_are_used_only_at_the_start_are_read_only(harness: H
     assert not harness.broker_entry("max.connections.per.ip").read_only
     with pytest.raises(InvalidConfig, match=r"overrides must be a list of host:limit, not '10\.0\.0\.1'"):
         await harness.configs.alter_broker("1", lambda _: {"max.connections.per.ip.overrides": "10.0.0.1"})
+
+
+async def test_read_only_settings_that_another_tool_wrote_are_ignored_and_named_once(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = {"broker.id": "7", "num.io.threads": "99", "message.max.bytes": "1000"}
+    own = ConfigEntity("brokers/1", stored)
+    await harness.session.create(own.path, own.encode(), make_parents=True)
+    common = ConfigEntity(
+        "brokers/<default>", {"max.connections.per.ip.overrides": "10.0.0.1:5", "listeners": "PLAINTEXT://:1"}
+    )
+    await harness.session.create(common.path, common.encode(), make_parents=True)
+
+    await harness.configs.load()
+    await harness.configs.load()
+
+    broker = harness.configs.broker
+    assert (broker.broker_id, broker.message_max_bytes) == (STATIC.broker_id, 1000)
+    assert broker.parsed_listeners == STATIC.parsed_listeners
+    assert harness.broker_entry("num.io.threads").source == DEFAULT
+    named = {r.__dict__["entity"]: r.__dict__["keys"] for r in caplog.records if hasattr(r, "keys")}
+    assert named["brokers/1"] == "broker.id, num.io.threads"
+    assert "listeners" in named["brokers/<default>"]
+    assert [r.levelno for r in caplog.records if hasattr(r, "keys")] == [logging.ERROR] * 2
+
+
+async def test_an_alteration_removes_the_read_only_settings_that_another_tool_wrote(harness: Harness) -> None:
+    own = ConfigEntity("brokers/1", {"broker.id": "7", "message.max.bytes": "1000"})
+    await harness.session.create(own.path, own.encode(), make_parents=True)
+
+    await harness.configs.alter_broker("1", lambda present: {**present, "max.connections.per.ip": "3"})
+
+    data, _ = await harness.session.get(own.path)
+    kept = dict(ConfigEntity.decode("brokers/1", data).config)
+    assert kept == {"message.max.bytes": "1000", "max.connections.per.ip": "3"}
+
+
+async def test_the_settings_of_a_topic_made_anew_are_read_anew(harness: Harness) -> None:
+    await harness.topic(retention_ms="5")
+    await harness.configs.ensure_topics({"orders": UUID(int=1)})
+    node = ConfigEntity("topics/orders", {"retention.ms": "6"})
+    await harness.session.set(node.path, node.encode())
+
+    await harness.configs.ensure_topics({"orders": UUID(int=1)})
+    assert harness.configs.log_config("orders").retention_ms == 5
+    await harness.configs.ensure_topics({"orders": UUID(int=2)})
+    assert harness.configs.log_config("orders").retention_ms == 6
+
+
+async def test_settings_that_cannot_be_read_now_are_read_when_zookeeper_is_back(harness: Harness) -> None:
+    await harness.topic(retention_ms="5")
+    harness.ensemble.disconnect(harness.session)
+
+    await harness.configs.ensure_topics({"orders": UUID(int=1)})
+    assert harness.configs.log_config("orders").retention_ms == 24 * 3_600_000
+
+    read = asyncio.Event()
+    harness.configs.on_topic_change.append(lambda *_: read.set())
+    harness.ensemble.reconnect(harness.session)
+    async with asyncio.timeout(30):
+        await read.wait()
+    assert harness.configs.log_config("orders").retention_ms == 5
+
+
+async def test_whether_topics_allow_unclean_elections_is_read_as_it_is_in_zookeeper_now(
+    harness: Harness,
+) -> None:
+    await harness.topic(unclean_leader_election_enable="true")
+    await harness.topic("other")
+
+    assert await harness.configs.read_unclean_topics({"orders", "other"}) == {"orders"}
+
+    await harness.configs.alter_broker("", lambda _: {"unclean.leader.election.enable": "true"})
+    assert await harness.configs.read_unclean_topics({"orders", "other"}) == {"orders", "other"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from random import Random
@@ -245,6 +246,23 @@ async def test_deleting_marks_the_topic_and_its_name_stays_taken_until_it_is_gon
     assert not await world.topics.wait_until_gone("orders", 10)
     await session.delete(paths.deleted_topic("orders"))
     assert await world.topics.wait_until_gone("orders", 1_000)
+
+
+async def test_waiting_for_deletions_leaves_no_watch(session: MemorySession) -> None:
+    world = World(session)
+    for number in range(3):
+        name = f"orders-{number}"
+        await world.topics.create(NewTopic(name))
+        await world.topics.delete(name)
+        waiting = asyncio.ensure_future(world.topics.wait_until_gone(name, 60_000))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert session.armed_watches == 1
+
+        await session.delete(paths.deleted_topic(name))
+
+        assert await waiting
+        assert session.armed_watches == 0
 
 
 async def test_deletion_can_be_disabled(session: MemorySession) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.config import (
     BrokerConfig,
     ConfigError,
@@ -31,6 +33,8 @@ from ottla.zookeeper.session import BadVersion, EventType, NodeExists, NoNode, W
 from ottla.zookeeper.znodes import ConfigChange, ConfigEntity
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ottla.broker.environment import Environment
     from ottla.zookeeper.session import Session
 
@@ -89,8 +93,10 @@ class Configs:
         self._environment = environment
         self._broker_id = broker_id
         self._topics: dict[str, dict[str, str]] = {}
-        self._known: set[str] = set()
+        self._read_for: dict[str, UUID | None] = {}
+        """The topics whose settings were read, by name; None: at the start, before their ids were known."""
         self._brokers: dict[str, dict[str, str]] = {}
+        self._ignored: dict[str, list[str]] = {}
         self._seen = -1
         self._reload = False
         self._moved = asyncio.Event()
@@ -108,12 +114,12 @@ class Configs:
         """The configuration of a topic's logs: the broker's defaults with the topic's settings on top."""
         config = self._log_configs.get(topic)
         if config is None:
-            config = self._log_configs[topic] = self._build_log_config(topic)
+            config = self._log_configs[topic] = self._build_log_config(topic, self.overrides(topic))
         return config
 
-    def _build_log_config(self, topic: str) -> LogConfig:
+    def _build_log_config(self, topic: str, overrides: Mapping[str, str]) -> LogConfig:
         config = LogConfig.from_broker(self.broker)
-        for name, value in self.overrides(topic).items():
+        for name, value in overrides.items():
             try:
                 config = config.with_overrides({name: value})
             except ConfigError as error:
@@ -130,6 +136,8 @@ class Configs:
         for kind, store in ((TOPICS, self._topics), (BROKERS, self._brokers)):
             found = set(await self._children(f"{paths.CONFIG}/{kind}")) | store.keys()
             await asyncio.gather(*(self._read(kind, name) for name in found))
+            if kind == TOPICS and not self._read_for:
+                self._read_for = dict.fromkeys(found)
         self._seen = max((_number(name) for name in names), default=self._seen)
 
     async def follow(self) -> None:
@@ -187,12 +195,43 @@ class Configs:
         except NoNode:
             return
 
-    async def ensure_topics(self, topics: Iterable[str]) -> None:
-        """Load the settings of topics that are new to this broker.
+    async def ensure_topics(self, topics: Mapping[str, UUID]) -> None:
+        """Load the settings of topics, given with their ids, that are new to this broker.
 
-        They are written before the topic itself, without a notification.
+        They are written before the topic itself, without a notification. What ZooKeeper does not tell now is
+        read once it is back.
         """
-        await asyncio.gather(*(self._read(TOPICS, topic) for topic in topics if topic not in self._known))
+        fresh = {name: topic_id for name, topic_id in topics.items() if not self._is_read(name, topic_id)}
+        try:
+            await asyncio.gather(*(self._read(TOPICS, name) for name in fresh))
+        except ZooKeeperError as error:
+            _log.warning("settings of new topics not read yet", extra={"reason": str(error)})
+            self._reload = True
+            self._moved.set()
+        else:
+            self._read_for |= fresh
+
+    def _is_read(self, topic: str, topic_id: UUID) -> bool:
+        if topic not in self._read_for:
+            return False
+        known = self._read_for[topic]
+        if known is None:
+            self._read_for[topic] = known = topic_id
+        return known == topic_id
+
+    async def read_unclean_topics(self, topics: Iterable[str]) -> frozenset[str]:
+        """Read which of these topics allow unclean elections, from ZooKeeper as it is now.
+
+        A controller that decided with older settings could lose acknowledged records.
+        """
+        await retrying(partial(self._session.sync, paths.CONFIG))
+        names = list(topics)
+        stored = await asyncio.gather(*(retrying(partial(self._get, TOPICS, name)) for name in names))
+        return frozenset(
+            name
+            for name, (settings, _) in zip(names, stored, strict=True)
+            if self._build_log_config(name, settings or {}).unclean_leader_election_enable
+        )
 
     async def _read(self, kind: str, name: str) -> None:
         settings, _ = await self._get(kind, name)
@@ -214,7 +253,6 @@ class Configs:
             return {}, stat.version
 
     def _apply_topic(self, topic: str, settings: dict[str, str]) -> None:
-        self._known.add(topic)
         if settings == self._topics.get(topic, {}):
             return
         if settings:
@@ -229,9 +267,10 @@ class Configs:
         """Forget the settings of a deleted topic."""
         self._topics.pop(topic, None)
         self._log_configs.pop(topic, None)
-        self._known.discard(topic)
+        self._read_for.pop(topic, None)
 
-    def _apply_broker(self, name: str, settings: dict[str, str]) -> None:
+    def _apply_broker(self, name: str, stored: dict[str, str]) -> None:
+        settings = self._without_fixed(name, stored)
         if settings == self._brokers.get(name, {}):
             return
         self._brokers[name] = settings
@@ -246,6 +285,18 @@ class Configs:
         for topic in topics:
             for listener in self.on_topic_change:
                 listener(topic, self.log_config(topic))
+
+    def _without_fixed(self, entity: str, stored: Mapping[str, str]) -> dict[str, str]:
+        """The settings that may change while a broker runs; the others are named in the log, once."""
+        settings = changeable(stored, per_broker=entity != CLUSTER_DEFAULT)
+        ignored = sorted(stored.keys() - settings.keys())
+        if ignored and self._ignored.get(entity) != ignored:
+            _log.error(
+                "settings ignored: they cannot change there",
+                extra={"entity": f"{BROKERS}/{entity}", "keys": ", ".join(ignored)},
+            )
+        self._ignored[entity] = ignored
+        return settings
 
     def _with_dynamic(self, stored: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
         known = keys_of(BrokerConfig)
@@ -362,6 +413,8 @@ class Configs:
     ) -> None:
         while True:
             present, version = await self._get(kind, name)
+            if kind == BROKERS and present:
+                present = changeable(present, per_broker=name != CLUSTER_DEFAULT)
             settings = change(dict(present or {}))
             try:
                 check(settings)
@@ -383,6 +436,17 @@ class Configs:
         else:
             await self._session.set(node.path, node.encode(), version=version)
         await self._session.create(change.path, change.encode(), sequential=True, make_parents=True)
+
+
+def changeable(settings: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
+    """Leave out read-only keys, and in the cluster's default the keys that each broker has for itself."""
+    known = keys_of(BrokerConfig)
+    fixed = {"read-only"} if per_broker else {"read-only", "per-broker"}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in known or known[name].update not in fixed
+    }
 
 
 def _check_dynamic(settings: Mapping[str, str], *, per_broker: bool) -> None:

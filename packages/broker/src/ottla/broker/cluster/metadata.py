@@ -17,7 +17,7 @@ from ottla.protocol.topics import TopicPartition
 
 NO_LEADER = -1
 LEADER_DURING_DELETION = -2
-_NO_ID = uuid.UUID(int=0)
+NO_ID = uuid.UUID(int=0)
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -73,6 +73,8 @@ class MetadataCache:
         self.broker_id = broker_id
         self.controller_id = NO_LEADER
         self.controller_epoch = -1
+        self.told_by = (-1, -1)
+        """The controller epoch and the own broker epoch of the controller that told of all deletions."""
         self._brokers: dict[int, KnownBroker] = {}
         self._topics: dict[str, KnownTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -102,7 +104,7 @@ class MetadataCache:
 
     def _put(self, name: str, topic_id: uuid.UUID, partition: KnownPartition) -> None:
         topic = self._topics.get(name)
-        if topic is None or (topic.id != topic_id and topic_id != _NO_ID):
+        if topic is None or (topic.id != topic_id and topic_id != NO_ID):
             topic = self._topics[name] = KnownTopic(name, topic_id)
             self._names[topic_id] = name
         topic.partitions[partition.partition] = partition
@@ -114,6 +116,15 @@ class MetadataCache:
             if not topic.partitions:
                 del self._topics[partition.topic]
                 self._names.pop(topic.id, None)
+
+    def forget(self, name: str) -> list[TopicPartition]:
+        """Drop a topic that does not exist any more; return its partitions."""
+        topic = self._topics.get(name)
+        gone = [TopicPartition(name, number) for number in topic.partitions] if topic else []
+        for partition in gone:
+            self._drop(partition)
+        self.wake()
+        return gone
 
     def wake(self) -> None:
         """Have every waiter check its condition again."""
@@ -163,7 +174,7 @@ class MetadataCache:
     def topic_id(self, name: str) -> uuid.UUID:
         """The id of a topic, zeros when it is unknown."""
         topic = self._topics.get(name)
-        return topic.id if topic else _NO_ID
+        return topic.id if topic else NO_ID
 
     def partition(self, partition: TopicPartition) -> KnownPartition | None:
         """A partition by its topic and number."""
@@ -209,7 +220,7 @@ def _states(
     request: UpdateMetadataRequest,
 ) -> Iterator[tuple[str, uuid.UUID, UpdateMetadataPartitionState]]:
     for state in request.ungrouped_partition_states:
-        yield state.topic_name, _NO_ID, state
+        yield state.topic_name, NO_ID, state
     for topic in request.topic_states:
         for state in topic.partition_states:
             yield topic.topic_name, topic.topic_id, state

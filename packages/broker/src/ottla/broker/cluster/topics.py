@@ -42,6 +42,7 @@ from ottla.zookeeper.session import (
     NoNode,
     OperationTimeout,
     SessionExpired,
+    ZooKeeperError,
 )
 from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
 
@@ -331,6 +332,15 @@ class Topics:
         start = ids.index(first) if first in ids else 0
         return self._assign(count, factor, start_index=start, first_partition=len(old))
 
+    async def existing(self) -> frozenset[str] | None:
+        """The names of all topics in ZooKeeper, None while it does not answer."""
+        try:
+            # This broker's server may not know the newest topics without it.
+            await self._session.sync(paths.BROKER_TOPICS)
+            return frozenset(await self._session.children(paths.BROKER_TOPICS))
+        except ZooKeeperError:
+            return None
+
     # ---- waiting
 
     async def wait_until_led(self, name: str, partitions: int, timeout_ms: float) -> bool:
@@ -356,9 +366,12 @@ class Topics:
     async def _marker_gone(self, name: str, deadline_ms: float) -> bool:
         while True:
             changed = asyncio.Event()
-            with _zookeeper_errors():
-                if not await self._session.exists(paths.deleted_topic(name), partial(_set, changed)):
-                    return True
+            try:
+                with _zookeeper_errors():
+                    # Not `exists`: on a marker that is gone its watch would wait for ever.
+                    await self._session.get(paths.deleted_topic(name), partial(_set, changed))
+            except NoNode:
+                return True
             left_ms = deadline_ms - self._environment.clock.monotonic_ms()
             try:
                 async with asyncio.timeout(max(0.0, left_ms) / 1000):

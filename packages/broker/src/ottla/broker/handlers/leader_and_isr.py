@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.handlers.request_context import RequestContext
+from ottla.broker.replication.leader_and_isr_requests import NO_ID
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 
@@ -34,5 +35,8 @@ async def apply(services: Needs, request: LeaderAndIsrRequest) -> LeaderAndIsrRe
     if services.controller.is_stale_broker_epoch(request.broker_epoch):
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     # Taking a role may create a log, and a log is created with its topic's settings.
-    await services.configs.ensure_topics({topic.topic_name for topic in request.topic_states})
+    await services.configs.ensure_topics(
+        {topic.topic_name: topic.topic_id for topic in request.topic_states}
+        | {one.topic_name: NO_ID for one in request.ungrouped_partition_states}
+    )
     return await services.replicas.become_leader_or_follower(request)
