@@ -279,7 +279,7 @@ class Broker:
             register=self._register,
             connect=self._connect,
             spawn=control.lasting,
-            unclean_allowed=lambda topic: configs.log_config(topic).unclean_leader_election_enable,
+            unclean_topics=configs.read_unclean_topics,
             active_controller_changed=metadata.wake,
             inter_broker_listener=self.config.interbroker_listener,
         )
@@ -311,6 +311,8 @@ class Broker:
         for log in self.services.logs.of_topic(topic):
             log.config = config
         self.services.produce_fast_path.known.retire_topic(topic)
+        if config.unclean_leader_election_enable:
+            self.services.controller.unclean_election_allowed(topic)
 
     def _directory_failed(self, partitions: list[TopicPartition]) -> None:
         """Stop serving the partitions of a failed directory, and let the controller elect other leaders."""
@@ -333,6 +335,8 @@ class Broker:
         services.config = services.topics.config = config
         services.fetch_fast_path.fetch_max_bytes = config.fetch_max_bytes
         services.logs.configure(config)
+        if config.unclean_leader_election_enable:
+            services.controller.unclean_election_allowed(None)
 
     # ---- joining the cluster
 

@@ -23,7 +23,7 @@ class Sender(Protocol):
     """Sends requests to one broker."""
 
     async def send(self, request: ControlRequest) -> ControlResponse:
-        """Send a request and return the response. Raises OSError or TimeoutError when that failed."""
+        """Send a request and return the response. Raises OSError when the broker does not respond."""
         ...
 
     async def close(self) -> None:
@@ -40,6 +40,8 @@ class Channel:
         self._sender = sender
         self._replied = replied
         self._queue: asyncio.Queue[ControlRequest] = asyncio.Queue()
+        self._failed = ""
+        """The failure since the last response; it is logged once, not for each request."""
 
     @property
     def waiting(self) -> int:
@@ -60,20 +62,29 @@ class Channel:
             await self._sender.close()
 
     async def _deliver(self, request: ControlRequest) -> ControlResponse:
-        failed = ""
         while True:
             try:
-                return await self._sender.send(request)
+                response = await self._sender.send(request)
             except Exception as error:
                 # A dropped request would leave a partition without a leader, so it is repeated after
                 # every failure for as long as the broker is registered.
-                if failed != (failed := repr(error)):
-                    _log.warning(
-                        "request to broker failed",
-                        exc_info=not isinstance(error, OSError | TimeoutError),
-                        extra={"broker": self.broker.id, "reason": str(error)},
-                    )
+                self._note(error)
                 await asyncio.sleep(RETRY_BACKOFF_S)
+            else:
+                self._failed = ""
+                return response
+
+    def _note(self, error: Exception) -> None:
+        expected = isinstance(error, OSError)  # the broker has gone: its registration ends soon
+        kind = OSError.__name__ if expected else repr(error)
+        if self._failed != kind:
+            self._failed = kind
+            _log.log(
+                logging.INFO if expected else logging.WARNING,
+                "request to broker failed",
+                exc_info=not expected,
+                extra={"broker": self.broker.id, "reason": str(error)},
+            )
 
 
 class Channels:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from ottla.broker.controller.controller_context import (
     EPOCH_DURING_DELETION,
     LEADER_DURING_DELETION,
+    NO_LEADER,
     ControllerContext,
     Endpoint,
     Leadership,
@@ -145,7 +146,8 @@ class ControlRequestBatch:
         states: dict[str, list[UpdateMetadataPartitionState]] = defaultdict(list)
         for partition in sorted(wanted):
             leadership = self.context.leaderships.get(partition)
-            if leadership is not None or self.context.is_deleting(partition):
+            known = leadership is not None or partition in self.context.unreadable
+            if known or self.context.is_deleting(partition):
                 states[partition.topic].append(self._metadata_state(partition, leadership))
         return UpdateMetadataRequest(
             controller_id=self.context.controller_id,
@@ -162,12 +164,13 @@ class ControlRequestBatch:
         self, partition: TopicPartition, leadership: Leadership | None
     ) -> UpdateMetadataPartitionState:
         deleting = self.context.is_deleting(partition)
+        leader = leadership.leader if leadership else NO_LEADER
         replicas = self.context.assignment(partition).replicas
         return UpdateMetadataPartitionState(
             topic_name=partition.topic,
             partition_index=partition.partition,
             controller_epoch=leadership.controller_epoch if leadership else self.context.epoch,
-            leader=LEADER_DURING_DELETION if deleting or leadership is None else leadership.leader,
+            leader=LEADER_DURING_DELETION if deleting else leader,
             leader_epoch=leadership.leader_epoch if leadership else 0,
             isr=list(leadership.isr) if leadership else [],
             zk_version=leadership.partition_epoch if leadership else 0,

@@ -1,23 +1,26 @@
 """The controller of one broker: it runs for election and, once elected, performs what the machine decides.
 
-One task owns all state. Watches, responses of brokers and requests only add to its queue. The queue is
-unbounded: a caller that waited for room in it would block what empties it.
+One task owns all state. Watches, responses of brokers and requests only add to its queue. Whatever fails ends
+the controllership, never the task: its znode is removed, and a broker is elected that reads everything anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.placement import new_topic_id
+from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.controller import controllership
+from ottla.broker.controller.candidacy import Candidacy
 from ottla.broker.controller.channels import Channels, Sender, Spawn
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
 from ottla.broker.controller.controller_context import ControllerContext, LiveBroker
 from ottla.broker.controller.controller_state import ControllerState, state_in
+from ottla.broker.controller.event_queue import EventQueue, QueuedEvent
 from ottla.broker.controller.events import (
     Answers,
     BalanceLeaders,
@@ -30,9 +33,11 @@ from ottla.broker.controller.events import (
     ElectLeaders,
     Event,
     LeaderElected,
+    ReadUncleanTopics,
     ReplicasFailed,
     ReplyReceived,
     TopicsRead,
+    UncleanElectionAllowed,
     WriteLeaderships,
     WriteResults,
 )
@@ -60,7 +65,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("controller")
 _state_change = logging.getLogger("state-change")
 
-RETRY_BACKOFF_S: Final = 0.1
 NO_EPOCH: Final = -1
 
 _CONTROLLERSHIP: Final = "controllership"
@@ -77,25 +81,15 @@ _STATES: Final = {
 }
 
 
-class _QueuedEvent:
-    """An event in the queue, with the future of the caller that waits for its answer."""
-
-    def __init__(self, event: Event, future: asyncio.Future[Answers] | None) -> None:
-        self.event = event
-        self.future = future
-        self.queued_ms = 0.0
-
-    def refuse(self) -> None:
-        """Answer NotController: the caller must ask another broker."""
-        if self.future is not None and not self.future.done():
-            self.future.set_exception(NotController())
+UncleanTopics = Callable[[frozenset[str]], Awaitable[frozenset[str]]]
 
 
 class Controller:
     """Runs for election, and controls the cluster while elected.
 
     `register` is awaited before each election: the broker has to be in `/brokers/ids` in the present
-    session first. It returns the broker epoch.
+    session first. It returns the broker epoch. `unclean_topics` reads which of the given topics allow
+    unclean elections.
     """
 
     def __init__(
@@ -108,7 +102,7 @@ class Controller:
         register: Callable[[], Awaitable[int]],
         connect: Callable[[LiveBroker], Sender],
         spawn: Spawn,
-        unclean_allowed: Callable[[str], bool] = lambda topic: False,
+        unclean_topics: UncleanTopics,
         active_controller_changed: Callable[[], None] = lambda: None,
         inter_broker_listener: str = "PLAINTEXT",
     ) -> None:
@@ -121,13 +115,13 @@ class Controller:
         self._register = register
         self._connect = connect
         self._spawn = spawn
-        self._unclean_allowed = unclean_allowed
+        self._unclean_topics = unclean_topics
         self._active_controller_changed = active_controller_changed
         self._listener = inter_broker_listener
         self._signals: dict[str, None] = {}
         self._dirty_topics: set[str] = set()
-        self._queue: deque[_QueuedEvent] = deque()
         self._wakeup = asyncio.Event()
+        self._queue = EventQueue(environment.clock.monotonic_ms, self._wakeup.set)
         self._state = ControllerState.IDLE
         self._machine: Machine | None = None
         self._store: Store | None = None
@@ -135,6 +129,7 @@ class Controller:
         self._controllership_session = -1
         self._registered_session = -1
         self._closing = False
+        self._candidacy = Candidacy()
         self._watches: dict[str, Callable[[WatchEvent], None]] = {}
         self._topic_watches: dict[str, Callable[[WatchEvent], None]] = {}
         self._stop_listening: Callable[[], None] | None = None
@@ -178,15 +173,17 @@ class Controller:
         """Have the controller process an event and return its answer; raises NotController elsewhere."""
         if self._machine is None:
             raise NotController
-        asked = _QueuedEvent(event, asyncio.get_running_loop().create_future())
-        self._put(asked)
-        assert asked.future is not None
-        return await asked.future
+        return await self._queue.ask(event)
 
     def balance_leaders(self, allowed_imbalance: float) -> None:
         """Queue a check whether leaderships should return to the preferred replicas."""
         if self._machine is not None:
-            self._put(_QueuedEvent(BalanceLeaders(allowed_imbalance), None))
+            self._queue.put(BalanceLeaders(allowed_imbalance))
+
+    def unclean_election_allowed(self, topic: str | None) -> None:
+        """Queue elections for what has no leader: a topic, or with None the default, allows unclean ones."""
+        if self._machine is not None:
+            self._queue.put(UncleanElectionAllowed(topic))
 
     # ---- the one task
 
@@ -216,7 +213,13 @@ class Controller:
                 self._resign("another controller has been elected")
                 self._signal(_CONTROLLERSHIP)
             except ZooKeeperError as error:
-                await self._not_reached(error)
+                _log.warning("ZooKeeper operation failed", extra={"reason": str(error)})
+                await self._step_down("a ZooKeeper operation failed")
+            except StartupRefused:
+                raise  # another broker has this id: there is nothing to control
+            except Exception:
+                _log.exception("the controller failed")
+                await self._step_down("it failed")
             finally:
                 self._state = ControllerState.IDLE
 
@@ -227,17 +230,27 @@ class Controller:
             self._state = _STATES[signal]
             await self._follow(signal)
         else:
-            asked = self._queue.popleft()
+            asked = self._queue.take()
             self._queue_time.update(self._environment.clock.monotonic_ms() - asked.queued_ms)
             self._state = state_in(asked.event)
             await self._answer(asked)
 
-    async def _not_reached(self, error: ZooKeeperError) -> None:
-        """Resign and run for election again, which reads everything that was half read or half written."""
-        _log.warning("ZooKeeper operation failed", extra={"reason": str(error)})
-        self._resign("a ZooKeeper operation failed")
-        self._signal(_CONTROLLERSHIP)
-        await asyncio.sleep(RETRY_BACKOFF_S)
+    async def _step_down(self, reason: str) -> None:
+        """Resign, remove our controller znode, and run for election later, which reads everything anew."""
+        self._resign(reason)
+        self._candidacy.failed(self._environment.clock.monotonic_ms())
+        self._defer_candidacy()
+        try:
+            await controllership.resign(self._session.bound(), self._session.session_id)
+        except ZooKeeperError:
+            return  # the next check of the controllership finds it
+
+    def _defer_candidacy(self) -> bool:
+        """Return whether it is too early to run for election, and check the controllership when it is not."""
+        wait_ms = self._candidacy.wait_ms(self._environment.clock.monotonic_ms())
+        if wait_ms:
+            asyncio.get_running_loop().call_later(wait_ms / 1000, self._signal, _CONTROLLERSHIP)
+        return wait_ms > 0
 
     async def _follow(self, signal: str) -> None:
         if signal == _CONTROLLERSHIP:
@@ -257,11 +270,6 @@ class Controller:
 
     def _signal(self, signal: str) -> None:
         self._signals[signal] = None
-        self._wakeup.set()
-
-    def _put(self, asked: _QueuedEvent) -> None:
-        asked.queued_ms = self._environment.clock.monotonic_ms()
-        self._queue.append(asked)
         self._wakeup.set()
 
     def _watch(self, signal: str) -> Callable[[WatchEvent], None]:
@@ -307,7 +315,7 @@ class Controller:
             # The znode of a controllership that ended within this session.
             await controllership.resign(bound, session_id)
             self._signal(_CONTROLLERSHIP)
-        elif active.broker_id == controllership.NO_CONTROLLER:
+        elif active.broker_id == controllership.NO_CONTROLLER and not self._defer_candidacy():
             await self._run_for_election(number, session_id)
 
     def _see(self, broker_id: int) -> None:
@@ -329,9 +337,9 @@ class Controller:
         _log.info("elected controller", extra={"epoch": won.epoch, "broker": self.broker_id})
         self._see(self.broker_id)
         self._controllership_session = number
-        context = ControllerContext(self.broker_id, won.epoch, self._unclean_allowed)
-        machine = Machine(context, self._listener)
-        self._store = Store(self._session.bound(number), won, lambda: new_topic_id(self._environment.random))
+        machine = Machine(ControllerContext(self.broker_id, won.epoch), self._listener)
+        new_id = partial(new_topic_id, self._environment.random)
+        self._store = Store(self._session.bound(number), won, new_id, self._watch_topic)
         self._channels = Channels(self._connect, self._replied, self._spawn)
         self._machine = machine
         self._dirty_topics.clear()
@@ -344,14 +352,14 @@ class Controller:
         brokers = await store.brokers(self._watch(_BROKERS))
         deletions = await store.deletions(self._watch(_TOPICS))
         names = await store.topic_names(self._watch(_TOPICS))
-        topics = await store.topics(names, self._watch_topic)
+        topics = await store.topics(names)
         partitions = [
             TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
         ]
-        leaderships = await store.leaderships(partitions)
+        states = await store.states(partitions)
         if self._channels is not None:
             self._channels.follow(brokers)
-        return Elected(brokers, topics, leaderships, deletions)
+        return Elected(brokers, topics, states, deletions)
 
     def _resign(self, reason: str) -> None:
         """End the controllership at once; queued requests are answered with NotController."""
@@ -362,8 +370,7 @@ class Controller:
         if self._channels is not None:
             self._channels.close()
             self._channels = None
-        while self._queue:
-            self._queue.popleft().refuse()
+        self._queue.refuse_all()
 
     # ---- reading changes from ZooKeeper
 
@@ -382,14 +389,15 @@ class Controller:
             deletions = await store.deletions(self._watch(_TOPICS))
             names = await store.topic_names(self._watch(_TOPICS))
             known = machine.context.topics
-            fresh = await store.topics((n for n in names if n in dirty or n not in known), self._watch_topic)
+            fresh = await store.topics(n for n in names if n in dirty or n not in known)
+            states = await store.states(machine.context.unreadable)
         except BaseException:
             self._dirty_topics |= dirty
             raise
         for gone in self._topic_watches.keys() - set(names):
             del self._topic_watches[gone]
         topics = {name: topic for name in names if (topic := fresh.get(name) or known.get(name))}
-        await self._perform(machine, TopicsRead(topics, deletions))
+        await self._perform(machine, TopicsRead(topics, deletions, states))
 
     async def _preferred_elections(self) -> None:
         """Elect the preferred leaders that the election tool's znode names, then read the znode again."""
@@ -421,7 +429,7 @@ class Controller:
 
     # ---- events and effects
 
-    async def _answer(self, asked: _QueuedEvent) -> None:
+    async def _answer(self, asked: QueuedEvent) -> None:
         if self._machine is None:
             asked.refuse()
             return
@@ -430,8 +438,7 @@ class Controller:
         except BaseException:
             asked.refuse()
             raise
-        if asked.future is not None and not asked.future.done():
-            asked.future.set_result(answers)
+        asked.answer(answers)
 
     def _current(self) -> tuple[Machine, Store]:
         if self._machine is None or self._store is None:
@@ -441,7 +448,7 @@ class Controller:
     async def _perform(self, machine: Machine, event: Event) -> Answers:
         """Run one step of the machine: perform each effect before the next one is computed."""
         steps = machine.step(event)
-        result: WriteResults | None = None
+        result: WriteResults | frozenset[str] | None = None
         while True:
             try:
                 effect = steps.send(result)
@@ -454,10 +461,12 @@ class Controller:
             if self._machine is not machine:
                 raise SessionExpired(paths.CONTROLLER)
 
-    async def _carry_out(self, effect: Effect, store: Store) -> WriteResults | None:
+    async def _carry_out(self, effect: Effect, store: Store) -> WriteResults | frozenset[str] | None:
         match effect:
             case WriteLeaderships():
                 return await store.write_leaderships(effect.leaderships)
+            case ReadUncleanTopics():
+                return await self._unclean_topics(effect.topics)
             case Publish():
                 if self._channels is not None:
                     self._channels.send(effect.broker, effect.request)
@@ -483,4 +492,4 @@ class Controller:
 
     def _replied(self, broker: LiveBroker, request: ControlRequest, response: ControlResponse) -> None:
         if self._machine is not None:
-            self._put(_QueuedEvent(ReplyReceived(broker, request, response), None))
+            self._queue.put(ReplyReceived(broker, request, response))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
@@ -131,16 +131,22 @@ class ControllerContext:
 
     controller_id: int
     epoch: int
-    unclean_allowed: Callable[[str], bool] = lambda topic: False
     live: dict[int, LiveBroker] = field(default_factory=dict)
     shutting_down: set[int] = field(default_factory=set)
     topics: dict[str, Topic] = field(default_factory=dict)
     leaderships: dict[TopicPartition, Leadership] = field(default_factory=dict)
+    unreadable: set[TopicPartition] = field(default_factory=set)
+    """Partitions whose state znode cannot be read: they are set aside, without a leader, until it can."""
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     failed_replicas: set[Replica] = field(default_factory=set)
     """Replicas on a log directory that their broker reported as failed."""
     deleting: set[str] = field(default_factory=set)
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        """Whether a topic has that partition."""
+        topic = self.topics.get(partition.topic)
+        return topic is not None and partition.partition in topic.partitions
 
     def assignment(self, partition: TopicPartition) -> Assignment:
         """The replicas of a known partition."""
@@ -200,13 +206,24 @@ class ControllerContext:
         else:
             self.replica_states[(partition, broker)] = target
 
+    def set_aside(self, partition: TopicPartition) -> None:
+        """Treat a partition as one without a state, and do not create one."""
+        self.leaderships.pop(partition, None)
+        self.unreadable.add(partition)
+        self.partition_states[partition] = PartitionState.NEW
+
+    def forget_partition(self, partition: TopicPartition) -> None:
+        """Drop everything known of a partition whose topic is known."""
+        self.leaderships.pop(partition, None)
+        self.unreadable.discard(partition)
+        self.partition_states.pop(partition, None)
+        for broker in self.assignment(partition).replicas:
+            self.replica_states.pop((partition, broker), None)
+            self.failed_replicas.discard((partition, broker))
+
     def forget_topic(self, topic: str) -> None:
         """Drop everything known of a topic."""
         for partition in self.partitions_of(topic):
-            self.leaderships.pop(partition, None)
-            self.partition_states.pop(partition, None)
-        for replica in self.replicas_of(topic):
-            self.replica_states.pop(replica, None)
-            self.failed_replicas.discard(replica)
+            self.forget_partition(partition)
         self.topics.pop(topic, None)
         self.deleting.discard(topic)

@@ -17,6 +17,7 @@ from ottla.broker.controller.events import (
     ReplicasFailed,
     ReplyReceived,
     TopicsRead,
+    UncleanElectionAllowed,
 )
 from ottla.protocol.messages.update_metadata import UpdateMetadataResponse
 
@@ -34,6 +35,7 @@ class ControllerState(IntEnum):
     ISR_CHANGE = 9
     LEADER_AND_ISR_RESPONSE_RECEIVED = 10
     LOG_DIR_CHANGE = 11
+    TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
     UPDATE_METADATA_RESPONSE_RECEIVED = 16
 
 
@@ -43,6 +45,7 @@ _STATES: Final[Mapping[type[Event], ControllerState]] = {
     TopicsRead: ControllerState.TOPIC_CHANGE,
     ReplyReceived: ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED,
     ElectLeaders: ControllerState.MANUAL_LEADER_BALANCE,
+    UncleanElectionAllowed: ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE,
     ControlledShutdown: ControllerState.CONTROLLED_SHUTDOWN,
     AlterPartition: ControllerState.ISR_CHANGE,
     BalanceLeaders: ControllerState.AUTO_LEADER_BALANCE,

@@ -24,12 +24,20 @@ ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaRes
 
 
 @frozen
+class PartitionStates:
+    """The state znodes of partitions: what they hold, and which of them cannot be read."""
+
+    leaderships: Mapping[TopicPartition, Leadership] = field(default_factory=dict)
+    unreadable: frozenset[TopicPartition] = frozenset()
+
+
+@frozen
 class Elected:
     """This broker became the controller; with everything that ZooKeeper holds."""
 
     brokers: Mapping[int, LiveBroker]
     topics: Mapping[str, Topic]
-    leaderships: Mapping[TopicPartition, Leadership]
+    states: PartitionStates
     deletions: frozenset[str] = frozenset()
 
 
@@ -42,10 +50,14 @@ class BrokersRead:
 
 @frozen
 class TopicsRead:
-    """All topics, and the deletion markers that were read just before."""
+    """All topics, and the deletion markers that were read just before.
+
+    `states` are those of the partitions whose state was unreadable, read again.
+    """
 
     topics: Mapping[str, Topic]
     deletions: frozenset[str] = frozenset()
+    states: PartitionStates = field(default_factory=PartitionStates)
 
 
 @frozen
@@ -63,6 +75,13 @@ class ElectLeaders:
 
     partitions: frozenset[TopicPartition] | None
     unclean: bool = False
+
+
+@frozen
+class UncleanElectionAllowed:
+    """A topic, or None for the default of all topics, now allows unclean elections."""
+
+    topic: str | None
 
 
 @frozen
@@ -111,6 +130,7 @@ Event = (
     | TopicsRead
     | ReplyReceived
     | ElectLeaders
+    | UncleanElectionAllowed
     | ControlledShutdown
     | AlterPartition
     | BalanceLeaders
@@ -131,14 +151,23 @@ class WriteLeaderships:
 class WriteResult:
     """The content of a state znode after a write.
 
-    `ours` is false after a conflict, when another writer was first; `leadership` is None without a znode.
+    `ours` is false after a conflict, when another writer was first; `leadership` is None without a znode,
+    and when the znode is unreadable.
     """
 
     leadership: Leadership | None
     ours: bool
+    unreadable: bool = False
 
 
 WriteResults = Mapping[TopicPartition, WriteResult]
+
+
+@frozen
+class ReadUncleanTopics:
+    """Read which of these topics allow unclean elections: the result is a frozenset of their names."""
+
+    topics: frozenset[str]
 
 
 @frozen
@@ -164,7 +193,7 @@ class LeaderElected:
     unclean: bool = False
 
 
-Effect = WriteLeaderships | Publish | DeleteTopic | DropMarker | LeaderElected
+Effect = WriteLeaderships | ReadUncleanTopics | Publish | DeleteTopic | DropMarker | LeaderElected
 
 T = TypeVar("T")
 Steps = Generator[Effect, Any, T]

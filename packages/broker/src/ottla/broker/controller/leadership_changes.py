@@ -8,7 +8,8 @@ partition without a leader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from ottla.broker.controller import elections
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
@@ -19,7 +20,13 @@ from ottla.broker.controller.controller_context import (
     PartitionState,
     ReplicaState,
 )
-from ottla.broker.controller.events import LeaderElected, Steps, WriteLeaderships, WriteResults
+from ottla.broker.controller.events import (
+    LeaderElected,
+    ReadUncleanTopics,
+    Steps,
+    WriteLeaderships,
+    WriteResults,
+)
 from ottla.protocol.topics import TopicPartition
 
 Decision = Callable[[TopicPartition], Leadership | None]
@@ -51,6 +58,8 @@ class Leaderships:
         yield from self.settle(adopted)
 
     def _first_leadership(self, partition: TopicPartition) -> Leadership | None:
+        if partition in self._context.unreadable:
+            return None
         replicas = self._context.assignment(partition).replicas
         alive = tuple(broker for broker in replicas if self._context.is_alive(partition, broker))
         return Leadership(alive[0], 0, alive, self._context.epoch, -1) if alive else None
@@ -58,12 +67,30 @@ class Leaderships:
     def settle(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Elect a leader from the live in-sync replicas, and drop dead replicas from the ISR."""
         partitions = list(partitions)
-        yield from self.update(partitions, self._settled)
+        unclean = yield from self._unclean_topics(partitions)
+        yield from self.update(partitions, partial(self._settled, unclean=unclean))
         for partition in partitions:
-            if partition in self._context.leaderships:
-                self.enter_state(partition)
+            self.enter_state(partition)
 
-    def _settled(self, partition: TopicPartition) -> Leadership | None:
+    def _unclean_topics(self, partitions: Iterable[TopicPartition]) -> Steps[frozenset[str]]:
+        """Ask which topics allow an unclean election, of those that have nothing better."""
+        topics = frozenset(p.topic for p in partitions if self._needs_unclean(p))
+        if not topics:
+            return topics
+        allowed: frozenset[str] = yield ReadUncleanTopics(topics)
+        return allowed
+
+    def _needs_unclean(self, partition: TopicPartition) -> bool:
+        """Whether replicas are alive, but none that is in sync."""
+        now = self._context.leaderships.get(partition)
+        if now is None:
+            return False
+        alive = {
+            b for b in self._context.assignment(partition).replicas if self._context.is_alive(partition, b)
+        }
+        return bool(alive) and alive.isdisjoint(now.isr)
+
+    def _settled(self, partition: TopicPartition, unclean: Collection[str]) -> Leadership | None:
         """Return the next leadership of a partition, or None when the present one stays."""
         context = self._context
         now = context.leaderships[partition]
@@ -75,7 +102,7 @@ class Leaderships:
             context.assignment(partition).replicas,
             now.isr,
             alive,
-            unclean_allowed=context.unclean_allowed(partition.topic),
+            unclean_allowed=partition.topic in unclean,
         )
         if choice is None:
             # The last in-sync replica stays in the ISR: it alone is known to hold every acknowledged record.
@@ -110,15 +137,20 @@ class Leaderships:
     def adopt(self, results: WriteResults) -> set[TopicPartition]:
         """Store what ZooKeeper holds now; return the partitions that another writer changed."""
         for partition, result in results.items():
-            if result.leadership is None:
+            if result.unreadable:
+                self._context.set_aside(partition)
+                self._batch.metadata(self._context.live, [partition])
+            elif result.leadership is None:
                 self._context.leaderships.pop(partition, None)
             else:
                 self._context.leaderships[partition] = result.leadership
         return {p for p, result in results.items() if not result.ours and result.leadership is not None}
 
     def enter_state(self, partition: TopicPartition) -> None:
-        """Move a partition to the state that its leadership says."""
-        self._context.move_partition(partition, self.state_of(self._context.leaderships[partition]))
+        """Move a partition to the state that its leadership says; without one it stays as it is."""
+        leadership = self._context.leaderships.get(partition)
+        if leadership is not None:
+            self._context.move_partition(partition, self.state_of(leadership))
 
     def state_of(self, leadership: Leadership | None) -> PartitionState:
         """New without a leadership, Online with a live leader, Offline otherwise."""

@@ -10,6 +10,7 @@ from ottla.broker.controller.control_request_batch import ControlRequest, endpoi
 from ottla.broker.controller.controller_context import Leadership
 from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown, ControlResponse
 from ottla.client.config import Address
+from ottla.client.errors import ClientError
 from ottla.protocol.errors import BrokerNotAvailable
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -38,7 +39,13 @@ class RemoteSender:
         )
 
     async def send(self, request: ControlRequest) -> ControlResponse:
-        """Send the request and return the response."""
+        """Send the request and return the response; raises ConnectionError when there is none."""
+        try:
+            return await self._send(request)
+        except ClientError as error:
+            raise ConnectionError(str(error)) from error
+
+    async def _send(self, request: ControlRequest) -> ControlResponse:
         match request:
             case LeaderAndIsrRequest():
                 return await self._peer.send(request, LeaderAndIsrResponse)

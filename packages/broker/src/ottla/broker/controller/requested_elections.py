@@ -34,7 +34,10 @@ class RequestedElections:
         yield from self._leaderships.update(electable, lambda p: self._elected(p, unclean=event.unclean))
         for partition in electable:
             self._leaderships.enter_state(partition)
-            answers.partitions[partition] = ErrorCode.NONE
+            is_there = partition in self._context.leaderships
+            answers.partitions[partition] = (
+                ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
 
     def _electable(self, partition: TopicPartition, *, unclean: bool) -> elections.Choice | ErrorCode:
         context = self._context
@@ -94,7 +97,10 @@ class RequestedElections:
         ]
         yield from self._leaderships.update(shared, lambda p: self._without(p, leaving))
         for partition in shared:
-            if context.leaderships[partition].leader == leaving:
+            now = context.leaderships.get(partition)
+            if now is None:
+                continue
+            if now.leader == leaving:
                 answers.remaining.append(partition)
             else:
                 self._batch.stop(partition, leaving, delete=False)

@@ -22,10 +22,12 @@ from ottla.broker.controller.events import (
     Elected,
     ElectLeaders,
     Event,
+    PartitionStates,
     ReplicasFailed,
     ReplyReceived,
     Steps,
     TopicsRead,
+    UncleanElectionAllowed,
 )
 from ottla.broker.controller.isr_changes import IsrChanges
 from ottla.broker.controller.leadership_changes import Leaderships
@@ -62,6 +64,8 @@ class Machine:
                 yield from self._reply_received(event)
             case ElectLeaders():
                 yield from self.elections.elect(event, answers)
+            case UncleanElectionAllowed():
+                yield from self._unclean_election_allowed(event.topic)
             case ControlledShutdown():
                 yield from self.elections.controlled_shutdown(event, answers)
             case AlterPartition():
@@ -82,11 +86,12 @@ class Machine:
         context = self.context
         context.live = dict(event.brokers)
         context.topics = dict(event.topics)
-        context.leaderships = dict(event.leaderships)
+        context.leaderships = dict(event.states.leaderships)
+        context.unreadable = set(event.states.unreadable)
         context.deleting = set(event.deletions & context.topics.keys())
         self._initial_states()
         # Followers find their leader's address in the metadata, so every broker first gets the live brokers.
-        self.batch.metadata(context.live, ())
+        self.batch.metadata(context.live, context.unreadable)
         yield from self._flush()
         for partition in context.partitions():
             if partition in context.leaderships and not context.is_deleting(partition):
@@ -113,6 +118,13 @@ class Machine:
         wanted = [p for p in self.context.partitions() if not self.context.is_deleting(p)]
         yield from self.leaderships.create_states(p for p in wanted if p not in self.context.leaderships)
         yield from self.leaderships.settle(p for p in wanted if p in self.context.leaderships)
+
+    def _unclean_election_allowed(self, topic: str | None) -> Steps[None]:
+        context = self.context
+        partitions = list(context.partitions()) if topic is None else context.partitions_of(topic)
+        yield from self.leaderships.settle(
+            p for p in partitions if p in context.leaderships and not context.is_deleting(p)
+        )
 
     # ---- brokers start and fail
 
@@ -180,6 +192,7 @@ class Machine:
         for name, topic in event.topics.items():
             if name not in context.deleting:
                 created += self._merge_topic(name, topic)
+        yield from self._read_again(event.states)
         for partition in created:
             context.move_partition(partition, PartitionState.NEW)
             for broker in context.assignment(partition).replicas:
@@ -190,8 +203,22 @@ class Machine:
         yield from self._flush()
         yield from self._delete_topics(event.deletions)
 
+    def _read_again(self, states: PartitionStates) -> Steps[None]:
+        """Serve partitions whose state has become readable; those without a state now get one as new ones."""
+        context = self.context
+        context.unreadable = {p for p in states.unreadable if p in context}
+        readable = {p: state for p, state in states.leaderships.items() if p in context}
+        context.leaderships |= readable
+        for partition in readable:
+            self.batch.lead_or_follow(partition, context.assignment(partition).replicas)
+        yield from self.leaderships.settle(readable)
+
     def _merge_topic(self, name: str, topic: Topic) -> list[TopicPartition]:
         known = self.context.topics.get(name)
+        if known is not None:
+            # Only somebody who edits the znode by hand removes partitions from it.
+            for number in known.partitions.keys() - topic.partitions.keys():
+                self.context.forget_partition(TopicPartition(name, number))
         self.context.topics[name] = topic
         old = known.partitions if known else {}
         return [TopicPartition(name, number) for number in topic.partitions if number not in old]

@@ -12,11 +12,11 @@ from typing import TypeVar
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.controller.controller_context import Assignment, Endpoint, Leadership, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership
-from ottla.broker.controller.events import WriteResult, WriteResults
+from ottla.broker.controller.events import PartitionStates, WriteResult, WriteResults
 from ottla.broker.frozen_classes import replace
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 from ottla.zookeeper import paths
-from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.errors import MalformedZnode, NoAuth
 from ottla.zookeeper.session import (
     BadVersion,
     Check,
@@ -51,11 +51,18 @@ class Store:
     """
 
     def __init__(
-        self, operations: Operations, controllership: Controllership, new_id: Callable[[], uuid.UUID]
+        self,
+        operations: Operations,
+        controllership: Controllership,
+        new_id: Callable[[], uuid.UUID],
+        watch_topic: Callable[[str], Watch],
     ) -> None:
+        """`watch_topic` gives the watch on a topic's assignment, and on its states that are unreadable."""
         self._zk = operations
         self._controllership = controllership
         self._new_id = new_id
+        self._watch_topic = watch_topic
+        self._named: set[str] = set()
 
     # ---- reading
 
@@ -73,7 +80,7 @@ class Store:
         try:
             registration = BrokerRegistration.decode(broker_id, data)
         except MalformedZnode as error:
-            _log.error("broker ignored", extra={"broker": broker_id, "reason": str(error)})
+            self._name_once("broker ignored", paths.broker(broker_id), str(error))
             return None
         return live_broker(registration, stat.czxid)
 
@@ -82,20 +89,20 @@ class Store:
         names = await retrying(lambda: self._zk.children(paths.BROKER_TOPICS, watch))
         return [name for name in names if not why_illegal_topic_name(name)]
 
-    async def topics(self, names: Iterable[str], watch: Callable[[str], Watch]) -> dict[str, Topic]:
+    async def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Read topics, each with a watch on its assignment; missing and unreadable ones are left out."""
         wanted = list(names)
-        found = await _all(self._topic(name, watch(name)) for name in wanted)
+        found = await _all(self._topic(name) for name in wanted)
         return {name: topic for name, topic in zip(wanted, found, strict=True) if topic is not None}
 
-    async def _topic(self, name: str, watch: Watch) -> Topic | None:
-        read = await self._read(paths.topic(name), watch)
+    async def _topic(self, name: str) -> Topic | None:
+        read = await self._read(paths.topic(name), self._watch_topic(name))
         if read is None:
             return None
         try:
             node = TopicAssignment.decode(name, read[0])
         except MalformedZnode as error:
-            _log.error("topic ignored", extra={"topic": name, "reason": str(error)})
+            self._name_once("topic ignored", paths.topic(name), str(error))
             return None
         if node.topic_id is None:
             return await self._with_id(node, read[1])
@@ -116,16 +123,37 @@ class Store:
         names = await retrying(lambda: self._zk.children(paths.DELETE_TOPICS, watch))
         return frozenset(name for name in names if not why_illegal_topic_name(name))
 
-    async def leaderships(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leadership]:
-        """The state znodes of partitions; those without one are left out."""
+    async def states(self, partitions: Iterable[TopicPartition]) -> PartitionStates:
+        """The state znodes of partitions; an unreadable one gets its topic's watch, and is logged once."""
         wanted = list(partitions)
-        found = await _all(self.leadership(partition) for partition in wanted)
-        return {p: leadership for p, leadership in zip(wanted, found, strict=True) if leadership is not None}
+        found = await _all(self._state(partition) for partition in wanted)
+        states = dict(zip(wanted, found, strict=True))
+        return PartitionStates(
+            {p: state for p, state in states.items() if isinstance(state, Leadership)},
+            frozenset(p for p, state in states.items() if isinstance(state, ZooKeeperError)),
+        )
 
-    async def leadership(self, partition: TopicPartition) -> Leadership | None:
-        """The state znode of a partition, None when there is none."""
-        read = await self._read(paths.partition_state(*partition))
+    async def _state(self, partition: TopicPartition) -> Leadership | ZooKeeperError | None:
+        """The state znode of a partition, None when there is none, or why it cannot be read."""
+        try:
+            return await self._leadership(partition)
+        except (MalformedZnode, NoAuth):
+            pass
+        try:
+            return await self._leadership(partition, self._watch_topic(partition.topic))
+        except (MalformedZnode, NoAuth) as error:
+            path = paths.partition_state(*partition)
+            self._name_once("partition set aside: its state znode cannot be read", path, str(error))
+            return error
+
+    async def _leadership(self, partition: TopicPartition, watch: Watch | None = None) -> Leadership | None:
+        read = await self._read(paths.partition_state(*partition), watch)
         return leadership_of(partition, *read) if read else None
+
+    def _name_once(self, what: str, path: str, reason: str) -> None:
+        if path not in self._named:
+            self._named.add(path)
+            _log.error(what, extra={"path": path, "reason": reason})
 
     async def _read(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat] | None:
         try:
@@ -174,7 +202,9 @@ class Store:
     async def _write_one(self, partition: TopicPartition, wanted: Leadership) -> WriteResult:
         """Write one state znode, or find out whether an earlier try succeeded."""
         while True:
-            present = await self.leadership(partition)
+            present = await self._state(partition)
+            if isinstance(present, ZooKeeperError):
+                return WriteResult(None, ours=False, unreadable=True)
             if present == _after(wanted):
                 return WriteResult(present, ours=True)
             if present is not None and present.controller_epoch > self._controllership.epoch:
@@ -187,6 +217,10 @@ class Store:
                 await self.fenced(_state_write(partition, wanted)[-1:])
             except NoNode:
                 return WriteResult(None, ours=False)
+            except NoAuth as error:
+                path = paths.partition_state(*partition)
+                self._name_once("partition set aside: its state may not be written", path, str(error))
+                return WriteResult(None, ours=False, unreadable=True)
             except ZooKeeperError as error:
                 if not (error.retriable or isinstance(error, (BadVersion, NodeExists))):
                     raise
@@ -251,7 +285,7 @@ class Store:
 
 
 async def read_leadership(operations: Operations, partition: TopicPartition) -> Leadership | None:
-    """Read the state of a partition as it is committed; None when there is none, or it is malformed."""
+    """Read the state of a partition as it is committed, None when there is none; raises ZooKeeperError."""
     path = paths.partition_state(*partition)
     # The server that this broker is connected to may be behind the one that answered the controller.
     await operations.sync(path)
@@ -284,13 +318,9 @@ def _after(wanted: Leadership) -> Leadership:
     return replace(wanted, partition_epoch=wanted.partition_epoch + 1)
 
 
-def leadership_of(partition: TopicPartition, data: bytes, stat: Stat) -> Leadership | None:
-    """Decode a state znode; None when it is malformed."""
-    try:
-        node = PartitionState.decode(partition.topic, partition.partition, data)
-    except MalformedZnode as error:
-        _log.error("partition state ignored", extra={"partition": str(partition), "reason": str(error)})
-        return None
+def leadership_of(partition: TopicPartition, data: bytes, stat: Stat) -> Leadership:
+    """Decode a state znode; raises MalformedZnode."""
+    node = PartitionState.decode(partition.topic, partition.partition, data)
     return Leadership(node.leader, node.leader_epoch, node.isr, node.controller_epoch, stat.version)
 
 
