@@ -35,8 +35,10 @@ def receive(reader: Any, data: bytes) -> list[bytes]:
     return taken
 
 
-def reader_of(module: Any, buffer_bytes: int = 4096, limit: int = LIMIT) -> Any:
-    return module.FrameReader(module.ReceiveBuffer(buffer_bytes), limit)
+def reader_of(
+    module: Any, buffer_bytes: int = 4096, limit: int = LIMIT, other_limit: int | None = None
+) -> Any:
+    return module.FrameReader(module.ReceiveBuffer(buffer_bytes), limit, other_limit)
 
 
 def test_the_compiled_reader_is_the_one_in_use() -> None:
@@ -156,3 +158,38 @@ def test_however_a_stream_is_cut_the_same_frames_come_out(
 
     assert taken == bodies
     assert reader.kept_bytes == 0
+
+
+@READERS
+@pytest.mark.parametrize("step", [1, 3, 5, 6, 7, 5000])
+def test_a_request_other_than_produce_has_a_limit_of_its_own(module: Any, step: int) -> None:
+    body = struct.pack(">h", 3) + b"x" * 300_000
+    reader = reader_of(module, other_limit=200_000)
+
+    with pytest.raises(frames.TooLarge) as refused:
+        for start in range(0, 10_000, step):
+            receive(reader, framed(body)[start : start + step])
+
+    assert (refused.value.size, refused.value.limit, refused.value.api_key) == (300_002, 200_000, 3)
+
+
+@READERS
+def test_a_produce_has_the_limit_of_all_frames(module: Any) -> None:
+    body = struct.pack(">h", 0) + b"x" * 300_000
+
+    assert receive(reader_of(module, other_limit=200_000), framed(body)) == [body]
+
+
+def test_the_memory_of_all_readers_is_counted_and_freed() -> None:
+    buffer = _frames.ReceiveBuffer(4096)
+    readers = [_frames.FrameReader(buffer, 100 << 20) for _ in range(3)]
+    for reader in readers:
+        receive(reader, struct.pack(">ih", 50 << 20, 0) + b"x" * (10 << 20))
+
+    assert 30 << 20 <= buffer.held <= 60 << 20
+    receive(readers[0], b"x" * ((40 << 20) - 2))
+    readers[1].forget()
+    assert buffer.held <= 20 << 20
+    readers[2].forget()
+    assert buffer.held == 0
+    assert [one.kept_bytes for one in readers] == [0, 0, 0]

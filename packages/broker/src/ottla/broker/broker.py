@@ -155,6 +155,7 @@ class Broker:
                 metrics=self.metrics,
                 produce_fast_path=services.produce_fast_path,
                 fetch_fast_path=services.fetch_fast_path,
+                is_broker=services.inter_broker.admits_now,
             )
         )
         services.configs.on_broker_change.append(self._server.connections.set_limits)

@@ -58,6 +58,20 @@ class NetworkSettings:
     queued_max_requests: int = setting(
         500, "Requests in progress at once; above it the broker stops reading from connections.", at_least(1)
     )
+    queued_max_request_bytes: int = setting(
+        268_435_456,
+        "Memory of all requests that are being received or answered; above it, the connections whose "
+        "requests come slowest are closed. -1 means no limit.",
+        at_least(-1),
+        long=True,
+    )
+    client_request_max_bytes: int = setting(
+        8_388_608,
+        "The largest request of a client that is not a Produce; a larger one closes its connection. Requests "
+        "between brokers, and Produce, are limited by socket.request.max.bytes alone.",
+        at_least(1),
+        ottla_only=True,
+    )
     socket_send_buffer_bytes: int = setting(
         102_400, "SO_SNDBUF of a client's socket; -1 is the system's default."
     )

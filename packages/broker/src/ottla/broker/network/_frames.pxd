@@ -10,7 +10,10 @@ cdef class ReceiveBuffer:
     cdef readonly object view
     cdef list spare             # memory of large frames, to be used again: fresh pages cost more than the bytes in them
     cdef readonly Py_ssize_t spare_bytes
+    cdef readonly Py_ssize_t held       # of frames of all connections, and of requests that were copied from here
+    cdef public Py_ssize_t budget       # what may be held
 
+    cpdef hold(self, Py_ssize_t size)
     cdef bytearray take(self, Py_ssize_t size)
     cdef int give_back(self, bytearray one) except -1
 
@@ -18,6 +21,7 @@ cdef class ReceiveBuffer:
 cdef class FrameReader:
     cdef ReceiveBuffer shared
     cdef Py_ssize_t limit
+    cdef Py_ssize_t other_limit # of requests other than Produce
     cdef bytearray kept         # memory of its own for what is not a whole frame yet
     cdef object kept_view
     cdef Py_ssize_t kept_bytes_

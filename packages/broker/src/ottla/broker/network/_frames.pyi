@@ -6,10 +6,22 @@ class ReceiveBuffer:
     memory: bytearray
     view: memoryview
     spare_bytes: int
+    held: int
+    """Bytes that frames of all connections hold, and requests in progress with them."""
+    budget: int
+    """What may be held; above it, the connection that received last has the request memory relieved."""
     def __init__(self, size: int = ...) -> None: ...
+    def hold(self, size: int) -> None:
+        """Count bytes of a request in progress; negative when it is over."""
 
 class FrameReader:
-    def __init__(self, shared: ReceiveBuffer, max_frame_bytes: int) -> None: ...
+    def __init__(
+        self, shared: ReceiveBuffer, max_frame_bytes: int, max_other_bytes: int | None = None
+    ) -> None: ...
+    def lift_limit(self) -> None:
+        """Take requests of every kind up to the largest frame: the peer is a broker."""
+    def forget(self) -> None:
+        """Drop what was received: the connection is closed."""
     @property
     def kept_bytes(self) -> int: ...
     @property

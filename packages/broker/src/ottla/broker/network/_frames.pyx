@@ -2,6 +2,7 @@
 """Frames, natively. `_frames_py` is the same in plain Python, and documents it."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
+from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.ref cimport Py_REFCNT
 from libc.string cimport memcpy
 
@@ -9,12 +10,13 @@ from ottla.protocol.native.fetch cimport PlainFetch, take_fetch
 from ottla.protocol.native.produce cimport ProduceRun, take_run
 from ottla.protocol.records._batch cimport get32
 
-from ottla.broker.network._frames_py import RECEIVE_BUFFER_BYTES, SHORTEST_FRAME, BadFrame
+from ottla.broker.network._frames_py import RECEIVE_BUFFER_BYTES, SHORTEST_FRAME, BadFrame, TooLarge
 
 cdef Py_ssize_t SHORTEST = SHORTEST_FRAME
 
 cdef enum:
     SIZE = 4
+    HEAD = 6                    # the size and the API key behind it
     # A frame above this is received into memory of its own, without a copy; below it, the copy of its
     # first part costs less than a receive that ends with it.
     DIRECT_ABOVE = 128 << 10
@@ -29,6 +31,10 @@ cdef class ReceiveBuffer:
         self.memory = bytearray(size)
         self.view = memoryview(self.memory)
         self.spare = []
+        self.budget = PY_SSIZE_T_MAX
+
+    cpdef hold(self, Py_ssize_t size):
+        self.held += size
 
     cdef bytearray take(self, Py_ssize_t size):
         """Return memory of at least `size` bytes that has no other user; its content is not cleared."""
@@ -39,12 +45,15 @@ cdef class ReceiveBuffer:
             if PyByteArray_GET_SIZE(one) >= size and Py_REFCNT(one) == 2:  # references: the list's and ours
                 del self.spare[i]
                 self.spare_bytes -= PyByteArray_GET_SIZE(one)
+                self.held += PyByteArray_GET_SIZE(one)
                 return one
+        self.held += size
         return PyByteArray_FromStringAndSize(NULL, size)
 
     cdef int give_back(self, bytearray one) except -1:
         """Keep memory for another frame. The event loop may still refer to it, so `take` checks that."""
         cdef Py_ssize_t size = PyByteArray_GET_SIZE(one)
+        self.held -= size
         if size > DIRECT_ABOVE and self.spare_bytes + size <= SPARE_BYTES:
             self.spare.append(one)
             self.spare_bytes += size
@@ -54,9 +63,19 @@ cdef class ReceiveBuffer:
 cdef class FrameReader:
     """Splits what one connection receives into frames."""
 
-    def __cinit__(self, ReceiveBuffer shared, Py_ssize_t max_frame_bytes):
+    def __cinit__(self, ReceiveBuffer shared, Py_ssize_t max_frame_bytes, max_other_bytes=None):
         self.shared = shared
-        self.limit = max_frame_bytes
+        self.limit = self.other_limit = max_frame_bytes
+        if max_other_bytes is not None and max_other_bytes < max_frame_bytes:
+            self.other_limit = max_other_bytes
+
+    def lift_limit(self):
+        self.other_limit = self.limit
+
+    def forget(self):
+        self.position = self.end = self.kept_bytes_ = 0
+        self.direct = False
+        self._keep(None)
 
     @property
     def kept_bytes(self):
@@ -68,7 +87,7 @@ cdef class FrameReader:
 
     cdef bint is_exhausted(self) noexcept:
         cdef Py_ssize_t rest = self.end - self.position, size
-        if rest < SIZE:
+        if rest < SIZE or self.source is None:  # without a source, a large frame is being received
             return True
         size = get32(<const unsigned char *> PyByteArray_AS_STRING(self.source) + self.position)
         return SHORTEST <= size <= self.limit and rest - SIZE < size
@@ -78,7 +97,7 @@ cdef class FrameReader:
         self.direct = False
         if self.kept is None:
             return self.shared.view
-        if self.kept_bytes_ >= SIZE:
+        if self.kept_bytes_ >= HEAD:
             need = SIZE + <Py_ssize_t> get32(<const unsigned char *> PyByteArray_AS_STRING(self.kept))
             if need > DIRECT_ABOVE and self.kept_bytes_ < need:
                 self.direct = True
@@ -133,11 +152,18 @@ cdef class FrameReader:
 
     cpdef object next_frame(self):
         cdef Py_ssize_t start = self.position, have = self.end - self.position, size
+        cdef const unsigned char *head
         if have < SIZE:
             return None
         size = get32(<const unsigned char *> PyByteArray_AS_STRING(self.source) + start)
         if size < SHORTEST or size > self.limit:
             raise BadFrame(size, self.limit)
+        if size > self.other_limit:
+            if have < HEAD:
+                return None
+            head = <const unsigned char *> PyByteArray_AS_STRING(self.source) + start
+            if head[SIZE] or head[SIZE + 1]:  # Produce is 0
+                raise TooLarge(size, self.other_limit, head[SIZE] << 8 | head[SIZE + 1])
         if have - SIZE < size:
             return None
         self.position = start + SIZE + size

@@ -19,6 +19,17 @@ class BadFrame(Exception):
         self.limit = limit
 
 
+class TooLarge(BadFrame):
+    """A request that is not a Produce is larger than clients may send."""
+
+    def __init__(self, size: int, limit: int, api_key: int) -> None:
+        super().__init__(size, limit)
+        self.args = (
+            f"a request of {size} bytes with API key {api_key}: client.request.max.bytes is {limit}",
+        )
+        self.api_key = api_key
+
+
 class ReceiveBuffer:
     """The one buffer that all connections of an event loop receive into."""
 
@@ -35,9 +46,13 @@ class FrameReader:
     and memory grows with the bytes received, not with the size announced.
     """
 
-    def __init__(self, shared: ReceiveBuffer, max_frame_bytes: int) -> None:
+    def __init__(
+        self, shared: ReceiveBuffer, max_frame_bytes: int, max_other_bytes: int | None = None
+    ) -> None:
+        """`max_other_bytes` limits requests other than Produce."""
         self._shared = shared
         self._limit = max_frame_bytes
+        self._other_limit = max_frame_bytes if max_other_bytes is None else max_other_bytes
         self._kept = bytearray()
         self._view = memoryview(b"")
         self._position = 0
@@ -71,6 +86,12 @@ class FrameReader:
         (size,) = _SIZE.unpack_from(self._view, start)
         if size < SHORTEST_FRAME or size > self._limit:
             raise BadFrame(size, self._limit)
+        if size > self._other_limit:
+            if have < _SIZE.size + 2:
+                return None
+            api_key = int.from_bytes(self._view[start + _SIZE.size : start + _SIZE.size + 2])
+            if api_key:  # Produce is 0
+                raise TooLarge(size, self._other_limit, api_key)
         if have - _SIZE.size < size:
             return None
         self._position = start + _SIZE.size + size

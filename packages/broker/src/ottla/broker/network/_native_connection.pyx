@@ -59,6 +59,8 @@ cdef class NativeConnection:
         else:
             self._write_round.count_in(nbytes)
             self.pump()
+        if self._reader.shared.held > self._reader.shared.budget:
+            self._shared.memory.relieve()
 
     cdef bint _is_free(self, response_queue) except -1:
         """Whether the next request may be answered at once: no earlier one waits to begin or to be answered."""

@@ -13,8 +13,9 @@ from ottla.broker.frozen_classes import frozen
 from ottla.broker.handlers.produce_fast_path import NotPlain
 from ottla.broker.handlers.request_context import CloseConnection
 from ottla.broker.network.dispatcher import BadRequest, Call
-from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun
+from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun, TooLarge
 from ottla.broker.network.native_connection import NativeConnection
+from ottla.broker.network.request_memory import SENT_BY_BROKERS, SMALL_BYTES
 from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session, SessionState
 from ottla.protocol.api import ApiKey
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.frames import ReceiveBuffer
     from ottla.broker.network.native_connection import WriteRound
     from ottla.broker.network.open_connections import OpenConnections
+    from ottla.broker.network.request_memory import RequestMemory
     from ottla.broker.network.request_queue import RequestQueue
     from ottla.broker.network.request_times import RequestTimes
     from ottla.broker.network.response_queue import Part
@@ -51,9 +53,12 @@ class Shared:
     receive_buffer: ReceiveBuffer
     times: RequestTimes
     queue: RequestQueue
+    memory: RequestMemory[Connection]
     connections: OpenConnections[Connection]
     write_round: WriteRound
     bad_frames: LimitedWarnings
+    is_broker: Callable[[Session], bool | None]
+    """Whether the other end is a broker of the cluster; None while that is not known."""
     now_s: Callable[[], float]
     """The loop's clock: requests are timed with it."""
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -99,7 +104,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._write_round, self._now_s = shared.write_round, shared.now_s
         tally = shared.times.fast_produces
         self._times, self._sizes, self._versions = tally.times, tally.sizes, tally.versions
-        self._reader = FrameReader(shared.receive_buffer, shared.config.socket_request_max_bytes)
+        config = shared.config
+        self._reader = FrameReader(
+            shared.receive_buffer, config.socket_request_max_bytes, config.client_request_max_bytes
+        )
         self._pending: deque[PendingResponse] = deque()
         self._pending_bytes = 0
         self._last_is_produce = False
@@ -152,6 +160,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             if pending.task is not None and pending.only_waits:
                 # Soon, not now: a task cancelled before its first step would leave its request queued.
                 asyncio.get_running_loop().call_soon(pending.task.cancel)
+        self._reader.forget()
         self._queue.forget(self)
         self._shared.connections.forget(self)
 
@@ -174,6 +183,21 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         return not self._pending and self._response_queue.empty
 
     @property
+    def is_of_broker(self) -> bool:
+        """Whether the other end is known to be a broker, which no limit concerns."""
+        return self._shared.is_broker(self.session) is True
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes received that were not taken as requests yet."""
+        return self._reader.kept_bytes
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the request that is not complete waits for its client."""
+        return self._reading and self._reader.exhausted
+
+    @property
     def busy(self) -> bool:
         """Whether a stopping broker has to wait for this connection; not for requests that only wait."""
         waits = any(not one.done and not one.stops_with_broker for one in self._pending)
@@ -186,17 +210,30 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._pumping = True
         try:
             exhausted = self._begin_requests()
+        except TooLarge as error:
+            if self._may_be_large(error.api_key):
+                self._reader.lift_limit()
+                self._queue.flush_soon(self)
+                exhausted = False
+            else:
+                self._refuse(error)
+                return
         except (BadFrame, BadRequest) as error:
-            self._shared.bad_frames.warn(
-                self.session.client_host, "closing %s: %s", self.connection_id, error
-            )
-            self.close()
+            self._refuse(error)
             return
         finally:
             self._pumping = False
             self._reader.park()
         self._exhausted = exhausted
         self._write_round.add(self)
+
+    def _may_be_large(self, api_key: int) -> bool:
+        is_broker = self._shared.is_broker(self.session)
+        return is_broker is True or (is_broker is None and api_key in SENT_BY_BROKERS)
+
+    def _refuse(self, error: Exception) -> None:
+        self._shared.bad_frames.warn(self.session.client_host, "closing %s: %s", self.connection_id, error)
+        self.close()
 
     def _begin_requests(self) -> bool:
         """Start requests; return whether all whole frames were taken."""
@@ -222,6 +259,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
                 return True
             if self._pending and not _is_produce(frame):
                 reader.give_back_frame(frame)
+                return False
+            if len(frame) > SMALL_BYTES and not self._shared.memory.has_room(len(frame)):
+                reader.give_back_frame(frame)
+                self._queue.stall(self)
                 return False
             self._begin(frame, received_ms)
         return False
@@ -324,6 +365,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._pending.append(pending)
         self._last_is_produce = route.api_key == ApiKey.PRODUCE
         self._pending_bytes += call.size
+        self._shared.memory.begun(call.size)
         self._unstarted += 1
         self._queue.unstarted += 1
         pending.task = self._shared.spawn(self._run(pending, call, begun))
@@ -342,6 +384,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         finally:
             pending.done = True
             self._pending_bytes -= call.size
+            self._shared.memory.ended(call.size)
+            self._queue.wake()
         self._shared.times.measure(call)
         self._release()
 
@@ -386,6 +430,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             self._response_queue.flush()
         self._taking, self._closing = False, True
         self._transport.close()
+
+    def forget_frames(self) -> None:
+        """Free the memory of what was received, now and not when the transport reports the end."""
+        self._reader.forget()
 
     def abort(self) -> None:
         """Close now and drop unsent responses."""

@@ -5,7 +5,7 @@ The native reader also takes plain Produce and Fetch requests out of the stream,
 """
 
 from ottla.broker.network._frames import FrameReader, ReceiveBuffer
-from ottla.broker.network._frames_py import RECEIVE_BUFFER_BYTES, SHORTEST_FRAME, BadFrame
+from ottla.broker.network._frames_py import RECEIVE_BUFFER_BYTES, SHORTEST_FRAME, BadFrame, TooLarge
 from ottla.protocol.native import PlainFetch, ProduceRun
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "PlainFetch",
     "ProduceRun",
     "ReceiveBuffer",
+    "TooLarge",
 ]

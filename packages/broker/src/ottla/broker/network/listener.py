@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -13,13 +13,15 @@ from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.metrics import show_running
 from ottla.broker.network.connection import Connection, Shared
 from ottla.broker.network.dispatcher import Dispatcher
+from ottla.broker.network.frame_progress import LOOK_EVERY_S
 from ottla.broker.network.frames import ReceiveBuffer
 from ottla.broker.network.native_connection import WriteRound
 from ottla.broker.network.open_connections import OpenConnections
+from ottla.broker.network.request_memory import RequestMemory
 from ottla.broker.network.request_metrics import RequestMetrics
 from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.request_times import RequestTimes
-from ottla.broker.network.session import SessionState
+from ottla.broker.network.session import Session, SessionState
 
 if TYPE_CHECKING:
     import ssl
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("request")
 
 DRAIN_S: Final = 5.0
-_IDLE_CHECK_S: Final = 1.0
+
+
+def _nobody_is(_: Session) -> bool:
+    return False
 
 
 class Server:
@@ -48,11 +53,13 @@ class Server:
         metrics: Metrics,
         produce_fast_path: ProduceFastPath,
         fetch_fast_path: FetchFastPath,
+        is_broker: Callable[[Session], bool | None] = _nobody_is,
     ) -> None:
         self._config = config
         self._dispatcher = dispatcher
         self._produce_fast_path = produce_fast_path
         self._fetch_fast_path = fetch_fast_path
+        self._is_broker = is_broker
         self._clock = clock
         self._metrics = metrics
         self.request_metrics = RequestMetrics(metrics)
@@ -72,24 +79,29 @@ class Server:
         self._shared = self._share()
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
-        self._background = [self.spawn(self._close_idle())] if self.connections.idle_s > 0 else []
-        for task in self._background:
-            show_running(self._metrics, task, "idle-connections")
+        self._looking = self.spawn(self._look_after_connections())
+        show_running(self._metrics, self._looking, "idle-connections")
         return self
 
     def _share(self) -> Shared:
-        loop, metrics = self._loop, self.request_metrics
+        loop, metrics, monotonic_ms = self._loop, self.request_metrics, self._clock.monotonic_ms
+        receive_buffer, limit = ReceiveBuffer(), self._config.queued_max_request_bytes
+        self.request_memory: RequestMemory[Connection] = RequestMemory(
+            receive_buffer, limit, self.connections.all, monotonic_ms
+        )
         return Shared(
             config=self._config,
             dispatcher=self._dispatcher,
             produce_fast_path=self._produce_fast_path,
             fetch_fast_path=self._fetch_fast_path,
-            receive_buffer=ReceiveBuffer(),
+            receive_buffer=receive_buffer,
             times=RequestTimes(metrics, self._produce_fast_path, loop.time, loop.call_later),
             queue=self.queue,
+            memory=self.request_memory,
             connections=self.connections,
             write_round=WriteRound(loop.call_soon, self._clock.now_ms, metrics.bytes_in, metrics.bytes_out),
-            bad_frames=LimitedWarnings(log, self._clock.monotonic_ms),
+            bad_frames=LimitedWarnings(log, monotonic_ms),
+            is_broker=self._is_broker,
             now_s=loop.time,
             spawn=self.spawn,
         )
@@ -162,8 +174,7 @@ class Server:
     async def stop(self, drain_s: float = DRAIN_S) -> None:
         """Take no more requests, answer those begun within `drain_s`, then close and cancel the rest."""
         self.stop_accepting()
-        for task in self._background:
-            task.cancel()
+        self._looking.cancel()
         for connection in self.connections.all():
             connection.stop_taking()
         await self.connections.until(lambda: not any(one.busy for one in self.connections.all()), drain_s)
@@ -185,7 +196,12 @@ class Server:
         task.add_done_callback(self._running.discard)
         return task
 
-    async def _close_idle(self) -> None:
+    async def _look_after_connections(self) -> None:
+        idle_s = self.connections.idle_s
+        every_s = min(LOOK_EVERY_S, idle_s) if idle_s > 0 else LOOK_EVERY_S
         while True:
-            await asyncio.sleep(min(_IDLE_CHECK_S, self.connections.idle_s))
-            self.connections.close_idle(self._loop.time())
+            await asyncio.sleep(every_s)
+            now_s = self._loop.time()
+            self._shared.memory.look(now_s)
+            if idle_s > 0:
+                self.connections.close_idle(now_s)

@@ -28,12 +28,20 @@ class RequestQueue:
         """Return whether one more request may be read; if not, flush the connection when there is room."""
         if self.unstarted < self.limit:
             return True
-        self._stalled[connection] = None
+        self.stall(connection)
         return False
+
+    def stall(self, connection: Flushable) -> None:
+        """Flush the connection when there may be room."""
+        self._stalled[connection] = None
 
     def started(self) -> None:
         """Count one queued request as started."""
         self.unstarted -= 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Flush the connections that found no room, in turn."""
         if self._stalled:
             stalled, self._stalled = self._stalled, {}
             for connection in stalled:  # those that still find no room stall again, in the same order

@@ -17,6 +17,7 @@ from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
 from ottla.broker.network.listener import Server
+from ottla.broker.network.session import Session
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import GroupIdNotFound, KafkaError
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -27,7 +28,11 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRespon
 BOUND_S = 10
 
 
-def server_of(routes: Routes[None], config: BrokerConfig | None = None) -> Server:
+def server_of(
+    routes: Routes[None],
+    config: BrokerConfig | None = None,
+    is_broker: Callable[[Session], bool | None] = lambda _: False,
+) -> Server:
     """Make a server for handlers that use no part of a broker."""
     config, metrics, clock = config or BrokerConfig(), Metrics(), SystemClock()
     topic_metrics = TopicMetrics(metrics)
@@ -38,6 +43,7 @@ def server_of(routes: Routes[None], config: BrokerConfig | None = None) -> Serve
         metrics=metrics,
         produce_fast_path=ProduceFastPath(topic_metrics, clock),
         fetch_fast_path=FetchFastPath(topic_metrics, config.fetch_max_bytes),
+        is_broker=is_broker,
     )
 
 
@@ -201,12 +207,17 @@ class Network:
             except ConnectionError:
                 continue
 
+    def stop_looking(self) -> None:
+        """Have the test itself look after connections, with times of its own."""
+        self.server._looking.cancel()
+
     async def settle(self) -> None:
         """Wait until the server has done all that it can do with what was sent."""
         for _ in range(3):
             probe = await self.client()
             probe.send(heartbeat(0, "probe"))
             await probe.numbers(1)
+            probe.writer.close()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(BOUND_S):
@@ -215,9 +226,11 @@ class Network:
 
 
 @asynccontextmanager
-async def network(**config: Any) -> AsyncIterator[Network]:
+async def network(
+    *, is_broker: Callable[[Session], bool | None] = lambda _: False, **config: Any
+) -> AsyncIterator[Network]:
     answering = Answering()
-    bare = server_of(answering.routes, BrokerConfig(**config))
+    bare = server_of(answering.routes, BrokerConfig(**config), is_broker)
     async with asyncio.timeout(60), bare as server:
         host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         made = Network(server, answering, host, port)

@@ -1,0 +1,125 @@
+"""Memory of requests over all connections of a server: frames that are half sent, large, or stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+
+import pytest
+
+from ottla.broker.network.testing import Client, Network, heartbeat, network, string
+from ottla.protocol.api import ApiKey
+
+BUDGET = 32 << 20
+MEBI = 1 << 20
+
+
+def produce_head(size: int) -> bytes:
+    return struct.pack(">ihhi", size, ApiKey.PRODUCE, 3, 1) + string("test")
+
+
+async def held(made: Network, at_least: int) -> None:
+    await made.until(lambda: made.server.request_memory.held_bytes >= at_least)
+
+
+async def send_half(made: Network, client: Client, count: int) -> None:
+    """Send `count` bytes of a Produce of 100 MB."""
+    client.writer.write(produce_head(100_000_000) + b"x" * count)
+    await client.writer.drain()
+
+
+async def test_half_sent_frames_hold_no_more_than_the_budget(caplog: pytest.LogCaptureFixture) -> None:
+    most = 0
+    async with network(queued_max_request_bytes=BUDGET) as made:
+        good = await made.client()
+        for number in range(20):
+            client = await made.client()
+            with_half = asyncio.create_task(send_half(made, client, 10 * MEBI))
+            await made.until(lambda: with_half.done() or client.reader.at_eof())  # noqa: B023
+            await asyncio.gather(with_half, return_exceptions=True)
+            await made.settle()
+            most = max(most, made.server.request_memory.held_bytes)
+            good.send(heartbeat(number))
+            assert await good.numbers(1) == [number]
+
+        assert most <= BUDGET
+        assert sum(one.kept_bytes > 0 for one in made.server.connections.all()) <= 3
+    lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert len(lines) == 1
+    assert "queued.max.request.bytes" in lines[0]
+
+
+async def test_a_request_of_a_slow_link_comes_through_beside_half_sent_frames() -> None:
+    async with network(queued_max_request_bytes=BUDGET) as made:
+        made.stop_looking()
+        slow, size = await made.client(), MEBI
+        frame = heartbeat(7, "slow") + b"x" * size  # bytes behind a request are ignored
+        data = struct.pack(">i", len(frame)) + frame
+        for step in range(8):
+            slow.writer.write(data[step * len(data) // 8 : (step + 1) * len(data) // 8])
+            await slow.writer.drain()
+            await made.settle()
+            made.server.request_memory.look(1000.0 + step)
+            attacker = await made.client()
+            await asyncio.gather(send_half(made, attacker, 12 * MEBI), return_exceptions=True)
+            await made.settle()
+
+        assert await slow.numbers(1) == [7]
+
+
+async def test_a_stuck_frame_closes_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async with network() as made:
+        stuck, waiting, idle = await made.client(), await made.client(), await made.client()
+        stuck.writer.write(produce_head(1000))
+        waiting.send(heartbeat(1, "wait"), heartbeat(2))
+        idle.send(heartbeat(3))
+        assert await idle.numbers(1) == [3]
+        await made.settle()
+        made.stop_looking()
+
+        for now_s in range(40):
+            made.server.request_memory.look(now_s)
+
+        assert await stuck.is_closed()
+        made.answering.released.set()
+        assert await waiting.numbers(2) == [1, 2]
+        idle.send(heartbeat(4))
+        assert await idle.numbers(1) == [4]
+    assert "nothing came for 30 s" in caplog.text
+
+
+async def test_a_large_request_other_than_produce_is_refused_at_its_head(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with network() as made:
+        client = await made.client()
+
+        client.writer.write(struct.pack(">ihhi", 8 * MEBI + 1, ApiKey.HEARTBEAT, 0, 1))
+
+        assert await client.is_closed()
+    assert "client.request.max.bytes is 8388608" in caplog.text
+
+
+async def test_a_broker_may_send_larger_requests() -> None:
+    async with network(is_broker=lambda _: True, queued_max_request_bytes=MEBI) as made:
+        peer = await made.client()
+        frame = heartbeat(7) + b"x" * (9 * MEBI)
+
+        peer.writer.write(struct.pack(">i", len(frame)) + frame)
+
+        assert await peer.numbers(1) == [7]
+
+
+async def test_nothing_is_held_when_all_is_answered_or_closed() -> None:
+    async with network() as made:
+        client, left = await made.client(), await made.client()
+        frame = heartbeat(7) + b"x" * (2 * MEBI)
+        client.writer.write(struct.pack(">i", len(frame)) + frame)
+        assert await client.numbers(1) == [7]
+        await send_half(made, left, 2 * MEBI)
+        await held(made, 2 * MEBI)
+
+        left.writer.close()
+
+        await made.until(lambda: made.server.request_memory.held_bytes == 0)
