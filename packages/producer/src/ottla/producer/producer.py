@@ -380,6 +380,7 @@ class Producer(SendMethods):
             admission=self._admission,
             pending=self._pending,
             append=records.append,
+            on_recreated=lambda topic: self._idempotence.topic_recreated(topic),
             now_ms=loop_time_ms,
         )
 
@@ -400,7 +401,7 @@ class Producer(SendMethods):
 
     def _make_sender(self, records: RecordAppender) -> Sender:
         config, coordinator = self.config, self._coordinator
-        idempotence = Idempotence(self._cluster, config, SequenceNumbers(), coordinator)
+        self._idempotence = idempotence = Idempotence(self._cluster, config, SequenceNumbers(), coordinator)
         completion = BatchCompletion(
             self._cluster,
             self._accumulator,

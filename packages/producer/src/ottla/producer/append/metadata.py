@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import NoReturn
+from uuid import UUID
 
 from ottla.client.cluster import Cluster, Topic
 from ottla.client.errors import ClientError
@@ -14,7 +16,10 @@ from ottla.producer.append.record_admission import RecordAdmission
 from ottla.producer.config import ProducerConfig
 from ottla.producer.record import ProducerRecord
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.topics import why_illegal_topic_name
+
+log = logging.getLogger(__name__)
 
 FOREVER_S = 1e9
 # Metadata is refreshed after this share of `metadata_max_age_ms`, so that it is never too old to be used.
@@ -24,7 +29,8 @@ REFRESH_SHARE = 0.8
 class ProducerMetadata:
     """Brings the topics of the cluster to the accumulator, and pending records to their partitions.
 
-    `append` appends a pending record once its topic is known.
+    `append` appends a pending record once its topic is known. `on_recreated` is called with a topic that was
+    deleted and created again, before anything is sent to its new partitions.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class ProducerMetadata:
         admission: RecordAdmission,
         pending: PendingMetadata,
         append: Callable[[TopicInfo, ProducerRecord], Acknowledgement],
+        on_recreated: Callable[[str], None],
         now_ms: Callable[[], float],
     ) -> None:
         self._cluster = cluster
@@ -45,6 +52,8 @@ class ProducerMetadata:
         self._admission = admission
         self._pending = pending
         self._append = append
+        self._on_recreated = on_recreated
+        self._ids: dict[str, UUID] = {}
         self._now_ms = now_ms
 
     def known(self, topic: str) -> TopicInfo | None:
@@ -85,6 +94,8 @@ class ProducerMetadata:
             await asyncio.sleep(self._config.client.metadata_max_age_ms / 1_000 * REFRESH_SHARE)
             idle = self._appender.forget_idle(self._now_ms() - self._config.metadata_max_idle_ms)
             self._cluster.forget(*idle)
+            for topic in idle:
+                self._ids.pop(topic, None)
             topics = list(self._accumulator.topics)
             try:
                 if topics:
@@ -100,11 +111,20 @@ class ProducerMetadata:
         return self._admit(await self._cluster.topic(topic, may_create=True, timeout_s=timeout_s))
 
     def _admit(self, known: Topic) -> TopicInfo:
+        self._check_id(known)
         led = [index for index, each in sorted(known.partitions.items()) if each.leader >= 0]
         info = self._accumulator.update_topic(known.name, len(known.partitions), led)
         # Before the caller goes on: pending records were sent before the caller's.
         self._pending.append_all(known.name, lambda record: self._append(info, record))
         return info
+
+    def _check_id(self, known: Topic) -> None:
+        if known.id == ZERO_UUID:
+            return  # a broker before 2.8 knows no topic ids
+        before, self._ids[known.name] = self._ids.get(known.name, known.id), known.id
+        if before != known.id:
+            log.warning("topic %s was deleted and created again: numbering starts anew", known.name)
+            self._on_recreated(known.name)
 
 
 def check_topic_name(topic: str) -> None:

@@ -145,6 +145,15 @@ class Idempotence:
         if batch.was_sent and self._coordinator is None and batch.producer_id == self._sequences.producer_id:
             self._sequences.give_up_id()
 
+    def topic_recreated(self, topic: str) -> None:
+        """Begin numbering anew: the logs of a topic are others now, and know no sequence of this producer.
+
+        Batches that were sent keep their numbers, and no other follows them until they are written. A
+        transaction keeps its id, too: where a log rejects the sequence, the transaction fails.
+        """
+        if self._coordinator is None and self._sequences.has_numbered(topic):
+            self._sequences.give_up_id()
+
     def forget(self, batch: Batch) -> None:
         """Forget a batch that is never sent again."""
         self._rejected.discard(batch)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ottla.client.cluster import Cluster
+from ottla.client.cluster import Cluster, NoSuchTopic
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.retry import is_retriable
@@ -24,9 +24,11 @@ from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.sender.batch_completion import BatchCompletion, Responses
 from ottla.producer.sender.batch_compression import BatchCompression
 from ottla.producer.sender.idempotence import Idempotence
+from ottla.producer.sender.partition_order import PartitionOrder
 from ottla.producer.sender.produce_requests import produce_request, responses_by_partition, unanswered
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
 from ottla.protocol.topics import TopicPartition
 
@@ -63,6 +65,7 @@ class Sender:
         self._now_ms = now_ms
         self._on_metadata, self._on_batch = on_metadata, on_batch
         self._compression = BatchCompression(config)
+        self._order = PartitionOrder(now_ms)
         self._awake = asyncio.Event()
         self._refreshing: set[str] = set()
         self._requests_in_flight: dict[int, int] = defaultdict(int)
@@ -100,6 +103,7 @@ class Sender:
         while True:
             self._awake.clear()
             self._expire()
+            self._order.forget_idle()
             await self._sleep_until(await self._send_due())
 
     # --- due batches
@@ -190,7 +194,9 @@ class Sender:
 
     def _may_send(self, leader: int, batch: Batch) -> bool:
         most = self._config.client.max_in_flight_requests_per_connection
-        return self._requests_in_flight[leader] < most and self._idempotence.may_follow(batch)
+        if self._requests_in_flight[leader] >= most:
+            return False
+        return self._order.may_follow(batch, leader) and self._idempotence.may_follow(batch)
 
     def _find_leader(self, topic: str) -> None:
         assert self._tasks is not None
@@ -200,8 +206,9 @@ class Sender:
 
     async def _refresh(self, topic: str) -> None:
         try:
-            await self._cluster.refresh([topic], may_create=True)
+            response = await self._cluster.refresh([topic], may_create=True)
             self._on_metadata(topic)
+            self._no_leader(topic, response)
             self.wake()  # batches that have a leader do not wait for those that have none
             info = self._accumulator.topics.get(topic)  # None for a topic that was deleted
             indexes = info.partitions if info is not None else ()
@@ -209,12 +216,26 @@ class Sender:
                 self._cluster.known_leader(TopicPartition(topic, index)) is None for index in indexes
             ):
                 await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
-        except (ClientError, KafkaError):
+        except (ClientError, KafkaError) as error:
             # The batches stay due, and expire after `delivery_timeout_ms`.
+            self._waits_for(topic, error)
             await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
         finally:
             self._refreshing.discard(topic)
             self.wake()
+
+    def _no_leader(self, topic: str, response: MetadataResponse) -> None:
+        """Note why batches of a topic have no leader, if metadata say so."""
+        code = next((each.error_code for each in response.topics if each.name == topic), ErrorCode.NONE)
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._waits_for(topic, NoSuchTopic(topic))
+        elif code != ErrorCode.NONE:
+            self._waits_for(topic, error_for(code, f"topic {topic!r}: {ErrorCode(code).name}"))
+
+    def _waits_for(self, topic: str, error: BaseException) -> None:
+        for batch in self._accumulator.incomplete_batches():
+            if batch.partition.topic == topic and not batch.in_flight:
+                batch.last_error = error
 
     # --- requests
 
@@ -222,6 +243,7 @@ class Sender:
         assert self._tasks is not None
         for batch in batches:
             self._accumulator.drain(batch)
+            self._order.sent(batch, leader)
             self._compression.compress(batch)
             self._idempotence.number(batch)
             if self._on_batch is not None:
@@ -238,6 +260,8 @@ class Sender:
             await self._exchange(connection, [batch for batch in batches if not batch.done])
         finally:
             self._requests_in_flight[leader] -= 1
+            for batch in batches:
+                self._order.ended(batch)
             self.wake()
 
     async def _exchange(self, connection: Connection, batches: Sequence[Batch]) -> None:

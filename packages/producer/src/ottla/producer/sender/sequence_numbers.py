@@ -37,6 +37,10 @@ class SequenceNumbers:
         """Drop the id: a batch failed, and the next sequence would leave a gap behind it."""
         self.start(NO_PRODUCER_ID, -1)
 
+    def has_numbered(self, topic: str) -> bool:
+        """Whether a partition of a topic has sequences under this id."""
+        return any(partition.topic == topic for partition in self._next)
+
     def take(self, partition: TopicPartition, count: int) -> int:
         """Return the base sequence for `count` records, -1 without an id. Sequences wrap after 2147483647."""
         if not self.has_id:
