@@ -13,7 +13,7 @@ from ottla.producer import ProducerConfig
 from ottla.producer.accumulator import Accumulator, Appender, Batch
 from ottla.producer.sender.idempotence import Idempotence
 from ottla.producer.sender.sequence_numbers import SequenceNumbers
-from ottla.protocol.errors import ErrorCode, error_for
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.init_producer_id import InitProducerIdResponse
 from ottla.protocol.topics import TopicPartition
 
@@ -48,6 +48,9 @@ class Coordinator:
 
     def failed(self, error: BaseException, *, numbered: bool = False) -> None:
         raise AssertionError(error)
+
+    async def meaning_of(self, rejection: KafkaError) -> Exception:
+        return rejection
 
 
 class Sending:

@@ -31,6 +31,7 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.records import read_header
+from ottla.protocol.topics import TopicPartition
 from peers.accepting_broker import acknowledged, batches, serving
 
 
@@ -120,6 +121,33 @@ async def test_an_epoch_that_the_coordinator_rejected_means_that_the_producer_wa
                 await producer.commit_transaction()
             with pytest.raises(ProducerLost):
                 await producer.begin_transaction()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+async def test_every_record_and_call_of_a_fenced_producer_fails_with_the_same_error(code: int) -> None:
+    registered: list[AddPartitionsToTxnRequest] = []
+
+    def register(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        registered.append(request)
+        return added(request, 0 if len(registered) == 1 else code)
+
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(AddPartitionsToTxnRequest, register)
+        broker.on(ProduceRequest, lambda request: acknowledged(request, ErrorCode.INVALID_PRODUCER_EPOCH))
+        async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
+            with pytest.raises(ProducerFenced, match="another one uses the transactional id 'once'"):
+                async with producer.transaction():
+                    sent = await producer.send("t", b"x")
+            assert isinstance(sent.exception(), ProducerFenced)
+            for call in (
+                producer.begin_transaction,
+                producer.commit_transaction,
+                producer.abort_transaction,
+                lambda: producer.send("t", b"y"),
+                lambda: producer.send_offsets({TopicPartition("t", 0): 1}, "g"),
+            ):
+                with pytest.raises(ProducerFenced, match="another one uses the transactional id 'once'"):
+                    await call()
 
 
 async def test_a_prepared_transaction_is_written_and_ended_by_end_prepared() -> None:

@@ -12,7 +12,12 @@ from ottla.producer.producer import Producer
 from ottla.producer.record import ProducerRecord, RecordMetadata
 from ottla.producer.sync import SyncProducer
 from ottla.producer.transactions.prepared_transaction import PreparedTransaction, end_prepared
-from ottla.producer.transactions.state import ProducerLost, TransactionError, TransactionFailed
+from ottla.producer.transactions.state import (
+    ProducerFenced,
+    ProducerLost,
+    TransactionError,
+    TransactionFailed,
+)
 from ottla.protocol.topics import TopicPartition
 
 __all__ = [
@@ -28,6 +33,7 @@ __all__ = [
     "Producer",
     "ProducerClosed",
     "ProducerConfig",
+    "ProducerFenced",
     "ProducerInterceptor",
     "ProducerLost",
     "ProducerMetrics",

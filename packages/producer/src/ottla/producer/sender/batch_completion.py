@@ -51,11 +51,14 @@ class BatchCompletion:
     async def answered(self, batches: Sequence[Batch], responses: Responses) -> None:
         """End or retry the batches of a request, as its response says."""
         too_large = [batch for batch in batches if self._is_to_be_split(batch, responses)]
+        rejected = [batch for batch in batches if self._is_epoch_rejected(batch, responses)]
         for batch in batches:
-            if batch not in too_large:
+            if batch not in too_large and batch not in rejected:
                 self._answered(batch, responses.get(batch.partition))
         for batch in too_large:
             await self._split(batch)
+        if rejected:
+            await self._fail_rejected(rejected)
 
     def all_failed(
         self, batches: Iterable[Batch], error: ClientError | KafkaError, *, may_repeat: bool = True
@@ -126,6 +129,18 @@ class BatchCompletion:
         self._accumulator.finish(batch)
         batch.succeed(base_offset, log_append_time_ms)
         self._on_buffer_space()
+
+    def _is_epoch_rejected(self, batch: Batch, responses: Responses) -> bool:
+        """Whether a leader rejected the epoch of a transaction: another producer may have fenced this one."""
+        response = responses.get(batch.partition)
+        rejected = response is not None and response.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        return rejected and self._coordinator is not None and not batch.done
+
+    async def _fail_rejected(self, batches: Sequence[Batch]) -> None:
+        assert self._coordinator is not None
+        error = await self._coordinator.meaning_of(error_for(ErrorCode.INVALID_PRODUCER_EPOCH))
+        for batch in batches:
+            self.fail(batch, error)
 
     @staticmethod
     def _is_to_be_split(batch: Batch, responses: Responses) -> bool:

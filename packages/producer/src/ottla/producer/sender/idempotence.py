@@ -46,6 +46,9 @@ class TransactionCoordinator(Protocol):
     async def register(self, partitions: Iterable[TopicPartition]) -> None:
         """Register partitions, before anything is written to them."""
 
+    async def meaning_of(self, rejection: KafkaError) -> Exception:
+        """Return what a leader's rejection of the epoch means: ProducerFenced, or the rejection itself."""
+
     def failed(self, error: BaseException, *, numbered: bool = False) -> None:
         """Note that a record of the transaction failed; `numbered`: its batch leaves a gap."""
 

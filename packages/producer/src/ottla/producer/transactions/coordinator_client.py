@@ -24,6 +24,7 @@ from ottla.producer.transactions.prepared_transaction import (
 )
 from ottla.producer.transactions.state import (
     Phase,
+    ProducerFenced,
     TransactionError,
     TransactionState,
     is_fatal,
@@ -171,6 +172,23 @@ class TransactionCoordinatorClient:
             await self._retrying("adding partitions to the transaction", lambda: self._add(new), bound_ms)
             self.state.partitions.update(new)
 
+    async def meaning_of(self, rejection: KafkaError) -> Exception:
+        """Return ProducerFenced for the rejection of a leader if the coordinator says so, else itself.
+
+        A leader that rejects the epoch does not prove it (KIP-588). The coordinator is asked to register a
+        partition that it has registered already.
+        """
+        async with self._registering:
+            known = sorted(self.state.partitions)[:1]
+            try:
+                if known:
+                    await self._retrying("asking whether the producer is fenced", lambda: self._add(known))
+            except ProducerFenced as fenced:
+                return fenced
+            except (ClientError, KafkaError):
+                return rejection  # the abort finds out
+        return rejection
+
     def failed(self, error: BaseException, *, numbered: bool = False) -> None:
         """Note that a record of the transaction failed; `numbered`: its batch leaves a sequence gap."""
         self.state.gap = self.state.gap or numbered
@@ -254,7 +272,7 @@ class TransactionCoordinatorClient:
                 self._cluster.forget_coordinator(group.group_id, GROUP)
                 raise
             for code in {part.error_code for topic in answer.topics for part in topic.partitions}:
-                self._raise(code, group.group_id, GROUP)
+                self._raise(code, group=group.group_id)
 
         await self._retrying(f"sending offsets of {group.group_id!r}", ask)
 
@@ -272,8 +290,8 @@ class TransactionCoordinatorClient:
             self._cluster.forget_coordinator(self.transactional_id, TRANSACTION)
             raise
 
-    def _raise(self, code: int, key: str | None = None, kind: int = TRANSACTION) -> None:
-        raise_of_coordinator(self._cluster, self.transactional_id if key is None else key, code, kind)
+    def _raise(self, code: int, *, group: str | None = None) -> None:
+        raise_of_coordinator(self._cluster, self.transactional_id, code, group=group)
 
     async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]], bound_ms: int | None = None) -> T:
         timeout_ms = self._cluster.config.default_api_timeout_ms if bound_ms is None else bound_ms

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ottla.client.cluster import TRANSACTION, Cluster
+from ottla.client.cluster import GROUP, TRANSACTION, Cluster
 from ottla.client.errors import ClientError
 from ottla.client.retry import Backoff, retrying
+from ottla.producer.transactions.state import ProducerFenced
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -68,13 +69,23 @@ async def _end(cluster: Cluster, prepared: PreparedTransaction, committed: bool)
     raise_of_coordinator(cluster, key, answer.error_code)
 
 
-def raise_of_coordinator(cluster: Cluster, key: str, code: int, kind: int = TRANSACTION) -> None:
-    """Raise the error of a coordinator's response, if it is one; forget a coordinator that moved."""
+def raise_of_coordinator(
+    cluster: Cluster, transactional_id: str, code: int, *, group: str | None = None
+) -> None:
+    """Raise the error of a coordinator's response, if it is one; forget a coordinator that moved.
+
+    The response is that of the group's coordinator if `group` is given.
+    """
     if code == ErrorCode.NONE:
         return
     # As in Java's client: from a coordinator this code means that another producer uses the id. From the
     # leader of a partition it means less (KIP-588), and is not raised here.
-    error = error_for(ErrorCode.PRODUCER_FENCED if code == ErrorCode.INVALID_PRODUCER_EPOCH else code)
+    if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+        raise ProducerFenced(transactional_id)
+    error = error_for(code)
     if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
-        cluster.forget_coordinator(key, kind)
+        if group is None:
+            cluster.forget_coordinator(transactional_id, TRANSACTION)
+        else:
+            cluster.forget_coordinator(group, GROUP)
     raise error

@@ -20,11 +20,11 @@ from enum import Enum
 from typing import NoReturn
 
 from ottla.client.errors import ClientError, UnsupportedByBroker
+from ottla.protocol import errors
 from ottla.protocol.errors import (
     ClusterAuthorizationFailed,
     InvalidProducerIdMapping,
     InvalidTxnState,
-    ProducerFenced,
     TransactionalIdAuthorizationFailed,
     TransactionCoordinatorFenced,
     UnsupportedVersion,
@@ -61,7 +61,7 @@ _ALLOWED: dict[Phase, frozenset[Phase]] = {
 }
 
 _FATAL = (
-    ProducerFenced,
+    errors.ProducerFenced,
     InvalidProducerIdMapping,
     InvalidTxnState,
     TransactionalIdAuthorizationFailed,
@@ -82,6 +82,21 @@ class TransactionFailed(ClientError):
 
 class ProducerLost(ClientError):
     """The producer can only be closed; `__cause__` says why: most often another producer fenced it."""
+
+
+class ProducerFenced(ProducerLost, errors.ProducerFenced):
+    """Another producer uses the transactional id, or the coordinator ended a transaction that took too long.
+
+    Every call and every record of a fenced producer fails with it.
+    """
+
+    def __init__(self, transactional_id: str) -> None:
+        self.message = (
+            f"the producer is fenced: another one uses the transactional id {transactional_id!r}, or its "
+            "transaction took longer than transaction_timeout_ms; close this producer"
+        )
+        Exception.__init__(self, self.message)
+        self.transactional_id = transactional_id
 
 
 def is_fatal(error: BaseException) -> bool:
@@ -128,6 +143,8 @@ class TransactionState:
 
     def refuse(self, doing: str) -> NoReturn:
         """Raise the error that says why a call is not allowed now."""
+        if isinstance(self.cause, ProducerFenced):
+            raise ProducerFenced(self.cause.transactional_id) from self.cause
         if self.phase is Phase.LOST:
             raise ProducerLost(f"cannot {doing}: {self.cause}; close this producer") from self.cause
         if self.phase is Phase.FAILED:
