@@ -75,6 +75,42 @@ def test_a_directory_written_by_apache_kafka_is_served(tmp_path: Path) -> None:
             assert read(kafka.bootstrap_servers, "taken", len(values) + 1) == [*values, b"more"]
 
 
+def damage(segment: Path) -> None:
+    """Change a byte in the middle of a segment."""
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    segment.write_bytes(content)
+
+
+def test_apache_kafka_takes_no_notice_of_the_bytes_that_our_recovery_cut_off(tmp_path: Path) -> None:
+    values = [b"value %d" % number for number in range(2000)]
+    data = tmp_path / "kafka" / "data"
+    with ZooKeeper(tmp_path / "zookeeper") as zookeeper:
+        ours = {"broker.id": "1", "zookeeper.connect": zookeeper.connect_string, "log.dirs": str(data)}
+        ours |= {"num.partitions": "1", "offsets.topic.num.partitions": "4"}
+        with BrokerProcess(tmp_path / "ottla", ours) as broker:
+            produce(broker.bootstrap_servers, "damaged", values)
+            broker.kill()
+            damage(data / "damaged-0" / f"{0:020d}.log")
+            broker.start()
+            left = read(broker.bootstrap_servers, "damaged", 1000)
+            words = broker.log_file.read_text()
+        assert left == values[: len(left)]
+        assert 500 < len(left) < 1500
+        [kept] = (data / "damaged-0").glob("*.cut")
+        bytes_kept = kept.read_bytes()
+        assert "batches in them" in words
+        assert f"look whole; they are kept for a day in {kept.name}" in words
+
+        with ApacheKafka(
+            tmp_path / "kafka", {"offsets.topic.num.partitions": "4"}, zookeeper=zookeeper
+        ) as kafka:
+            assert read(kafka.bootstrap_servers, "damaged", len(left)) == left
+            produce(kafka.bootstrap_servers, "damaged", [b"more"])
+            assert read(kafka.bootstrap_servers, "damaged", len(left) + 1) == [*left, b"more"]
+        assert kept.read_bytes() == bytes_kept
+
+
 def test_kafkas_log_dump_reads_our_segments(broker: BrokerProcess) -> None:
     produce(broker.bootstrap_servers, "dumped", [b"value %d" % number for number in range(1000)])
     segments = sorted((broker.data_dir).rglob("dumped-0/*.log"))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.broker.config import LogConfig
+from ottla.broker.log import cut_bytes
 from ottla.broker.log.checkpoints import read_leader_epochs, read_topic_id, write_topic_id
 from ottla.broker.log.files import Files
 from ottla.broker.log.index_building import IndexBuilder, rebuild_indexes
@@ -46,7 +47,6 @@ class Found(NamedTuple):
 
     segments: list[Segment]
     end_offset: int
-    truncated_bytes: int
     producers: ProducerStates | None
     """The producer state at the end, if the check has read all batches since a snapshot."""
 
@@ -143,8 +143,6 @@ def _load(
     if is_new:
         segments, end_offset = [_created(files, directory, log_start_offset, config)], log_start_offset
     log_start_offset = max(log_start_offset, segments[0].base_offset)
-    if found.truncated_bytes:
-        log.warning("%s: truncated to offset %d, %d bytes", directory, end_offset, found.truncated_bytes)
     drop_snapshots(files, directory, lambda offset: offset > end_offset)
     epochs.truncate_from_end(end_offset)
     if not clean:
@@ -212,7 +210,6 @@ def _check_all(
     epochs: LeaderEpochs,
 ) -> Found:
     end_offset = segments[0].base_offset if segments else 0
-    truncated = 0
     replay: Replay | None = None
     kept: list[Segment] = []
     for number, segment in enumerate(segments):
@@ -221,8 +218,7 @@ def _check_all(
         flushed = clean or (following is not None and following < recovery_point)
         if kept and not flushed and segment.base_offset != end_offset and not config.compact:
             # A segment in between, or the end of the one before, did not reach the disk.
-            truncated += sum(one.size for one in segments[number:])
-            _unlink(segments[number:])
+            cut_bytes.drop(segments[number:], end_offset)
             break
         kept.append(segment)
         if flushed and following is not None:
@@ -230,7 +226,7 @@ def _check_all(
             end_offset = following
             continue
         end = _end_of(segment) if flushed else None
-        lost = 0
+        lost = False
         if end is None:
             if replay is None:
                 replay = _replay_up_to(segment, kept, log_start_offset)
@@ -238,10 +234,9 @@ def _check_all(
             end, lost = recover_segment(segment, config, epochs, replay)
         end_offset = end
         if lost:
-            truncated += lost + sum(one.size for one in segments[number + 1 :])
-            _unlink(segments[number + 1 :])
+            cut_bytes.drop(segments[number + 1 :], end_offset)
             break
-    return Found(kept, end_offset, truncated, replay.states if replay else None)
+    return Found(kept, end_offset, replay.states if replay else None)
 
 
 def _replay_up_to(segment: Segment, segments: list[Segment], log_start_offset: int) -> Replay:
@@ -277,20 +272,20 @@ def _end_of(segment: Segment) -> int | None:
 
 def recover_segment(
     segment: Segment, config: LogConfig, epochs: LeaderEpochs, replay: Replay
-) -> tuple[int, int]:
-    """Check every entry, rebuild the indexes, truncate the file behind the last intact entry.
+) -> tuple[int, bool]:
+    """Check every entry, rebuild the indexes, cut the file behind the last intact entry (`cut_bytes`).
 
-    Returns the offset behind that entry and how many bytes were cut off.
+    Returns the offset behind that entry and whether bytes were cut off.
     """
     segment.close()
     replay.begin(segment)
     end, position, gaps = segment.base_offset, 0, config.compact
+    reason = "it ends within an entry"
     building = IndexBuilder(segment, config.index_interval_bytes, config.segment_index_bytes)
     try:
         for entry in check_entries(segment.file, 0, segment.size):
-            if not segment.base_offset <= entry.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
-                break
-            if not _goes_on(entry, end, position, gaps):
+            if not _goes_on(entry, segment.base_offset, end, position, gaps):
+                reason = f"offsets {entry.base_offset} to {entry.last_offset} do not belong there"
                 break
             gaps = gaps or entry.base_offset > end
             building.add(entry)
@@ -299,21 +294,19 @@ def recover_segment(
                 replay.take(segment, entry.header, entry.position, entry.size)
             end, position = entry.last_offset + 1, entry.position + entry.size
     except CorruptStorage as error:
-        log.info("%s: %s", segment.path(SegmentFile.LOG), error)
-    lost = segment.size - position
+        reason = str(error)
     building.finish()
-    if lost:
-        segment.file.truncate(position)
-        segment.size = position
-    return end, lost
+    return end, cut_bytes.cut_off(segment, position, end, reason) > 0
 
 
-def _goes_on(entry: Checked, end: int, position: int, gaps: bool) -> bool:
-    """Whether an entry may follow where `end` is the next offset.
+def _goes_on(entry: Checked, base_offset: int, end: int, position: int, gaps: bool) -> bool:
+    """Whether an entry may follow where `end` is the next offset of the segment at `base_offset`.
 
     No checksum covers the base offset: without compaction, one that leaves a gap is damaged. `gaps` says that
     the topic is compacted, or that the segment has had a gap before.
     """
+    if not base_offset <= entry.last_offset <= base_offset + MAX_RELATIVE_OFFSET:
+        return False
     if position and entry.base_offset < end:
         return False
     return gaps or entry.header is None or entry.base_offset <= end

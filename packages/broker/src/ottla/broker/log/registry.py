@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.log import log_closing
+from ottla.broker.log import cut_bytes, log_closing
 from ottla.broker.log.directories import (
     DirectoryDescription,
     LogDirectories,
@@ -168,6 +168,9 @@ class LogRegistry:
             except KafkaStorageError:
                 return None
         opened.flushing.flushed_ms = self.environment.clock.now_ms()
+        for path in cut_bytes.kept_files(self._files, opened.directory):
+            due_ms = self._files.modified_ms(path) + cut_bytes.KEPT_MS
+            self.deletions.add(due_ms, [path], directory)
         return opened
 
     def _take(self, directory: LogDirectory, opened: Log) -> None:
