@@ -187,14 +187,10 @@ def test_partition_state_tells_of_a_recovery_only_while_there_is_one() -> None:
 def test_controller_is_read_in_both_versions() -> None:
     node = ControllerNode(1, 1418110043222)
 
-    assert node.encode() == b'{"version":1,"brokerid":1,"timestamp":"1418110043222"}'
-    assert ControllerNode.decode(node.encode()) == node
-    assert (
-        ControllerNode.decode(
-            b'{"version":2,"brokerid":1,"timestamp":"1418110043222","kraftControllerEpoch":-1}'
-        )
-        == node
-    )
+    written = b'{"version":2,"brokerid":1,"timestamp":"1418110043222","kraftControllerEpoch":-1}'
+    assert node.encode() == written
+    assert ControllerNode.decode(written) == node
+    assert ControllerNode.decode(b'{"version":1,"brokerid":1,"timestamp":"1418110043222"}') == node
 
 
 def test_controller_epoch_is_text() -> None:
@@ -277,10 +273,13 @@ def test_cluster_id_and_producer_ids_round_trip() -> None:
 
 
 def test_finalized_features_are_read_in_both_versions() -> None:
-    assert FeatureNode().encode() == b'{"features":{},"version":2,"status":1}'
-    assert FeatureNode.decode(b'{"features":{"a":3},"version":2,"status":1}') == FeatureNode({"a": 3})
-    old = b'{"features":{"a":{"min_version_level":1,"max_version_level":3}},"version":1,"status":1}'
+    assert FeatureNode().encode() == b'{"features":{},"version":1,"status":1}'
+    new = b'{"features":{"a":3},"version":2,"status":1}'
+    assert FeatureNode.decode(new) == FeatureNode({"a": 3}, version=2)
+    assert FeatureNode.decode(new).encode() == new
+    old = b'{"features":{"a":{"max_version_level":3,"min_version_level":3}},"version":1,"status":1}'
     assert FeatureNode.decode(old) == FeatureNode({"a": 3})
+    assert FeatureNode.decode(old).encode() == old
 
 
 DECODERS: list[Callable[[bytes], object]] = [

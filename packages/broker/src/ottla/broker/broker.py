@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller_context import LiveBroker
+    from ottla.zookeeper.embedded.access import Access
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
 
 READY_WITHIN_S: Final = 30.0
-COORDINATOR_DIRECTORY: Final = "coordinator"
 
 
 class EveryDirectoryFailed(RuntimeError):
@@ -87,8 +87,8 @@ class Broker:
         self.broker_id = -1
         self.cluster_id = ""
         self.services: Services
-        self._failed = asyncio.Event()
-        self._refusal: StartupRefused | None = None
+        self._ended = asyncio.Event()
+        self._end: Exception | None = None
         self._addresses: dict[str, tuple[str, int]] = {}
         self._stack = AsyncExitStack()
 
@@ -109,11 +109,14 @@ class Broker:
         _log.info("stopped", extra={"broker": self.broker_id})
 
     async def serve_forever(self) -> None:
-        """Serve until cancelled, or until no log directory is left: then raises `EveryDirectoryFailed`."""
-        await self._failed.wait()
-        raise EveryDirectoryFailed(
-            "every log directory has failed: replace the disk and start the broker again"
-        )
+        """Serve until cancelled, or until the broker cannot go on.
+
+        Raises `EveryDirectoryFailed`, `CoordinatorFailed`, or `StartupRefused` when another broker has taken
+        this one's id.
+        """
+        await self._ended.wait()
+        assert self._end is not None
+        raise self._end
 
     @property
     def address(self) -> str:
@@ -133,7 +136,7 @@ class Broker:
         logs = LogRegistry(self.config, self.environment, self.metrics)
         await logs.lock()
         self._stack.push_async_callback(logs.unlock)
-        session = await self._coordination()
+        session = await self._coordination(logs)
         await self._identify(session, logs)
         control = self._control = BackgroundTasks(self.metrics, self.environment.clock)
         services = self.services = self._compose(session, logs, control)
@@ -164,21 +167,23 @@ class Broker:
         await self._until_known()
         schedule(scheduler, self.config, services, self.metrics)
         await self._metrics_endpoint(scheduler)
-        self._stack.push_async_callback(self.handover.run)
+        self._stack.push_async_callback(self._hand_over)
 
-    async def _coordination(self) -> Session:
+    async def _coordination(self, logs: LogRegistry) -> Session:
         """Connect to ZooKeeper, or start the embedded coordinator and connect to it."""
         from ottla.zookeeper.kazoo_session import KazooSession
 
         hosts = self.config.zookeeper_connect
+        credentials: tuple[tuple[str, str], ...] = ()
         if hosts is None:
-            hosts = await self._embedded()
+            hosts, credentials = await self._own_coordinator(logs)
         session: Session = await self._stack.enter_async_context(
             KazooSession(
                 hosts,
                 session_timeout_ms=self.config.zookeeper_session_timeout_ms,
                 connection_timeout_ms=self.config.zookeeper_connection_timeout_ms
                 or self.config.zookeeper_session_timeout_ms,
+                credentials=credentials,
                 took_ms=self.metrics.histogram(
                     "kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs"
                 ).update,
@@ -188,12 +193,17 @@ class Broker:
         await make_roots(session)
         return session
 
-    async def _embedded(self) -> str:
-        from ottla.zookeeper.embedded import EmbeddedCoordinator
+    async def _own_coordinator(self, logs: LogRegistry) -> Access:
+        from ottla.broker.cluster import own_coordinator
 
-        directory = Path(self.config.data_dirs[0]) / COORDINATOR_DIRECTORY
-        coordinator = await self._stack.enter_async_context(EmbeddedCoordinator(directory))
-        return coordinator.connect_string
+        stored = logs.meta_properties
+        return await own_coordinator.start(
+            self._stack, self._data_dirs, stored.cluster_id if stored else None, self._cannot_go_on
+        )
+
+    @property
+    def _data_dirs(self) -> list[Path]:
+        return [Path(one) for one in self.config.data_dirs]
 
     async def _identify(self, session: Session, logs: LogRegistry) -> None:
         """Determine the cluster id and the broker id, and write them into `meta.properties`."""
@@ -320,7 +330,11 @@ class Broker:
         self.services.replicas.directory_failed(partitions)
         if self.services.logs.all_offline:
             _log.critical("every log directory has failed: the broker stops")
-            self._failed.set()
+            self._cannot_go_on(
+                EveryDirectoryFailed(
+                    "every log directory has failed: replace the disk and start the broker again"
+                )
+            )
         else:
             self._control.spawn(self._announce_failure(), "log-dir-failure")
 
@@ -356,7 +370,7 @@ class Broker:
             self.environment,
             broker_id=self.broker_id,
             endpoints=self._endpoints(),
-            data_dir=Path(self.config.data_dirs[0]),
+            data_dirs=self._data_dirs,
         )
         control.lasting(services.configs.follow(), "config-changes")
         control.lasting(services.controller.run(), "controller")
@@ -372,11 +386,30 @@ class Broker:
         try:
             epoch = await self._registration.register()
         except StartupRefused as error:
-            self._refusal = error
-            self.services.metadata.wake()
+            self._lost_its_id(error)
+            await asyncio.Event().wait()  # until the broker, which ends now, cancels this task
             raise
         self.services.replicas.broker_epoch = epoch
         return epoch
+
+    def _lost_its_id(self, refusal: StartupRefused) -> None:
+        """End, because another broker has this id: at once, for that one has the partitions now."""
+        self._server.stop_accepting()
+        for connection in self._server.connections.all():
+            connection.abort()
+        self._cannot_go_on(refusal)
+
+    def _cannot_go_on(self, reason: Exception) -> None:
+        """Let `serve_forever`, or the start that is under way, raise `reason`."""
+        self._end = self._end or reason
+        self._ended.set()
+        if hasattr(self, "services"):
+            self.services.metadata.wake()
+
+    async def _hand_over(self) -> None:
+        """Hand leaderships over, unless they are no longer this broker's."""
+        if not isinstance(self._end, StartupRefused):
+            await self.handover.run()
 
     async def _until_known(self) -> None:
         """Begin to serve, and wait until a controller has sent this broker the cluster's metadata.
@@ -395,14 +428,14 @@ class Broker:
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
         def over() -> bool:
-            return self._refusal is not None or condition()
+            return self._end is not None or condition()
 
         if not await self.services.metadata.within(READY_WITHIN_S * 1000, over):
             raise StartupRefused(
                 f"no controller contacted this broker within {READY_WITHIN_S:g} s: check the other brokers"
             )
-        if self._refusal is not None:
-            raise self._refusal
+        if self._end is not None:
+            raise self._end
 
     def _connect(self, broker: LiveBroker) -> Sender:
         if broker.id == self.broker_id:

@@ -289,12 +289,21 @@ def _words(error: Exception) -> str:
 
 def _expected() -> tuple[type[Exception], ...]:
     from ottla.broker.broker import EveryDirectoryFailed
+    from ottla.broker.cluster.own_coordinator import CoordinatorFailed
     from ottla.broker.cluster.registration import StartupRefused
     from ottla.broker.config import ConfigError
     from ottla.broker.log.directories import LogDirectoryRefused
     from ottla.zookeeper.errors import ZooKeeperError
 
-    return (ConfigError, StartupRefused, LogDirectoryRefused, EveryDirectoryFailed, ZooKeeperError, OSError)
+    return (
+        ConfigError,
+        StartupRefused,
+        LogDirectoryRefused,
+        EveryDirectoryFailed,
+        CoordinatorFailed,
+        ZooKeeperError,
+        OSError,
+    )
 
 
 def _first(error: BaseException) -> BaseException:

@@ -11,6 +11,7 @@ from ottla.zookeeper.errors import IllegalName, NodeExists, NoNode, ValueTooLarg
 from ottla.zookeeper.paths import parent_of, why_illegal_path
 from ottla.zookeeper.session import (
     MAX_VALUE_BYTES,
+    NULL,
     Create,
     Delete,
     Operation,
@@ -113,7 +114,7 @@ class CheckedOperations:
 
     async def _make(self, path: str) -> None:
         try:
-            await self.create(path, make_parents=True)
+            await self.create(path, NULL, make_parents=True)
         except NodeExists:
             return  # another client made it meanwhile
 

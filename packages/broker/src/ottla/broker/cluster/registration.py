@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import (
+    NULL,
     BadVersion,
     Create,
     NodeExists,
@@ -45,6 +46,7 @@ async def make_roots(operations: Operations) -> None:
         return
     for path in parents:
         await retrying(lambda path=path: _create_quietly(operations, path))  # type: ignore[misc]
+    await retrying(lambda: _empty_as_kafka_does(operations))
 
 
 async def _create_all(operations: Operations, parents: list[str]) -> bool:
@@ -52,7 +54,7 @@ async def _create_all(operations: Operations, parents: list[str]) -> bool:
     if await operations.exists(parents[0]) is not None:
         return False
     try:
-        await operations.multi([Create(path) for path in parents])
+        await operations.multi([Create(path, NULL) for path in parents])
     except NodeExists:
         return False
     return True
@@ -63,7 +65,18 @@ def _lineage(path: str) -> list[str]:
     return ["/" + "/".join(steps[: count + 1]) for count in range(len(steps))]
 
 
-async def _create_quietly(operations: Operations, path: str, data: bytes = b"") -> None:
+async def _empty_as_kafka_does(operations: Operations) -> None:
+    """Replace empty data of the producer id block, which earlier versions wrote: Apache Kafka ends at it."""
+    path = paths.LATEST_PRODUCER_ID_BLOCK
+    data, stat = await operations.get(path)
+    if not data and data is not NULL:
+        try:
+            await operations.set(path, NULL, stat.version)
+        except BadVersion:
+            return  # another broker has claimed the first block meanwhile
+
+
+async def _create_quietly(operations: Operations, path: str, data: bytes = NULL) -> None:
     if await operations.exists(path) is not None:
         return
     try:
@@ -75,7 +88,7 @@ async def _create_quietly(operations: Operations, path: str, data: bytes = b"") 
 async def cluster_id(operations: Operations, random: Random) -> str:
     """Return the cluster id; the first broker of a cluster generates it."""
     made = base64.urlsafe_b64encode(random.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
-    await retrying(lambda: _create_quietly(operations, paths.CLUSTER, b""))
+    await retrying(lambda: _create_quietly(operations, paths.CLUSTER))
     await retrying(lambda: _create_quietly(operations, paths.CLUSTER_ID, ClusterId(made).encode()))
     data, _ = await retrying(lambda: operations.get(paths.CLUSTER_ID))
     return ClusterId.decode(data).id
@@ -113,15 +126,17 @@ class Registration:
         *,
         broker_id: int,
         endpoints: Iterable[Endpoint],
-        data_dir: Path,
+        data_dirs: Sequence[Path],
     ) -> None:
         self._session = session
         self._config = config
         self._environment = environment
         self._broker_id = broker_id
         self._endpoints = tuple(endpoints)
-        self._session_file = data_dir / SESSION_FILE
-        self._earlier_session = _read_session(self._session_file)
+        self._session_file = data_dirs[0] / SESSION_FILE
+        # A directory put before the others has no file yet: that of the next one is this broker's, too.
+        known = (_read_session(directory / SESSION_FILE) for directory in data_dirs)
+        self._earlier_session = next((one for one in known if one is not None), None)
 
     async def register(self) -> int:
         """Write the znode in the present session; return its czxid, the broker epoch.

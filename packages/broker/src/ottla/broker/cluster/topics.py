@@ -34,7 +34,7 @@ from ottla.protocol.topics import (
     why_illegal_topic_name,
 )
 from ottla.zookeeper import paths
-from ottla.zookeeper.errors import IllegalName
+from ottla.zookeeper.errors import IllegalName, NotStored
 from ottla.zookeeper.session import (
     BadVersion,
     ConnectionLoss,
@@ -403,6 +403,8 @@ def _zookeeper_errors() -> Iterator[None]:
         yield
     except (ConnectionLoss, OperationTimeout, SessionExpired, TimeoutError) as error:
         raise RequestTimedOut("ZooKeeper did not answer in time.") from error
+    except NotStored as error:
+        raise RequestTimedOut("ZooKeeper cannot store changes now: its disk is full.") from error
 
 
 def _path_of(name: str) -> str:

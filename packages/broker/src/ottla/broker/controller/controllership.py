@@ -15,7 +15,7 @@ from ottla.zookeeper.session import (
     SetData,
     Watch,
 )
-from ottla.zookeeper.znodes import ControllerEpoch, ControllerNode
+from ottla.zookeeper.znodes import ControllerEpoch, ControllerNode, FeatureNode
 
 NO_CONTROLLER = -1
 
@@ -73,8 +73,20 @@ async def run_for_election(
         )
     except (NodeExists, BadVersion, ConnectionLoss, OperationTimeout):
         # An earlier try may have succeeded although its answer was lost: the znodes decide.
-        return won if await _is_mine(session, session_id, broker_id, won) else None
+        if not await _is_mine(session, session_id, broker_id, won):
+            return None
+    await _enable_features(session)
     return won
+
+
+async def _enable_features(session: Operations) -> None:
+    """Say, once for the cluster, that features can be finalized (KIP-584); none has been."""
+    node = FeatureNode()
+    if await session.exists(node.path) is None:
+        try:
+            await session.create(node.path, node.encode())
+        except NodeExists:
+            return
 
 
 async def resign(session: Operations, session_id: int) -> None:

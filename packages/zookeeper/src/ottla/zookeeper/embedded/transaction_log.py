@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 JOURNAL_MAGIC = b"OTTLAZJ1"
 SNAPSHOT_MAGIC = b"OTTLAZS1"
+JOURNAL_FILE: Final = "journal"
+SNAPSHOT_FILE: Final = "snapshot"
 _RECORD = struct.Struct("!II")
 _HEADER_BYTES = len(JOURNAL_MAGIC) + wire.LONG.size
 _NODE = struct.Struct("!qqqqqqiii")
@@ -303,12 +305,12 @@ class TransactionLog:
 
     def recover(self) -> Tree:
         """Recover the tree from the files, ready to append. Raises DamagedJournal."""
-        tree = self._read_snapshot()
+        tree = _read_snapshot(self._directory)
         path = self._journal
         if not path.exists():
             self._rename(self._beside(path, _header(tree.zxid)), path)
         data = path.read_bytes()
-        end = self._replay(tree, data)
+        end = _replay(tree, path, data)
         if end < len(data):
             log.warning("the journal's last %d bytes are torn and were dropped", len(data) - end)
             (self._directory / "journal.torn").write_bytes(data[end:])
@@ -320,26 +322,11 @@ class TransactionLog:
         """Give up what was not written: cut its part from the journal, and read the tree on the disk."""
         self._pending.clear()
         self._cut(self._size)
-        tree = self._read_snapshot()
-        self._replay(tree, self._journal.read_bytes())
-        return tree
+        return read_tree(self._directory)
 
     @property
     def _journal(self) -> Path:
-        return self._directory / "journal"
-
-    def _read_snapshot(self) -> Tree:
-        snapshot = self._directory / "snapshot"
-        try:
-            return decode_snapshot(snapshot.read_bytes()) if snapshot.exists() else Tree()
-        except DamagedJournal as error:
-            raise DamagedJournal(str(snapshot), error.detail) from None
-
-    def _replay(self, tree: Tree, data: bytes) -> int:
-        try:
-            return replay(tree, data)
-        except DamagedJournal as error:
-            raise DamagedJournal(str(self._journal), error.detail) from None
+        return self._directory / JOURNAL_FILE
 
     def append(self, transaction: Transaction) -> None:
         """Buffer a transaction for the next `write`."""
@@ -387,7 +374,7 @@ class TransactionLog:
         the files stay as they are, and the journal grows by half before the next attempt.
         """
         try:
-            new_snapshot = self._beside(self._directory / "snapshot", snapshot)
+            new_snapshot = self._beside(self._directory / SNAPSHOT_FILE, snapshot)
             new_journal = self._beside(self._journal, _header(zxid))
         except OSError as error:
             if error.errno not in RUN_OUT:
@@ -396,7 +383,7 @@ class TransactionLog:
             log.warning("the journal cannot be shortened now: %s", error)
             return
         file = _open_journal(new_journal)
-        self._rename(new_snapshot, self._directory / "snapshot")
+        self._rename(new_snapshot, self._directory / SNAPSHOT_FILE)
         # Between the two renames the old journal repeats transactions of the snapshot; replay skips them.
         self._rename(new_journal, self._journal)
         os.close(self._file)
@@ -441,6 +428,29 @@ def _for_the_owner(path: str, flags: int) -> int:
 
 def _open_journal(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+
+def read_tree(directory: Path) -> Tree:
+    """Return the tree in the files of a coordinator, and change none. Raises DamagedJournal, OSError."""
+    tree = _read_snapshot(directory)
+    journal = directory / JOURNAL_FILE
+    _replay(tree, journal, journal.read_bytes())
+    return tree
+
+
+def _read_snapshot(directory: Path) -> Tree:
+    path = directory / SNAPSHOT_FILE
+    try:
+        return decode_snapshot(path.read_bytes()) if path.exists() else Tree()
+    except DamagedJournal as error:
+        raise DamagedJournal(str(path), error.detail) from None
+
+
+def _replay(tree: Tree, journal: Path, data: bytes) -> int:
+    try:
+        return replay(tree, data)
+    except DamagedJournal as error:
+        raise DamagedJournal(str(journal), error.detail) from None
 
 
 def _header(zxid: int) -> bytes:

@@ -162,10 +162,14 @@ class ClusterId:
 
 @dataclass(frozen=True, slots=True)
 class FeatureNode:
-    """`/feature`: the feature versions the cluster has finalized (KIP-584); `status` 1 means enabled."""
+    """`/feature`: the feature versions the cluster has finalized (KIP-584); `status` 1 means enabled.
+
+    Kafka writes version 1 up to level 3.2, and version 2 from then on.
+    """
 
     features: Mapping[str, int] = field(default_factory=dict)
     status: int = 1
+    version: int = 1
 
     @property
     def path(self) -> str:
@@ -173,15 +177,22 @@ class FeatureNode:
         return paths.FEATURE
 
     def encode(self) -> bytes:
-        """Return the JSON of version 2."""
-        return encode({"features": dict(self.features), "version": 2, "status": self.status})
+        """Return the JSON of its version."""
+        features: dict[str, object] = dict(self.features)
+        if self.version == 1:
+            features = {
+                name: {"max_version_level": level, "min_version_level": level}
+                for name, level in self.features.items()
+            }
+        return encode({"features": features, "version": self.version, "status": self.status})
 
     @classmethod
     def decode(cls, data: bytes) -> FeatureNode:
         """Read versions 1 (minimum and maximum per feature) and 2 (one level per feature)."""
         fields = Fields.of(paths.FEATURE, data)
-        fields.version(1, 2)
-        return cls(fields.required("features", by_text(_finalized_level)), fields.required("status", integer))
+        version = fields.version(1, 2)
+        features = fields.required("features", by_text(_finalized_level))
+        return cls(features, fields.required("status", integer), version)
 
 
 def _finalized_level(value: object) -> int:

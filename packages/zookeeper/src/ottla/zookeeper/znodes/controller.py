@@ -19,10 +19,14 @@ def _legal_topic(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ControllerNode:
-    """`/controller`, ephemeral: which broker is the controller. Versions 1 and 2 are read."""
+    """`/controller`, ephemeral: which broker is the controller. Versions 1 and 2 are read.
+
+    `kraft_controller_epoch` is that of a migration to KRaft (KIP-866), -1 without one.
+    """
 
     broker_id: int
     timestamp_ms: int
+    kraft_controller_epoch: int = -1
 
     @property
     def path(self) -> str:
@@ -30,14 +34,25 @@ class ControllerNode:
         return paths.CONTROLLER
 
     def encode(self) -> bytes:
-        """Return the JSON of version 1."""
-        return encode({"version": 1, "brokerid": self.broker_id, "timestamp": str(self.timestamp_ms)})
+        """Return the JSON of version 2."""
+        return encode(
+            {
+                "version": 2,
+                "brokerid": self.broker_id,
+                "timestamp": str(self.timestamp_ms),
+                "kraftControllerEpoch": self.kraft_controller_epoch,
+            }
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> ControllerNode:
         """Read the controller."""
         fields = Fields.of(paths.CONTROLLER, data)
-        return cls(fields.required("brokerid", integer), fields.optional("timestamp", integer, -1))
+        return cls(
+            fields.required("brokerid", integer),
+            fields.optional("timestamp", integer, -1),
+            fields.optional("kraftControllerEpoch", integer, -1),
+        )
 
 
 @dataclass(frozen=True, slots=True)
