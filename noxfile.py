@@ -219,6 +219,13 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Make and delete topics under load for a quarter of an hour: nothing may grow (`-- --minutes N`)."""
+    _install(session, "psutil", "confluent-kafka")
+    session.run("python", "tests/system/soak.py", *session.posargs)
+
+
+@nox.session
 def connections(session: nox.Session) -> None:
     """Hold five thousand idle connections open while five hundred clients work."""
     _install(session, "psutil")
