@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.metrics import show_running
+from ottla.broker.network.acceptor import Acceptor
 from ottla.broker.network.connection import Connection, Shared
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.frame_progress import LOOK_EVERY_S
@@ -65,7 +66,8 @@ class Server:
         self.request_metrics = RequestMetrics(metrics)
         self.connections: OpenConnections[Connection] = OpenConnections(config, clock.monotonic_ms)
         self.queue = RequestQueue(config.queued_max_requests)
-        self._listening: list[asyncio.Server] = []
+        self._listening: list[Acceptor] = []
+        self._not_accepted = LimitedWarnings(log, clock.monotonic_ms)
         self._running: set[asyncio.Task[None]] = set()
         metrics.gauge(
             "kafka.server", "socket-server-metrics", "connection-count", lambda: len(self.connections)
@@ -127,21 +129,23 @@ class Server:
         Sessions begin in `initial_state`. Without `serve` the address is only taken, and `serve()` begins to
         accept. Raises OSError when the address cannot be had.
         """
-        server = await self._loop.create_server(
+        acceptor = Acceptor(
+            self._bind(host, port),
             lambda: Connection(self._shared, name, initial_state),
-            sock=self._bind(host, port),
             backlog=self._config.socket_listen_backlog_size,
-            ssl=ssl_context,
-            start_serving=serve,
+            ssl_context=ssl_context,
+            warnings=self._not_accepted,
+            spawn=self.spawn,
         )
-        self._listening.append(server)
-        address = server.sockets[0].getsockname()
-        return str(address[0]), int(address[1])
+        self._listening.append(acceptor)
+        if serve:
+            acceptor.serve()
+        return acceptor.address
 
     async def serve(self) -> None:
         """Begin to accept on every address that was taken without serving."""
-        for server in self._listening:
-            await server.start_serving()
+        for acceptor in self._listening:
+            acceptor.serve()
 
     def _bind(self, host: str, port: int) -> socket.socket:
         try:
@@ -167,8 +171,8 @@ class Server:
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; open connections stay."""
-        for server in self._listening:
-            server.close()
+        for acceptor in self._listening:
+            acceptor.close()
         self._listening.clear()
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:

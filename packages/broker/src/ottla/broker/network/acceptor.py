@@ -1,0 +1,104 @@
+"""Accepting connections on one address, also when the process has no descriptor left for them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ottla.broker.limited_warnings import LimitedWarnings
+
+PAUSE_S: Final = 1.0
+MAX_AT_ONCE: Final = 64
+"""Connections accepted in one turn of the event loop."""
+_NO_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_GONE: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
+
+
+class Acceptor:
+    """Accepts connections on a bound socket while it serves.
+
+    Without descriptors it pauses for a second, and says so at a limited rate; clients wait in the backlog.
+    The event loops' own servers log a traceback for every attempt, or close the connections.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        make: Callable[[], asyncio.BufferedProtocol],
+        *,
+        backlog: int,
+        ssl_context: ssl.SSLContext | None,
+        warnings: LimitedWarnings,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._socket = bound
+        self._make = make
+        self._backlog = backlog
+        self._ssl_context = ssl_context
+        self._warnings = warnings
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._resume: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, as they are bound."""
+        host, port, *_ = self._socket.getsockname()
+        return str(host), int(port)
+
+    def serve(self) -> None:
+        """Begin to accept."""
+        self._socket.listen(self._backlog)
+        self._loop.add_reader(self._socket.fileno(), self._accept_some)
+
+    def close(self) -> None:
+        """Accept no more and give the address back."""
+        if self._resume is not None:
+            self._resume.cancel()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+    def _accept_some(self) -> None:
+        for _ in range(MAX_AT_ONCE):
+            try:
+                accepted, _ = self._socket.accept()
+            except _GONE:
+                return
+            except OSError as error:
+                self._failed(error)
+                return
+            accepted.setblocking(False)
+            self._spawn(self._connect(accepted))
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make, accepted, ssl=self._ssl_context)
+        except OSError as error:  # also of a handshake that fails
+            accepted.close()
+            self._warnings.warn(self._name, "a connection to %s could not be opened: %s", self._name, error)
+
+    def _failed(self, error: OSError) -> None:
+        """Pause: what is missing does not come back with the next attempt."""
+        if error.errno in _NO_RESOURCES:
+            text = "no connections are accepted on %s for now: %s (ulimit -n, max.connections)"
+        else:
+            text = "a connection to %s cannot be accepted: %s"
+        self._warnings.warn(self._name, text, self._name, error.strerror or error)
+        self._loop.remove_reader(self._socket.fileno())
+        self._resume = self._loop.call_later(PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._resume = None
+        self._loop.add_reader(self._socket.fileno(), self._accept_some)
+
+    @property
+    def _name(self) -> str:
+        host, port = self.address
+        return f"{host}:{port}"

@@ -1,0 +1,75 @@
+"""Accepting connections without a free descriptor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import uvloop
+
+from ottla.broker.network.testing import heartbeat, network
+
+HEADROOM = 60
+
+
+@contextmanager
+def few_descriptors() -> Iterator[None]:
+    """Let this process open only few descriptors more than it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(one) for one in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + HEADROOM, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def use_up() -> list[socket.socket]:
+    """Take every descriptor that is left."""
+    taken: list[socket.socket] = []
+    while True:
+        try:
+            taken.append(socket.socket())
+        except OSError:
+            return taken
+
+
+@pytest.mark.parametrize(
+    "factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_without_descriptors_accepting_pauses_with_one_line_and_goes_on(
+    factory: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]
+        runner.run(pause_and_go_on(caplog))
+
+
+async def pause_and_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    async with network() as made:
+        early = await made.client()
+        early.send(heartbeat(1))
+        assert await early.numbers(1) == [1]
+        with few_descriptors(), ExitStack() as stack:
+            waiting = [stack.enter_context(socket.socket()) for _ in range(5)]
+            taken = use_up()
+            for plug in waiting:
+                plug.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(plug, (made.host, made.port))
+            await made.until(lambda: bool(caplog.records))
+            for number in range(2, 50):
+                early.send(heartbeat(number))
+                assert await early.numbers(1) == [number]
+            for one in taken:
+                one.close()
+            await made.until(lambda: len(made.server.connections) == 6)
+
+    lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert len(lines) == 1, lines
+    assert "ulimit -n" in lines[0]
+    assert caplog.records[0].exc_info is None
