@@ -51,6 +51,17 @@ def missing_java() -> str | None:
     return None
 
 
+def small_driver(folder: Path) -> dict[str, str]:
+    """Return variables for the environment of another process, by which its Spark is a small one."""
+    conf = folder / "conf"
+    conf.mkdir()
+    settings = {**_SETTINGS, "spark.local.dir": str(folder / "local")}
+    (conf / "spark-defaults.conf").write_text(
+        "".join(f"{name} {value}\n" for name, value in settings.items())
+    )
+    return {"SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
 @contextmanager
 def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Start Spark with two task threads, and stop it; `folder` takes the files that it writes by itself."""

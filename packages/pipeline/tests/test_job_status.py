@@ -136,6 +136,14 @@ def test_a_line_about_all_queries() -> None:
     assert rows[0][-1] == "1 dead"
 
 
+def test_a_query_without_a_batch_has_no_number_of_one() -> None:
+    status = {"queries": {"main": QueryStatus().summary()}}
+    assert status["queries"]["main"]["batch"] is None
+    for batch in (None, -1):  # -1: a file of an old release
+        columns, rows = status_rows({"queries": {"main": status["queries"]["main"] | {"batch": batch}}})
+        assert dict(zip(columns, rows[0], strict=True))["batch"] is None
+
+
 FAILURE = """[STREAM_FAILED] Query [id = 1] terminated with exception: An exception was thrown by Python
   File "x.py", line 1, in do
     raise ValueError

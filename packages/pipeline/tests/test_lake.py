@@ -197,8 +197,9 @@ def test_a_table_that_cannot_take_the_rows_says_why(tmp_path: Path, begun: State
     table.append(Frame({"day": "a", "n": 1}), BatchKey("a", 0), begun)
     made = table.delta()
     assert made is not None
-    assert [*reasons_against(made, ["day", "n"], ["day"]), *reasons_against(made, ["n"], [])] == []
-    found = [*reasons_against(made, ["day", "n", "Other"], ["n"])]
+    types = {"day": "string", "n": "long"}
+    assert [*reasons_against(made, types, ["day"]), *reasons_against(made, {"n": None}, [])] == []
+    found = [*reasons_against(made, types | {"Other": "string"}, ["n"])]
     assert [each.split(";")[0] for each in found] == [
         "has no column 'Other'",
         "is partitioned by ['day'], but partition_by is ['n']: choose another path",
@@ -215,7 +216,7 @@ def test_a_table_that_cannot_take_the_rows_says_why(tmp_path: Path, begun: State
 def test_columns_with_other_names_in_files_are_refused(tmp_path: Path, mode: str, said: list[str]) -> None:
     settings = {"delta.columnMapping.mode": mode}
     table = deltalake.DeltaTable.create(str(tmp_path), SCHEMA, configuration=settings)
-    assert [each.split(",")[0] for each in reasons_against(table, SCHEMA.names, [])] == said
+    assert [each.split(",")[0] for each in reasons_against(table, dict.fromkeys(SCHEMA.names), [])] == said
 
 
 def test_where_a_batch_was_begun_is_known_by_all_that_come_after(tmp_path: Path, begun: StateFile) -> None:
@@ -251,3 +252,74 @@ def test_calls_before_the_commit_do_not_follow_it(tmp_path: Path, begun: StateFi
         table.append(Frame({"day": "a", "n": 0}), BatchKey("a", 0), begun, before)
     assert was_done == [False, False]
     assert _rows(table) == [0]
+
+
+def _with(rows: pa.Table) -> Any:
+    """Return a batch of other columns than `Frame` has."""
+
+    class Other(Frame):
+        columns = tuple(rows.schema.names)
+        schema = rows.schema
+
+        def __init__(self) -> None:
+            self._tasks = [rows]
+            self.looked_at = 0
+
+    class Session:
+        def createDataFrame(self, given: list[Any], schema: pa.Schema) -> Any:  # noqa: N802 - Spark's name
+            assert given == []
+            return _with(schema.empty_table())
+
+    frame = Other()
+    frame.sparkSession = Session()  # type: ignore[assignment]
+    return frame
+
+
+def _lake(tmp_path: Path, begun: StateFile, **given: Any) -> Lake:
+    table = Lake(path=str(tmp_path / "t"), format="delta", **given)
+    table.append(Frame({"day": "a", "n": 1}), BatchKey("a", 0), begun)
+    return table
+
+
+def test_new_columns_are_added_where_that_is_declared(tmp_path: Path, begun: StateFile) -> None:
+    table = _lake(tmp_path, begun, schema="merge", partition_by=["day"])
+    more = pa.table({"day": ["b"], "n": [2], "price": [1.5], "at": pa.array([0], pa.timestamp("us", "UTC"))})
+    table.append(_with(more), BatchKey("a", 1), begun)
+    table.append(Frame({"day": "c", "n": 3}), BatchKey("a", 2), begun)
+
+    made = table.delta()
+    assert made is not None
+    found = made.to_pyarrow_table().sort_by("n")
+    assert found.schema.names == ["day", "n", "price", "at"]
+    assert found.column("n").to_pylist() == [1, 2, 3]
+    assert found.column("price").to_pylist() == [None, 1.5, None]
+
+
+def test_new_columns_are_refused_unless_that_is_declared(tmp_path: Path, begun: StateFile) -> None:
+    table = _lake(tmp_path, begun)
+    with pytest.raises(PipelineError, match=r"has no column 'price'.*schema = .merge. adds it"):
+        table.append(_with(pa.table({"day": ["b"], "n": [2], "price": [1.5]})), BatchKey("a", 1), begun)
+
+
+@pytest.mark.parametrize("given", [{}, {"schema": "merge"}])
+def test_another_type_is_refused_and_never_cast(
+    tmp_path: Path, begun: StateFile, given: dict[str, Any]
+) -> None:
+    table = _lake(tmp_path, begun, **given)
+    for values, kind in (([2.0], "double"), (["2"], "string"), (pa.array([2], pa.int32()), "integer")):
+        with pytest.raises(PipelineError, match=f"has 'n' as long, and the rows have it as {kind}"):
+            table.append(_with(pa.table({"day": ["b"], "n": values})), BatchKey("a", 1), begun)
+    assert _rows(table) == [1]
+
+
+def test_declared_types_are_compared_with_a_table_that_is_there(tmp_path: Path, begun: StateFile) -> None:
+    table = _lake(tmp_path, begun)
+    assert list(table.inspect_types({"day": "STRING", "n": "BIGINT"})) == []
+    found = dict(table.inspect_types({"day": "STRING", "n": "DOUBLE", "price": "DECIMAL(8, 2)"}))
+    assert list(found) == ["price", "n"]
+    assert "has no column 'price'" in found["price"]
+    assert "has 'n' as long, and the rows have it as double: declare the type" in found["n"]
+    merging = Lake(path=table.path, format="delta", schema="merge")
+    assert list(dict(merging.inspect_types({"n": "DOUBLE", "price": "DECIMAL(8, 2)"}))) == ["n"]
+    assert list(Lake(path=str(tmp_path / "none"), format="delta").inspect_types({"n": "DOUBLE"})) == []
+    assert "is for format" in _mistakes(Lake(path=table.path, schema="merge"))[0]

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ottla.client.cluster import Cluster
+from ottla.client.errors import DeadlineExceeded, NoBrokerAvailable
 from ottla.consumer.fetch.offset_lookups import OffsetLookups
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Edge
@@ -68,6 +69,24 @@ def test_the_last_error_is_that_of_the_question() -> None:
     with pytest.raises(UnknownTopicOrPartition, match="failure 0"):
         lookup.offsets(Edge.LATEST, [ZERO])
     lookup.close()
+
+
+def test_a_cluster_that_was_never_reached_is_asked_once() -> None:
+    attempts = 0
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[LookupClient]:
+        nonlocal attempts
+        attempts += 1
+        if attempts:
+            raise DeadlineExceeded("reaching the cluster", 15.0, NoBrokerAvailable(["no broker"]))
+        yield LookupClient(Cluster("localhost:9092"), Answers([]))
+
+    lookup = BrokerTopicOffsets(config_of(fetchOffset_numRetries=3), connect)
+
+    with pytest.raises(DeadlineExceeded):
+        lookup.offsets(Edge.LATEST, [ZERO])
+    assert attempts == 1
 
 
 def test_a_reader_is_kept_for_its_settings_until_it_is_forgotten() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ottla.pipeline.avro_values import avro_columns, avro_reader
+from ottla.pipeline.ddl_types import wrong_ddl
 from ottla.pipeline.decoded import Decoded, decode_each
 from ottla.pipeline.errors import OptionError, PipelineError
 from ottla.pipeline.json_values import decode_json
@@ -85,6 +86,8 @@ def value_format(options: Options) -> ValueFormat:
 def _columns(text: str) -> str:
     if _NOT_NULL.search(text):
         raise OptionError("option 'value.schema': any field may be missing in a value; remove NOT NULL")
+    for said in wrong_ddl(text):
+        raise OptionError(f"option 'value.schema': {said}")
     return text
 
 

@@ -48,6 +48,9 @@ class Changelog(Job):
         yield from within("table", self.table.inspect())
         if self.dead_letters is not None:
             yield from within("dead_letters", self.dead_letters.inspect(self.source))
+        for where, types in (("key", self.changes.key), ("columns", self.changes.columns)):
+            for name, why in self.table.inspect_types(types):
+                yield Mistake(("changes", where, name), why)
         for name in self.table.partition_by:
             if name not in self.changes.names():
                 there = ", ".join(self.changes.names())

@@ -131,7 +131,8 @@ def _fields(model: type[BaseModel], path: Path) -> dict[str, Any]:
             continue  # an item of a list has the fields of the list's item type
         field = found.model_fields.get(step) if found is not None else None
         found = _table_in(field.annotation) if field is not None else None
-    return dict(found.model_fields) if found is not None else {}
+    fields = found.model_fields if found is not None else {}
+    return {field.alias or name: field for name, field in fields.items()}
 
 
 def _table_in(annotation: Any) -> type[BaseModel] | None:

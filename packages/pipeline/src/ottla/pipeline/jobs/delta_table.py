@@ -9,10 +9,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.delta_types import Shape, other_types, shapes_of
 from ottla.pipeline.spark import pandas_of_any_age
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
@@ -50,33 +51,66 @@ def table_at(path: str) -> DeltaTable | None:
     return table(path) if table.is_deltatable(path) else None
 
 
-def table_for(batch: DataFrame, path: str, partition_by: Sequence[str]) -> DeltaTable:
-    """Return the table, created if it does not exist. Raises PipelineError if it cannot hold the rows."""
+def table_for(
+    batch: DataFrame, path: str, partition_by: Sequence[str], *, adds_columns: bool = False
+) -> DeltaTable:
+    """Return the table, created if it does not exist. Raises PipelineError if it cannot hold the rows.
+
+    With `adds_columns` the table gets the columns that only the rows have.
+    """
+    # A frame without rows has the same Arrow types, and does not compute the batch.
+    arrow = batch.sparkSession.createDataFrame([], batch.schema).toArrow().schema
     table = table_at(path)
     if table is None:
-        # A frame without rows has the same Arrow types, and does not compute the batch.
-        schema = batch.sparkSession.createDataFrame([], batch.schema).toArrow().schema
         table = need_delta().DeltaTable.create(
-            path, schema, mode="ignore", partition_by=list(partition_by) or None
+            path, arrow, mode="ignore", partition_by=list(partition_by) or None
         )
-    for said in reasons_against(table, batch.columns, partition_by):
+    rows = need_delta().Schema.from_arrow(arrow)
+    for said in reasons_against(table, shapes_of(rows), partition_by, adds_columns=adds_columns):
         raise PipelineError(f"the Delta table {path} {said}")
+    if new := missing_columns(table, [each.name for each in rows.fields]):
+        fields = [each for each in rows.fields if each.name in new]
+        # Rows that are there already have no value.
+        table.alter.add_columns([need_delta().Field(each.name, each.type, nullable=True) for each in fields])
     return table
 
 
-def reasons_against(table: DeltaTable, columns: Sequence[str], partition_by: Sequence[str]) -> Iterator[str]:
-    """Yield the reasons why files with these columns cannot be appended to a table."""
-    fields = {field.name: field for field in table.schema().fields}
-    if missing := [name for name in columns if name not in fields]:
-        yield (
-            f"has no column {missing[0]!r}; the columns are {', '.join(fields)}. Add it, or choose "
-            "another path"
-        )
+def missing_columns(table: DeltaTable, columns: Iterable[str]) -> list[str]:
+    """Return the columns that a table does not have."""
+    there = {field.name for field in table.schema().fields}
+    return [name for name in columns if name not in there]
+
+
+def reasons_against(
+    table: DeltaTable,
+    columns: Mapping[str, Shape | None],
+    partition_by: Sequence[str],
+    *,
+    adds_columns: bool = False,
+) -> Iterator[str]:
+    """Yield the reasons why files with these columns and types cannot be appended to a table."""
+    yield from (said for _, said in column_clashes(table, columns, adds_columns=adds_columns))
     there = list(table.metadata().partition_columns)
     if partition_by and there != list(partition_by):
         yield f"is partitioned by {there}, but partition_by is {list(partition_by)}: choose another path"
     for name in _rules(table):
         yield f"has {name}, which this pipeline does not support: choose a table without it"
+
+
+def column_clashes(
+    table: DeltaTable, columns: Mapping[str, Shape | None], *, adds_columns: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the columns that a table lacks or has with another type, and what to say: no value is cast."""
+    there = shapes_of(table.schema())
+    if not adds_columns:
+        for name in missing_columns(table, columns):
+            yield (
+                name,
+                f"has no column {name!r}; the columns are {', '.join(there)}. "
+                'schema = "merge" adds it; or choose another path',
+            )
+    for name, said in other_types(there, columns):
+        yield name, f"{said}: declare the type of the table, or choose another path"
 
 
 def _rules(table: DeltaTable) -> list[str]:

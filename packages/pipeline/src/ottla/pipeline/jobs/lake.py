@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -10,10 +11,11 @@ from pydantic import Field
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs import delta_table
 from ottla.pipeline.jobs.declaration import Mistake, Names, PathOrUrl, Table
+from ottla.pipeline.jobs.delta_types import shape_of_ddl
 from ottla.pipeline.jobs.state_files import BatchKey, StateFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
@@ -28,11 +30,15 @@ class Lake(Table):
     path: PathOrUrl = Field(examples=["lake/orders"])
     format: Literal["parquet", "delta"] = "parquet"
     partition_by: Names = Field(default_factory=list, examples=[["day"]])
+    columns: Literal["same", "merge"] = Field(default="same", alias="schema")
+    """Whether a Delta table gets the columns that only the rows have; with `same` it must have them."""
 
     def inspect(self) -> Iterator[Mistake]:
         """Yield mistakes; paths are within this table."""
         if self.format == "parquet" and BATCH in (name.lower() for name in self.partition_by):
             yield Mistake(("partition_by",), f"{BATCH!r} is reserved for the batch of a row")
+        if self.format == "parquet" and self._adds_columns:
+            yield Mistake(("schema",), 'is for format = "delta": each Parquet file has its own columns')
         if self.format == "delta" and not delta_table.has_delta():
             yield Mistake(("format",), "delta needs a library: pip install 'ottla-pipeline[delta]'")
 
@@ -55,6 +61,19 @@ class Lake(Table):
                 there = ", ".join(columns)
                 yield Mistake(("partition_by",), f"there is no column {name!r}; the columns are {there}")
 
+    def inspect_types(self, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Yield the columns that an existing Delta table on this machine cannot take, and the reason."""
+        if self.format != "delta" or not delta_table.has_delta() or not Path(self.path).is_dir():
+            return
+        if (table := self.delta()) is not None:
+            shapes = {name: shape_of_ddl(kind) for name, kind in types.items()}
+            for name, said in delta_table.column_clashes(table, shapes, adds_columns=self._adds_columns):
+                yield name, f"the Delta table {self.path} {said}"
+
+    @property
+    def _adds_columns(self) -> bool:
+        return self.columns == "merge"
+
     def append(
         self, batch: DataFrame, key: BatchKey, begun: StateFile, before: Callable[[], None] = lambda: None
     ) -> None:
@@ -70,7 +89,7 @@ class Lake(Table):
             return
         if earlier is not None:
             earlier._remove(batch.sparkSession, key)
-        begun.write({"batch": key.id, "lake": self.model_dump()})
+        begun.write({"batch": key.id, "lake": self.model_dump(by_alias=True)})
         self._write(batch, key, before)
 
     def begun_in(self, key: BatchKey, begun: StateFile) -> Lake | None:
@@ -91,7 +110,9 @@ class Lake(Table):
 
     def _write(self, batch: DataFrame, key: BatchKey, before: Callable[[], None]) -> None:
         if self.format == "delta":
-            table = delta_table.table_for(batch, self.path, self.partition_by)
+            table = delta_table.table_for(
+                batch, self.path, self.partition_by, adds_columns=self._adds_columns
+            )
             files = delta_table.written(batch, table, self.path)
             before()
             if files:

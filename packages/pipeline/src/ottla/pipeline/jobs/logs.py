@@ -50,6 +50,8 @@ class Logs(Job):
             return  # reported already: the columns of an invalid pattern are unknown
         there = dict.fromkeys((*columns, *_DERIVED, *PLACE))
         yield from within("lake", self.lake.inspect_partitions(there))
+        for name, why in self.lake.inspect_types(self.parse.types()):
+            yield Mistake(("parse", "fields", name) if name in self.parse.fields else ("parse",), why)
         for name, why in self.lake.clashes(columns, (*PLACE, *self._derived(columns))):
             yield Mistake(("parse", "fields", name) if name in self.parse.fields else ("parse",), why)
 

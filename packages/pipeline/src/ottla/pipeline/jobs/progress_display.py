@@ -123,7 +123,7 @@ def _row(name: str, query: Mapping[str, Any]) -> tuple[object, ...]:
     rates = round(query["rows_per_s"], 1)
     return (
         name,
-        query["batch"],
+        query["batch"] if (query["batch"] or 0) >= 0 else None,
         query["rows"],
         rates,
         query["lag"],

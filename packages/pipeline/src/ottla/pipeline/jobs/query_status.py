@@ -141,7 +141,7 @@ class QueryStatus:
     def _place(self) -> dict[str, Any]:
         """Return the progress. A run without new records has no batch and keeps the previous progress."""
         names = ("batch", "lag", "watermark", "state_rows")
-        own = {name: getattr(self, name) for name in names}
+        own = {name: getattr(self, name) for name in names} | {"batch": self.batch if self.batches else None}
         return own if self.batches else {name: self.earlier.get(name, own[name]) for name in names}
 
 

@@ -72,6 +72,12 @@ class Parse(Table):
             tuple(self.fields) if self.format == "json" else tuple(each.name for each in self._line().fields)
         )
 
+    def types(self) -> dict[str, str]:
+        """Return the columns and their types. Raises OptionError for an invalid pattern."""
+        if self.format == "json":
+            return dict(self.fields)
+        return {each.name: each.type for each in self._line().fields}
+
     def is_time(self, name: str) -> bool:
         """Whether a column is a timestamp."""
         if self.format == "json":

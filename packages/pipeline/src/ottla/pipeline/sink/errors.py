@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ottla.pipeline.errors import NotSupported, PipelineError
+from ottla.protocol.errors import KafkaError
 
 
 class RowsUnfit(PipelineError, ValueError):
@@ -10,14 +11,15 @@ class RowsUnfit(PipelineError, ValueError):
 
 
 class NoTransactions(NotSupported):
-    """The cluster has no transactions, or this user may not use them."""
+    """The cluster has no transactions, or this user may not use them (`refused`)."""
 
-    def __init__(self, cause: BaseException) -> None:
+    def __init__(self, refused: KafkaError | None = None) -> None:
+        why = "which these brokers do not have"
+        if refused is not None:
+            why = f"which this user may not use ({type(refused).__name__}): it needs the rights for them"
         super().__init__(
-            "delivery=exactly-once needs transactions, and this cluster does not let this client "
-            "use them. With delivery=dedupe every row has headers by which readers recognise a "
-            "second copy; delivery=at-least-once adds none. (The brokers answered: "
-            f"{type(cause).__name__})"
+            f"delivery=exactly-once needs transactions, {why}. With delivery=dedupe every row has headers by "
+            "which readers recognise a second copy; delivery=at-least-once adds none"
         )
 
 

@@ -29,6 +29,7 @@ from ottla.protocol.errors import (
     TransactionalIdAuthorizationFailed,
     UnsupportedVersion,
 )
+from ottla.protocol.messages.end_txn import EndTxnRequest
 
 log = logging.getLogger(__name__)
 
@@ -163,14 +164,26 @@ async def _begun(config: ProducerConfig) -> Producer:
     producer = Producer(config=config)
     try:
         await producer.start()
-    except (TransactionalIdAuthorizationFailed, UnsupportedByBroker, UnsupportedVersion) as error:
-        raise NoTransactions(error) from error
+    except (UnsupportedByBroker, UnsupportedVersion):
+        raise NoTransactions from None
+    except TransactionalIdAuthorizationFailed as error:
+        if await _have_transactions(config):
+            raise NoTransactions(error) from error
+        # Ottla's brokers without transactions answer so, too: all clients understand it as final.
+        raise NoTransactions from None
     except InvalidTransactionTimeout as error:
         raise OptionError(
             f"option 'kafka.transaction.timeout.ms' is {config.transaction_timeout_ms} ms, more than the "
             "brokers allow with transaction.max.timeout.ms"
         ) from error
     return producer
+
+
+async def _have_transactions(config: ProducerConfig) -> bool:
+    """Whether a broker can end transactions, whoever may use them."""
+    async with Cluster(config.client.bootstrap_servers, config.client) as cluster:
+        connection = await cluster.connection(min(cluster.nodes))
+        return EndTxnRequest.API_KEY in connection.versions
 
 
 _sink_clients: ProcessCache[SinkClient] = ProcessCache("what exactly-once tasks share", 4)

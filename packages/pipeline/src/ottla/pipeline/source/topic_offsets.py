@@ -95,13 +95,14 @@ class BrokerTopicOffsets(TopicOffsets):
     """Asks a cluster, on a thread that the first lookup starts and `close` stops.
 
     The client retries errors that may pass. When it gives up, the lookup is repeated over new connections,
-    `fetchOffset.numRetries` times.
+    `fetchOffset.numRetries` times; not if no broker was ever reached.
     """
 
     def __init__(self, config: SourceConfig, connect: Connect | None = None) -> None:
         self._config = config
         self._connect = connect
         self._thread: LoopThread[LookupClient] | None = None
+        self._was_reached = False
 
     def close(self) -> None:
         """Stop the thread; the next lookup starts a new one. An error in closing is only logged."""
@@ -145,6 +146,9 @@ class BrokerTopicOffsets(TopicOffsets):
             try:
                 return self._ask_once(question)
             except (ClientError, KafkaError, TimeoutError) as error:
+                if not self._was_reached:
+                    # The client tried for all of bootstrap.timeout.ms; the address is probably wrong.
+                    raise
                 log.warning("%s; retry %d of %d", error, retry, retries)
                 self.close()
                 time.sleep(self._config.fetch_retry_interval_ms / 1_000)
@@ -154,6 +158,7 @@ class BrokerTopicOffsets(TopicOffsets):
         if self._thread is None:
             self._thread = LoopThread(self._connect or self._to_brokers(), name="offsets of topics")
         thread, opened = self._thread, self._thread.start()
+        self._was_reached = True
         return thread.call(lambda: question(opened))  # the client's own timeouts bound it
 
     def _to_brokers(self) -> Connect:

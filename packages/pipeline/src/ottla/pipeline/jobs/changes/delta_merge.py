@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.changes.change_reader import DELETED, ROW, SAID
-from ottla.pipeline.jobs.delta_table import need_delta
+from ottla.pipeline.jobs.delta_table import column_clashes, need_delta
+from ottla.pipeline.jobs.delta_types import shapes_of
 from ottla.pipeline.jobs.lake import Lake
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Merged(Lake):
     """A Delta table that applies a change log."""
 
     format: Literal["delta"] = "delta"
+    columns: Literal["merge"] = Field(default="merge", alias="schema")
+    """New columns are always added."""
     compact_every: int = Field(default=50, ge=0)
     """The number of batches after which small files are compacted; 0: never."""
 
@@ -58,9 +62,13 @@ class Merged(Lake):
     def _made(self, changes: pa.Table) -> DeltaTable:
         """Return the table, created empty if it does not exist."""
         schema = changes.drop_columns([DELETED]).schema
-        return self.delta() or need_delta().DeltaTable.create(
+        table = self.delta() or need_delta().DeltaTable.create(
             self.path, schema, mode="ignore", partition_by=self.partition_by or None
         )
+        rows = shapes_of(need_delta().Schema.from_arrow(schema))
+        for _, said in column_clashes(table, rows, adds_columns=True):
+            raise PipelineError(f"the Delta table {self.path} {said}")
+        return table
 
     def _remembers(self, key: BatchKey) -> CommitProperties:
         library = need_delta()
