@@ -208,7 +208,7 @@ async def test_a_value_from_the_file_is_described_as_static(harness: Harness) ->
 
 
 async def test_settings_that_are_used_only_at_the_start_are_read_only(harness: Harness) -> None:
-    assert harness.broker_entry("num.io.threads").read_only
+    assert harness.broker_entry("zookeeper.connect").read_only
     assert harness.broker_entry("advertised.listeners").read_only
     assert not harness.broker_entry("max.connections.per.ip").read_only
     with pytest.raises(InvalidConfig, match=r"overrides must be a list of host:limit, not '10\.0\.0\.1'"):
@@ -218,7 +218,7 @@ async def test_settings_that_are_used_only_at_the_start_are_read_only(harness: H
 async def test_read_only_settings_that_another_tool_wrote_are_ignored_and_named_once(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stored = {"broker.id": "7", "num.io.threads": "99", "message.max.bytes": "1000"}
+    stored = {"broker.id": "7", "zookeeper.connect": "there:1", "message.max.bytes": "1000"}
     own = ConfigEntity("brokers/1", stored)
     await harness.session.create(own.path, own.encode(), make_parents=True)
     common = ConfigEntity(
@@ -232,9 +232,9 @@ async def test_read_only_settings_that_another_tool_wrote_are_ignored_and_named_
     broker = harness.configs.broker
     assert (broker.broker_id, broker.message_max_bytes) == (STATIC.broker_id, 1000)
     assert broker.parsed_listeners == STATIC.parsed_listeners
-    assert harness.broker_entry("num.io.threads").source == DEFAULT
+    assert harness.broker_entry("zookeeper.connect").source == DEFAULT
     named = {r.__dict__["entity"]: r.__dict__["keys"] for r in caplog.records if hasattr(r, "keys")}
-    assert named["brokers/1"] == "broker.id, num.io.threads"
+    assert named["brokers/1"] == "broker.id, zookeeper.connect"
     assert "listeners" in named["brokers/<default>"]
     assert [r.levelno for r in caplog.records if hasattr(r, "keys")] == [logging.ERROR] * 2
 

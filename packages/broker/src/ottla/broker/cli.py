@@ -200,14 +200,14 @@ def _loop_factory(wanted: bool | None) -> Any:
 
 async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
     import asyncio
-    from concurrent.futures import ThreadPoolExecutor
     from contextlib import AsyncExitStack
 
     from ottla.broker.broker import Broker
+    from ottla.broker.io_threads import IoThreads
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(config.num_io_threads, "io"))
+    threads = IoThreads(config.num_io_threads)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
@@ -216,6 +216,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
 
             await stack.enter_async_context(LoopWatchdog(config.zookeeper_session_timeout_ms))
         running = await stack.enter_async_context(Broker(config))
+        running.services.configs.subscribe(lambda changed: threads.resize(changed.num_io_threads))
         gc.collect()
         _collect_garbage_again()
         _say_ready(running.address, running.broker_id, ready_fd)

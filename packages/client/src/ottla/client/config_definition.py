@@ -343,9 +343,9 @@ def one_of(*accepted: str) -> Check:
 
 
 def each_of(*accepted: str) -> Check:
-    """Accept a list of nothing but the given strings, at least one."""
+    """Accept a list of nothing but the given strings; it may be empty."""
     wanted = f"must be a list of {', '.join(accepted)}"
-    return lambda value: None if value and all(item in accepted for item in value) else wanted
+    return lambda value: None if all(item in accepted for item in value) else wanted
 
 
 def _limits(least: float | None, most: float | None) -> Iterator[Check]:

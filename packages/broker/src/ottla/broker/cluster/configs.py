@@ -104,6 +104,11 @@ class Configs:
         self.on_topic_change: list[Callable[[str, LogConfig], None]] = []
         self.on_broker_change: list[Callable[[BrokerConfig], None]] = []
 
+    def subscribe(self, changed: Callable[[BrokerConfig], None]) -> None:
+        """Call `changed` with the broker's settings: now, and whenever one of them has changed."""
+        changed(self.broker)
+        self.on_broker_change.append(changed)
+
     # ---- reading
 
     def overrides(self, topic: str) -> Mapping[str, str]:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from ottla.broker.config.compression import (
+    COMPRESSION_TYPES,
+    DEFAULT_GZIP_LEVEL,
+    DEFAULT_LZ4_LEVEL,
+    DEFAULT_ZSTD_LEVEL,
+    LZ4_LEVEL,
+    ZSTD_LEVEL,
+    gzip_level,
+)
 from ottla.broker.config.network import NetworkSettings
 from ottla.broker.frozen_classes import frozen
 from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
 
 _HOUR_MS = 3_600_000
 _CLUSTER: Final = "cluster-wide"
-
-COMPRESSION_TYPES: Final = ("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd")
 
 
 @frozen(kw_only=True)
@@ -106,6 +113,18 @@ class BrokerConfig(NetworkSettings):
         one_of(*COMPRESSION_TYPES),
         update=_CLUSTER,
     )
+    compression_gzip_level: int = setting(
+        DEFAULT_GZIP_LEVEL,
+        "The level of gzip where the broker compresses; -1 is its default.",
+        gzip_level,
+        update=_CLUSTER,
+    )
+    compression_lz4_level: int = setting(
+        DEFAULT_LZ4_LEVEL, "The level of lz4 where the broker compresses.", LZ4_LEVEL, update=_CLUSTER
+    )
+    compression_zstd_level: int = setting(
+        DEFAULT_ZSTD_LEVEL, "The level of zstd where the broker compresses.", ZSTD_LEVEL, update=_CLUSTER
+    )
     message_max_bytes: int = setting(
         1_048_588,
         "The largest batch a producer may send, its overhead included.",
@@ -161,17 +180,29 @@ class BrokerConfig(NetworkSettings):
         update=_CLUSTER,
     )
     log_cleaner_enable: bool = setting(True, "No effect yet: whether compacted topics are compacted.")
-    log_cleaner_threads: int = setting(1, "No effect yet: threads for compaction.", at_least(0))
+    log_cleaner_threads: int = setting(
+        1, "No effect yet: threads for compaction.", at_least(0), update=_CLUSTER
+    )
     log_cleaner_io_max_bytes_per_second: float = setting(
-        1.7976931348623157e308, "No effect yet: bytes a second that compaction may read and write."
+        1.7976931348623157e308,
+        "No effect yet: bytes a second that compaction may read and write.",
+        update=_CLUSTER,
     )
     log_cleaner_dedupe_buffer_size: int = setting(
-        134_217_728, "No effect yet: bytes of offset maps.", long=True
+        134_217_728, "No effect yet: bytes of offset maps.", long=True, update=_CLUSTER
     )
-    log_cleaner_io_buffer_size: int = setting(524_288, "No effect yet: buffers of compaction.", at_least(0))
-    log_cleaner_io_buffer_load_factor: float = setting(0.9, "No effect yet: load factor of offset maps.")
+    log_cleaner_io_buffer_size: int = setting(
+        524_288, "No effect yet: buffers of compaction.", at_least(0), update=_CLUSTER
+    )
+    log_cleaner_io_buffer_load_factor: float = setting(
+        0.9, "No effect yet: load factor of offset maps.", update=_CLUSTER
+    )
     log_cleaner_backoff_ms: int = setting(
-        15_000, "No effect yet: pause when there is nothing to compact.", at_least(0), long=True
+        15_000,
+        "No effect yet: pause when there is nothing to compact.",
+        at_least(0),
+        long=True,
+        update=_CLUSTER,
     )
     log_cleaner_min_cleanable_ratio: float = setting(
         0.5,
@@ -299,7 +330,9 @@ class BrokerConfig(NetworkSettings):
         10_485_760, "No effect yet: the maximum bytes of the response to a follower's fetch.", at_least(0)
     )
     replica_fetch_backoff_ms: int = setting(1_000, "No effect yet: pause after a failed fetch.", at_least(0))
-    num_replica_fetchers: int = setting(1, "No effect yet: fetchers per leader.", at_least(1))
+    num_replica_fetchers: int = setting(
+        1, "No effect yet: fetchers per leader.", at_least(1), update=_CLUSTER
+    )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         5_000, "How often high watermarks are checkpointed.", at_least(1), long=True
     )

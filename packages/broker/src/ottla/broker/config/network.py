@@ -43,17 +43,19 @@ class NetworkSettings:
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )
     num_network_threads: int = setting(
-        3, "Accepted for compatibility: one event loop serves the network.", at_least(1)
+        3, "Accepted for compatibility: one event loop serves the network.", at_least(1), update=_CLUSTER
     )
     num_io_threads: int = setting(
         8,
         "Threads for blocking work: cold reads, recompression, work on directories.",
         at_least(1),
+        update=_CLUSTER,
     )
     background_threads: int = setting(
         10,
         "Accepted for compatibility: background work runs as tasks of the event loop.",
         at_least(1),
+        update=_CLUSTER,
     )
     queued_max_requests: int = setting(
         500, "Requests in progress at once; above it the broker stops reading from connections.", at_least(1)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from ottla.broker.config.broker import COMPRESSION_TYPES, BrokerConfig
+from ottla.broker.config.broker import BrokerConfig
+from ottla.broker.config.compression import (
+    COMPRESSION_TYPES,
+    DEFAULT_GZIP_LEVEL,
+    DEFAULT_LZ4_LEVEL,
+    DEFAULT_ZSTD_LEVEL,
+    LZ4_LEVEL,
+    ZSTD_LEVEL,
+    gzip_level,
+)
 from ottla.broker.config.keys import keys_of
 from ottla.broker.frozen_classes import frozen, replace
 from ottla.client.config_definition import (
@@ -36,6 +45,15 @@ class LogConfig:
         "producer",
         "The codec of stored batches; `producer` keeps the producer's.",
         one_of(*COMPRESSION_TYPES),
+    )
+    compression_gzip_level: int = setting(
+        DEFAULT_GZIP_LEVEL, "The level of gzip where the broker compresses; -1 is its default.", gzip_level
+    )
+    compression_lz4_level: int = setting(
+        DEFAULT_LZ4_LEVEL, "The level of lz4 where the broker compresses.", LZ4_LEVEL
+    )
+    compression_zstd_level: int = setting(
+        DEFAULT_ZSTD_LEVEL, "The level of zstd where the broker compresses.", ZSTD_LEVEL
     )
     delete_retention_ms: int = setting(
         86_400_000, "How long a tombstone is kept after its compaction.", at_least(0), long=True
@@ -154,6 +172,9 @@ def log_defaults(broker: BrokerConfig) -> dict[str, Any]:
     return {
         "cleanup_policy": broker.log_cleanup_policy,
         "compression_type": broker.compression_type,
+        "compression_gzip_level": broker.compression_gzip_level,
+        "compression_lz4_level": broker.compression_lz4_level,
+        "compression_zstd_level": broker.compression_zstd_level,
         "delete_retention_ms": broker.log_cleaner_delete_retention_ms,
         "file_delete_delay_ms": broker.log_segment_delete_delay_ms,
         "flush_messages": broker.log_flush_interval_messages,
@@ -205,6 +226,9 @@ def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Any]:
 TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "cleanup.policy": ("log.cleanup.policy",),
     "compression.type": ("compression.type",),
+    "compression.gzip.level": ("compression.gzip.level",),
+    "compression.lz4.level": ("compression.lz4.level",),
+    "compression.zstd.level": ("compression.zstd.level",),
     "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
     "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
     "flush.messages": ("log.flush.interval.messages",),

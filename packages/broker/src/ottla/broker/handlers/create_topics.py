@@ -77,6 +77,7 @@ def _created(services: Needs, created: CreatedTopic, asked: CreatableTopic) -> C
     overrides = {config.name: config.value for config in asked.configs}
     return CreatableTopicResult(
         name=created.name,
+        error_message=None,
         topic_id=created.id,
         num_partitions=created.partitions,
         replication_factor=created.replication_factor,

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ottla.broker.log.batch_validation import RefusedRecords
 from ottla.protocol.errors import KafkaError, KafkaStorageError, RequestTimedOut
+from ottla.protocol.messages.produce import BatchIndexAndErrorMessage
 
 if TYPE_CHECKING:
     from ottla.broker.environment import Clock
@@ -38,6 +40,11 @@ class Placed:
         response.error_code = int(error.code)
         response.error_message = str(error) or None
         response.base_offset, response.log_append_time_ms, response.log_start_offset = -1, -1, -1
+        if isinstance(error, RefusedRecords):
+            response.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=said)
+                for index, said in error.record_errors
+            ]
 
     def placed(self, partition: HostedPartition, appended: Appended) -> None:
         """Answer with the offsets of the batches."""

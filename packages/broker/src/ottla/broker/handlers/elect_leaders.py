@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
+LEAST_TIMEOUT_MS: Final = 5_000
+"""What the controller has at least: a timeout of 0 asks for the outcome without a wait for new leaders."""
 
 
 class Needs(Protocol):
@@ -43,7 +45,7 @@ async def handle(
             TopicPartition(t.topic, p) for t in request.topic_partitions for p in t.partitions
         )
     try:
-        async with asyncio.timeout(max(0, request.timeout_ms) / 1000):
+        async with asyncio.timeout(max(LEAST_TIMEOUT_MS, request.timeout_ms) / 1000):
             event = ElectLeaders(partitions, unclean=request.election_type == UNCLEAN)
             answers = await services.controller.ask(event)
     except TimeoutError:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NO_OPERATIONS_ASKED = -(2**31)
 _NO_ID = uuid.UUID(int=0)
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (4, 5, 7, 8, 9, 10, 11, 12))
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.config.compression import DEFAULT_LZ4_LEVEL
 from ottla.broker.log.batch_validation import check_keys, check_size
 from ottla.protocol.errors import InvalidRecord
 from ottla.protocol.records import (
@@ -43,6 +44,18 @@ def target_codec(config: LogConfig) -> Codec | None:
     return _CODECS.get(config.compression_type)
 
 
+def target_level(config: LogConfig) -> int | None:
+    """The level a topic's own codec compresses with; None is the codec's default."""
+    match target_codec(config):
+        case Codec.GZIP:
+            return config.compression_gzip_level
+        case Codec.LZ4 if config.compression_lz4_level != DEFAULT_LZ4_LEVEL:
+            return config.compression_lz4_level
+        case Codec.ZSTD:
+            return config.compression_zstd_level
+    return None  # Kafka's default of lz4 is its fast algorithm, which other levels are not
+
+
 def needs_conversion(batches: bytes | bytearray | memoryview) -> bool:
     """Whether any batch is older than v2. Raises CorruptMessage for torn ones."""
     return not all_magic_2(batches)
@@ -57,7 +70,9 @@ def convert(batches: bytes | bytearray | memoryview, now_ms: int, config: LogCon
     if magic_at(batches) == 2:
         raise InvalidRecord("formats are mixed in one set of records")
     appended = config.message_timestamp_type == "LogAppendTime"
-    return convert_to_v2(batches, now_ms if appended else None, codec=target_codec(config))
+    return convert_to_v2(
+        batches, now_ms if appended else None, codec=target_codec(config), level=target_level(config)
+    )
 
 
 def needs_preparation(batches: bytes | bytearray | memoryview, config: LogConfig) -> bool:
@@ -72,7 +87,8 @@ def prepare(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes
     """The same v2 batches, recompressed where they have another codec than the topic."""
     codec = target_codec(config)
     assert codec is not None
-    return b"".join(_recompressed(one, codec) for one in split_batches(batches))
+    level = target_level(config)
+    return b"".join(_recompressed(one, codec, level) for one in split_batches(batches))
 
 
 def may_have_to_be_opened(config: LogConfig) -> bool:
@@ -101,11 +117,11 @@ def opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
     return prepare(batches, config) if target_codec(config) is not None else bytes(batches)
 
 
-def _recompressed(batch: memoryview, codec: Codec) -> bytes:
+def _recompressed(batch: memoryview, codec: Codec, level: int | None) -> bytes:
     header = read_header(batch)
     if header.is_control or header.attributes & _CODEC == codec:
         return bytes(batch)
-    builder = BatchBuilder(_NO_LIMIT, codec=codec)
+    builder = BatchBuilder(_NO_LIMIT, codec=codec, level=level)
     for record in iter_records(batch):
         builder.append(record.key, record.value, record.timestamp_ms, record.headers)
     appended = header.timestamp_type is TimestampType.LOG_APPEND_TIME

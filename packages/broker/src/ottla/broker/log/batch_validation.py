@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ottla.protocol.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
-from ottla.protocol.records import BatchHeader, scan_records
+from ottla.protocol.errors import InvalidRecord, InvalidTimestamp, KafkaError, MessageTooLarge
+from ottla.protocol.records import BatchHeader, Record, iter_records, scan_records
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
@@ -14,6 +15,24 @@ if TYPE_CHECKING:
 _MAX_LONG: Final = 2**63 - 1
 _CONTROL: Final = 0x20
 _CODEC: Final = 0x07
+_MAX_NAMED_RECORDS: Final = 1_000
+
+
+class RefusedRecords(KafkaError):
+    """A batch is refused for some of its records (KIP-467).
+
+    `record_errors` has the index of each in its batch and what is wrong with it; the first 1,000 of many.
+    """
+
+    record_errors: tuple[tuple[int, str], ...] = ()
+
+
+class KeylessRecords(RefusedRecords, InvalidRecord):
+    """Records without a key for a topic that is compacted."""
+
+
+class RecordsOutOfTime(RefusedRecords, InvalidTimestamp):
+    """Records with timestamps too far from the broker's clock."""
 
 
 def check_size(headers: Sequence[BatchHeader], max_message_bytes: int) -> None:
@@ -38,34 +57,56 @@ class TimestampLimits:
     def __bool__(self) -> bool:
         return self.before_ms != _MAX_LONG or self.after_ms != _MAX_LONG
 
-    def check(self, first_ms: int, last_ms: int, now_ms: int) -> None:
-        """Raise `InvalidTimestamp` unless a batch's smallest and largest timestamps are within the limits."""
+    def violation(self, first_ms: int, last_ms: int, now_ms: int) -> str | None:
+        """Say what is wrong unless a batch's smallest and largest timestamps are within the limits."""
         if first_ms >= 0 and now_ms - first_ms > self.before_ms:
-            raise InvalidTimestamp(f"timestamp {first_ms} is more than {self.before_ms} ms before {now_ms}")
+            return f"timestamp {first_ms} is more than {self.before_ms} ms before {now_ms}"
         if last_ms - now_ms > self.after_ms:
-            raise InvalidTimestamp(f"timestamp {last_ms} is more than {self.after_ms} ms after {now_ms}")
+            return f"timestamp {last_ms} is more than {self.after_ms} ms after {now_ms}"
+        return None
 
 
 def check_timestamps(
     batches: memoryview, headers: Sequence[BatchHeader], limits: TimestampLimits, now_ms: int
 ) -> None:
-    """Raise `InvalidTimestamp` for records too far from the broker's clock.
+    """Raise `RecordsOutOfTime` for records too far from the broker's clock.
 
-    Compressed batches are checked by the first and largest timestamp of their header.
+    Compressed batches are checked by the first and largest timestamp of their header, and refused as a whole.
     """
     for header in headers:
-        first, last = header.base_timestamp, header.max_timestamp
-        if not header.attributes & _CODEC:
-            scan = scan_records(batches[header.position : header.position + header.size_in_bytes])
+        first, last, batch = header.base_timestamp, header.max_timestamp, _bytes_of(batches, header)
+        compressed = header.attributes & _CODEC
+        if not compressed:
+            scan = scan_records(batch)
             first, last = scan.min_timestamp, max(last, scan.max_timestamp)
-        limits.check(min(first, last), last, now_ms)
+        if (said := limits.violation(min(first, last), last, now_ms)) is None:
+            continue
+        error = RecordsOutOfTime(said)
+        if not compressed:
+            error.record_errors = _refused(
+                batch, lambda record: limits.violation(record.timestamp_ms, record.timestamp_ms, now_ms)
+            )
+        raise error
 
 
 def check_keys(batches: memoryview, headers: Sequence[BatchHeader]) -> None:
-    """Raise `InvalidRecord` for a record without a key: compaction needs one."""
+    """Raise `KeylessRecords` for a record without a key: compaction needs one."""
     for header in headers:
         if header.attributes & _CONTROL:
             continue
-        scan = scan_records(batches[header.position : header.position + header.size_in_bytes])
-        if scan.keyless_count:
-            raise InvalidRecord(f"{scan.keyless_count} records have no key, which a compacted topic needs")
+        batch = _bytes_of(batches, header)
+        if count := scan_records(batch).keyless_count:
+            error = KeylessRecords(f"{count} records have no key, which a compacted topic needs")
+            error.record_errors = _refused(
+                batch, lambda record: "a compacted topic needs a key" if record.key is None else None
+            )
+            raise error
+
+
+def _bytes_of(batches: memoryview, header: BatchHeader) -> memoryview:
+    return batches[header.position : header.position + header.size_in_bytes]
+
+
+def _refused(batch: memoryview, violation: Callable[[Record], str | None]) -> tuple[tuple[int, str], ...]:
+    found = ((index, violation(record)) for index, record in enumerate(iter_records(batch)))
+    return tuple(islice(((index, said) for index, said in found if said is not None), _MAX_NAMED_RECORDS))

@@ -27,6 +27,7 @@ def convert_to_v2(
     now_ms: int | None = None,
     *,
     codec: Codec | None = None,
+    level: int | None = None,
     base_offset: int = 0,
     keep_offsets: bool = False,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
@@ -34,15 +35,15 @@ def convert_to_v2(
     """One v2 batch with every message of a set of magic 0 or 1.
 
     `now_ms` makes its time the log append time; without it the messages keep theirs, and those of magic 0
-    have none (-1). `codec` is the target's, by default that of the last entry. Offsets count from
-    `base_offset`, unless `keep_offsets` keeps what the set says, gaps included.
+    have none (-1). `codec` is the target's, by default that of the last entry, and `level` its level.
+    Offsets count from `base_offset`, unless `keep_offsets` keeps what the set says, gaps included.
     Raises CorruptRecords for a malformed set, also where checksums fail inside a wrapper or there is no
     message.
     """
     entries = list(legacy.iter_entries(legacy_set))
     if not entries:
         raise CorruptRecords("a message set without messages")
-    builder = BatchBuilder(_NO_LIMIT, codec=entries[-1].codec if codec is None else codec)
+    builder = BatchBuilder(_NO_LIMIT, codec=entries[-1].codec if codec is None else codec, level=level)
     records = _bounded_records(entries, max_decompressed_bytes)
     if keep_offsets:
         first = next(records)
