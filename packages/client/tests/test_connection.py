@@ -18,6 +18,7 @@ from ottla.client.errors import (
 from ottla.client.security import SecurityConfig
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.api import ApiKey
+from ottla.protocol.headers import RequestHeader, encode_request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -252,3 +253,83 @@ async def _say_nothing_after_versions(reader: asyncio.StreamReader, writer: asyn
     writer.write(len(answer).to_bytes(4, "big") + answer)
     await reader.read()
     writer.close()
+
+
+class Outcome:
+    """A reply that keeps its outcome."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.errors: list[BaseException] = []
+        self.arrived = asyncio.Event()
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, frame: memoryview, /) -> None:
+        self.frames.append(bytes(frame))
+        self.arrived.set()
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self.errors.append(error)
+        self.arrived.set()
+
+
+def metadata_request(correlation_id: int) -> list[bytes]:
+    body = encode_request_header(RequestHeader(ApiKey.METADATA, 1, correlation_id)) + b"\0\0\0\0"
+    return [len(body).to_bytes(4, "big"), body]
+
+
+async def test_a_request_that_needs_not_wait_is_sent_at_once_and_its_reply_gets_the_response() -> None:
+    async with ScriptedBroker() as broker, asyncio.timeout(30):
+        broker.on(MetadataRequest, lambda _: broker.metadata("orders"))
+        async with Connection(address_of(broker)) as connection:
+            reply = Outcome()
+
+            assert connection.send_now(ApiKey.METADATA, metadata_request, reply)
+            other = await connection.send(MetadataRequest(topics=None), MetadataResponse)
+            await reply.arrived.wait()
+
+            found = connection.decode(memoryview(reply.frames[0]), ApiKey.METADATA, MetadataResponse, 1)
+            assert found.topics[0].name == other.topics[0].name == "orders"
+            assert connection.version_for(MetadataRequest) == 11
+
+
+async def test_a_reply_that_is_late_ends_the_connection_though_an_earlier_one_arrived() -> None:
+    async with ScriptedBroker() as broker, asyncio.timeout(30):
+        broker.on(MetadataRequest, lambda _: broker.metadata("orders"))
+        async with Connection(address_of(broker), ClientConfig(request_timeout_ms=200)) as connection:
+            answered, late, behind = Outcome(), Outcome(), Outcome()
+            assert connection.send_now(ApiKey.METADATA, metadata_request, answered)
+            await answered.arrived.wait()
+            broker.ignore(MetadataRequest)
+
+            assert connection.send_now(ApiKey.METADATA, metadata_request, late)
+            assert connection.send_now(ApiKey.METADATA, metadata_request, behind)
+            await behind.arrived.wait()
+
+            assert [type(error) for error in late.errors + behind.errors] == [RequestTimeout] * 2
+            assert str(late.errors[0]).endswith("did not answer METADATA within 0.2 s")
+            assert not answered.errors
+            assert not connection.is_open
+
+
+async def test_a_closed_connection_takes_no_request_and_its_replies_get_the_reason() -> None:
+    async with ScriptedBroker() as broker, asyncio.timeout(30):
+        broker.on(MetadataRequest, lambda _: broker.metadata("orders"))
+        broker.ignore(MetadataRequest)
+        reply = Outcome()
+        async with Connection(address_of(broker)) as connection:
+            assert connection.send_now(ApiKey.METADATA, metadata_request, reply)
+
+        assert [type(error) for error in reply.errors] == [ConnectionClosed]
+        assert not connection.send_now(ApiKey.METADATA, metadata_request, Outcome())
+
+
+async def test_a_login_that_is_due_is_not_passed_over() -> None:
+    async with ScriptedBroker() as broker, asyncio.timeout(30):
+        broker.on(MetadataRequest, lambda _: broker.metadata("orders"))
+        async with Connection(address_of(broker)) as connection:
+            connection._renew_at_s = asyncio.get_running_loop().time()
+
+            assert not connection.send_now(ApiKey.METADATA, metadata_request, Outcome())

@@ -164,6 +164,7 @@ async def test_a_request_that_was_cancelled_before_its_first_step_is_not_in_flig
         producer = Producer(
             broker.bootstrap_servers,
             linger_ms=60_000,  # so that the batch leaves as the block is left, where nothing is waited for
+            acks=0,  # its requests are tasks
             max_in_flight_requests_per_connection=1,
             interceptors=[canceller],
         )

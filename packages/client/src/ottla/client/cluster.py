@@ -139,6 +139,11 @@ class Cluster:
             raise BrokerNotAvailable(f"broker {node_id} is not in the cluster: there are {known}")
         return await self.pool.get(node.address)
 
+    def opened_connection(self, node_id: int) -> Connection | None:
+        """Return the connection that `connection` would return at once, or None."""
+        node = self.nodes.get(node_id)
+        return None if node is None else self.pool.opened(node.address)
+
     async def connection_to_leader(self, node_id: int) -> Connection:
         """Return a connection to a broker that metadata named as a leader.
 

@@ -10,9 +10,9 @@ import asyncio
 import os
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Protocol, Self, TypeVar, cast
 
 from ottla.client.api_versions import BEFORE_API_VERSIONS, VersionRange, choose_version
 from ottla.client.authentication import authenticate, certificate_problem, renewal_s
@@ -41,6 +41,23 @@ API_VERSIONS_OPENING = 3
 CLOSE_TIMEOUT_S = 2.0
 
 
+class Reply(Protocol):
+    """Takes the outcome of a request, once, where the event loop delivers it; neither method may raise."""
+
+    def done(self) -> bool:
+        """Whether the outcome matters to nobody any more."""
+
+    def set_result(self, frame: memoryview, /) -> None:
+        """Take the response, its header included."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Take the error of a request without a response: one of `ottla.client.errors`."""
+
+
+Encode = Callable[[int], Sequence[bytes]]
+"""Returns the parts of a framed request with a given correlation id."""
+
+
 class Connection:
     """A connection to a broker, with API versions negotiated.
 
@@ -60,6 +77,7 @@ class Connection:
         self._correlation_id = 0
         self._login = asyncio.Lock()
         self._renew_at_s: float | None = None
+        self._chosen: dict[int, int] = {}
 
     @property
     def is_open(self) -> bool:
@@ -112,7 +130,29 @@ class Connection:
         kind = type(request)
         version = choose_version(kind, self.versions, min_version=min_version, max_version=max_version)
         frame = await self._exchange(request, version, timeout_s)
-        return self._decode(frame, kind.API_KEY, response_type, version)
+        return self.decode(frame, kind.API_KEY, response_type, version)
+
+    def version_for(self, kind: type[Message]) -> int:
+        """Return the version in which a request is sent. Raises UnsupportedByBroker."""
+        found = self._chosen.get(kind.API_KEY)
+        if found is None:
+            found = self._chosen[kind.API_KEY] = choose_version(kind, self.versions)
+        return found
+
+    def send_now(self, api_key: ApiKey, encode: Encode, reply: Reply) -> bool:
+        """Send a request, unless that needs to wait for anything; return whether it was sent.
+
+        This costs no task, future or timer, and takes none of the slots for requests in flight: the caller
+        limits its own. `reply` gets the response, or RequestTimeout after `request_timeout_ms`, as in `send`.
+        """
+        wire = self._wire
+        if wire is None or wire.failure is not None or not wire.is_writable or self._is_login_due():
+            return False
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        parts = encode(self._correlation_id)
+        wire.expect_reply(self._correlation_id, reply, api_key)
+        wire.write(parts)
+        return True
 
     async def send_unanswered(self, request: Message, *, max_version: int | None = None) -> None:
         """Send a request that has no response: Produce with acks=0."""
@@ -134,7 +174,7 @@ class Connection:
         """Send a request of a login, ahead of all requests that wait for the login or for a slot."""
         version = choose_version(type(request), self.versions, min_version=min_version)
         frame = await self._ask(request, version, None)
-        return self._decode(frame, request.API_KEY, response_type, version)
+        return self.decode(frame, request.API_KEY, response_type, version)
 
     async def close(self) -> None:
         """Close the connection; waiting requests fail with ConnectionClosed."""
@@ -157,7 +197,7 @@ class Connection:
         try:
             tls = self.config.security.tls_context()
             _, self._wire = await loop.create_connection(
-                lambda: _WireProtocol(self.address, self.config.max_response_bytes),
+                lambda: _WireProtocol(self.address, self.config),
                 *self.address,
                 ssl=tls,
             )
@@ -174,6 +214,12 @@ class Connection:
         lifetime_ms = await authenticate(self, self.config.security)
         now_s = asyncio.get_running_loop().time()
         self._renew_at_s = now_s + renewal_s(lifetime_ms, chance()) if lifetime_ms > 0 else None
+
+    def _is_login_due(self) -> bool:
+        """Whether `_stay_logged_in` would wait."""
+        if self._renew_at_s is None:
+            return False
+        return self._login.locked() or asyncio.get_running_loop().time() >= self._renew_at_s
 
     async def _stay_logged_in(self) -> None:
         """Authenticate again before the login ends (KIP-368); no other request may be sent meanwhile.
@@ -237,7 +283,7 @@ class Connection:
         frame = await self._exchange(request, version, None)
         # A broker without our version responds in version 0; every version begins with the error (KIP-511).
         unsupported = frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
-        return self._decode(frame, ApiKey.API_VERSIONS, ApiVersionsResponse, 0 if unsupported else version)
+        return self.decode(frame, ApiKey.API_VERSIONS, ApiVersionsResponse, 0 if unsupported else version)
 
     async def _exchange(self, request: Message, version: int, timeout_s: float | None) -> memoryview:
         async with self._slots:
@@ -269,7 +315,7 @@ class Connection:
             raise ConnectionClosed(*self.address, str(self._wire.failure)) from self._wire.failure
         return self._wire
 
-    def _frame(self, request: Message, version: int) -> list[bytes | memoryview]:
+    def _frame(self, request: Message, version: int) -> Sequence[bytes | memoryview]:
         # In parts: the records of a Produce request are not copied into the bytes around them.
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = encode_request_header(
@@ -279,7 +325,8 @@ class Connection:
         size = len(header) + sum(map(len, body))
         return [size.to_bytes(4, "big") + header, *body]
 
-    def _decode(self, frame: memoryview, key: int, response_type: type[R], version: int) -> R:
+    def decode(self, frame: memoryview, key: int, response_type: type[R], version: int) -> R:
+        """Decode a response with its header. Raises BadResponse."""
         try:
             _, position = decode_response_header(frame, key, version)
             return response_type.decode(frame[position:], version)
@@ -296,11 +343,15 @@ def _reason(error: OSError) -> str:
 class _WireProtocol(asyncio.BufferedProtocol):
     """The asyncio protocol of a connection: frames in, bytes out, and a queue of waiting requests."""
 
-    def __init__(self, address: Address, max_frame_bytes: int) -> None:
+    def __init__(self, address: Address, config: ClientConfig) -> None:
         self.address = address
         self.failure: BaseException | None = None
-        self._frames = FrameReader(max_frame_bytes)
-        self._waiting: deque[tuple[int, asyncio.Future[memoryview]]] = deque()
+        self._frames = FrameReader(config.max_response_bytes)
+        self._timeout_s = config.request_timeout_ms / 1_000
+        # A reply that was enqueued by `expect_reply` has an API and the time at which it is due. One timer
+        # watches all of them: nearly all arrive long before it fires.
+        self._waiting: deque[tuple[int, Reply, float, ApiKey | None]] = deque()
+        self._watch: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -350,13 +401,28 @@ class _WireProtocol(asyncio.BufferedProtocol):
     def expect(self, correlation_id: int) -> asyncio.Future[memoryview]:
         """Enqueue a future for the response of the next request; the caller writes it without an await."""
         response: asyncio.Future[memoryview] = self._loop.create_future()
-        self._waiting.append((correlation_id, response))
+        self._waiting.append((correlation_id, response, 0.0, None))
         return response
 
-    def write(self, parts: list[bytes | memoryview]) -> None:
+    def expect_reply(self, correlation_id: int, reply: Reply, api_key: ApiKey) -> None:
+        """Enqueue a reply for the next request, within the request timeout."""
+        due_s = self._loop.time() + self._timeout_s
+        self._waiting.append((correlation_id, reply, due_s, api_key))
+        if self._watch is None:
+            self._watch = self._loop.call_at(due_s, self._check_due)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the transport's write buffer has room."""
+        return self._may_write is None
+
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
         """Hand bytes to the transport. asyncio joins the parts up to Python 3.11, uvloop does not."""
         assert self._transport is not None
-        self._transport.writelines(parts)
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
 
     async def writable(self) -> None:
         """Wait while the transport's write buffer is full."""
@@ -369,7 +435,9 @@ class _WireProtocol(asyncio.BufferedProtocol):
             return
         self.failure = error
         waiting, self._waiting = self._waiting, deque()
-        for _, response in waiting:
+        if self._watch is not None:
+            self._watch.cancel()
+        for _, response, _, _ in waiting:
             if not response.done():
                 response.set_exception(error)
         self.resume_writing()
@@ -386,10 +454,22 @@ class _WireProtocol(asyncio.BufferedProtocol):
         except TimeoutError:
             return  # the transport is aborted: nothing is left to wait for
 
+    def _check_due(self) -> None:
+        """Fail if the oldest reply is late; watch the next one otherwise."""
+        self._watch = None
+        oldest = next(((due_s, key) for _, _, due_s, key in self._waiting if key is not None), None)
+        if oldest is None:
+            return
+        due_s, key = oldest
+        if due_s <= self._loop.time():
+            self.fail(RequestTimeout(*self.address, key.name, self._timeout_s))
+        else:
+            self._watch = self._loop.call_at(due_s, self._check_due)
+
     def _answered(self, frame: memoryview) -> None:
         if len(frame) < 4 or not self._waiting:
             raise BadResponse(f"{self.address} sent a response without a request")
-        correlation_id, response = self._waiting.popleft()
+        correlation_id, response, _, _ = self._waiting.popleft()
         got = int.from_bytes(frame[:4], "big")
         if got != correlation_id:
             failure = BadResponse(f"{self.address} answered request {got} instead of {correlation_id}")

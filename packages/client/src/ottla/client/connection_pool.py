@@ -56,10 +56,15 @@ class Pool:
                 pooled.connection = await self._connect(address, pooled)
             return pooled.connection
 
+    def opened(self, address: Address) -> Connection | None:
+        """Return the connection that `get` would return at once, or None."""
+        pooled = self._pooled.get(address)
+        connection = None if pooled is None else pooled.connection
+        return connection if connection is not None and connection.is_open else None
+
     def is_connected(self, address: Address) -> bool:
         """Return whether `get` would return an open connection at once."""
-        pooled = self._pooled.get(address)
-        return pooled is not None and pooled.connection is not None and pooled.connection.is_open
+        return self.opened(address) is not None
 
     def has_failed(self, address: Address) -> bool:
         """Return whether the last attempt to connect failed, or the connection ended on a silent broker."""

@@ -39,6 +39,8 @@ class FrameReader:
         self._filled += count
         if self._buffer is not self._usual:
             return [self._take_large()] if self._filled == self._end else []
+        if (only := self._only_frame()) is not None:
+            return [only]
         frames: list[memoryview] = []
         start = 0
         while (size := self._size_at(start)) is not None and start + size <= self._filled:
@@ -49,6 +51,15 @@ class FrameReader:
         elif start:
             self._begin_usual(start)
         return frames
+
+    def _only_frame(self) -> memoryview | None:
+        """Return the frame if exactly one was received, as nearly always; None leaves it to the loop."""
+        filled, length = self._filled, self._filled - _LENGTH.size
+        if not 0 <= length <= self._max or _LENGTH.unpack_from(self._buffer)[0] != length:
+            return None
+        self._receive_buffers.rest()
+        self._filled = 0
+        return memoryview(bytes(memoryview(self._buffer)[_LENGTH.size : filled]))
 
     def _size_at(self, start: int) -> int | None:
         if self._filled - start < _LENGTH.size:

@@ -54,7 +54,8 @@ class ScriptedBroker:
         return f"{self.host}:{self.port}"
 
     def on(self, kind: type[Q], respond: Responder[Q]) -> None:
-        """Answer requests of a kind with a function."""
+        """Answer requests of a kind with a function, also if they were ignored until now."""
+        self._ignored.discard(kind.API_KEY)
         self._responders[kind.API_KEY] = respond  # type: ignore[assignment]
 
     def ignore(self, kind: type[Message]) -> None:

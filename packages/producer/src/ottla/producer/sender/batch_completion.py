@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
 from ottla.client.cluster import Cluster, is_stale
 from ottla.client.errors import ClientError
@@ -17,6 +17,8 @@ from ottla.protocol.messages.produce import PartitionProduceResponse
 from ottla.protocol.topics import TopicPartition
 
 Responses = Mapping[TopicPartition, PartitionProduceResponse]
+Offsets = Mapping[tuple[str, int], tuple[int, int]]
+"""Base offset and append time by partition."""
 
 
 class BatchCompletion:
@@ -48,15 +50,35 @@ class BatchCompletion:
         self._now_ms = now_ms
         self._chance = chance
 
-    async def answered(self, batches: Sequence[Batch], responses: Responses) -> None:
-        """End or retry the batches of a request, as its response says."""
-        too_large = [batch for batch in batches if self._is_to_be_split(batch, responses)]
-        rejected = [batch for batch in batches if self._is_epoch_rejected(batch, responses)]
+    def written(self, batches: Iterable[Batch], offsets: Offsets) -> None:
+        """End the batches of a request whose response reports no error."""
         for batch in batches:
-            if batch not in too_large and batch not in rejected:
+            if batch.done:
+                continue  # it failed while it was in flight, when the producer was closed
+            found = offsets.get(batch.partition)
+            if found is None:
+                self._answered(batch, None)
+            else:
+                self._succeed(batch, *found)
+
+    def answered(self, batches: Iterable[Batch], responses: Responses) -> Coroutine[None, None, None] | None:
+        """End or retry the batches of a request, as its response says; return what is left to await."""
+        later = []
+        for batch in batches:
+            if self._is_to_be_split(batch, responses) or self._is_epoch_rejected(batch, responses):
+                later.append(batch)
+            else:
                 self._answered(batch, responses.get(batch.partition))
-        for batch in too_large:
-            await self._split(batch)
+        return self._end_later(later, responses) if later else None
+
+    async def _end_later(self, batches: Sequence[Batch], responses: Responses) -> None:
+        """Split the batches that are too large; ask what the rejection of a transaction's epoch means."""
+        rejected = []
+        for batch in batches:
+            if self._is_epoch_rejected(batch, responses):
+                rejected.append(batch)
+            else:
+                await self._split(batch)
         if rejected:
             await self._fail_rejected(rejected)
 

@@ -15,6 +15,7 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from ottla.protocol.native import produce_client
 from ottla.protocol.records import convert_down
 from ottla.protocol.topics import TopicPartition
 
@@ -37,6 +38,33 @@ def produce_request(batches: Sequence[Batch], config: ProducerConfig, version: i
         timeout_ms=config.client.request_timeout_ms,
         topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
     )
+
+
+class ProduceEncoder:
+    """Encodes Produce requests without a message object, for versions that `native.produce_client` knows."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._client_id = None if config.client.client_id is None else config.client.client_id.encode()
+        self._transactional_id = None if config.transactional_id is None else config.transactional_id.encode()
+        self._acks = config.required_acks
+        self._timeout_ms = config.client.request_timeout_ms
+
+    def encode(self, batches: Sequence[Batch], version: int, correlation_id: int) -> list[bytes]:
+        """Return the parts of a framed request for packed batches."""
+        topics: dict[str, list[tuple[int, bytes]]] = {}
+        for batch in batches:
+            topic, index = batch.partition
+            topics.setdefault(topic, []).append((index, batch.data or b""))
+        named = [(topic.encode(), partitions) for topic, partitions in topics.items()]
+        return produce_client.produce_request(
+            version,
+            correlation_id,
+            self._client_id,
+            self._transactional_id,
+            self._acks,
+            self._timeout_ms,
+            named,
+        )
 
 
 def responses_by_partition(

@@ -14,22 +14,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ottla.client.cluster import Cluster, NoSuchTopic
-from ottla.client.connection import Connection
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.retry import is_retriable
 from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.errors import DeliveryTimeout, ProducerClosed
 from ottla.producer.metrics import ProducerMetrics
-from ottla.producer.sender.batch_completion import BatchCompletion, Responses
+from ottla.producer.sender.batch_completion import BatchCompletion
 from ottla.producer.sender.batch_compression import BatchCompression
 from ottla.producer.sender.idempotence import Idempotence
 from ottla.producer.sender.partition_order import PartitionOrder
-from ottla.producer.sender.produce_requests import produce_request, responses_by_partition, unanswered
-from ottla.protocol.api import ApiKey
+from ottla.producer.sender.produce_exchange import ProduceExchange
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.metadata import MetadataResponse
-from ottla.protocol.messages.produce import ProduceResponse
 from ottla.protocol.topics import TopicPartition
 
 # Batches also expire; a pass once a second is precise enough for that.
@@ -37,7 +34,10 @@ _LONGEST_SLEEP_MS: Final = 1_000.0
 
 
 class Sender:
-    """One task that looks for due batches, and one task per request in flight.
+    """Passes over the batches, each a callback of the event loop, that start requests for due batches.
+
+    A pass awaits nothing. What has to be waited for (a producer id, registered partitions, slow compression,
+    metadata) is a task, and a pass follows it. `run` keeps the sender open and raises what a pass raised.
 
     `on_metadata` is called with a topic whose metadata was refreshed, `on_batch` for a batch as it is sent.
     """
@@ -66,19 +66,33 @@ class Sender:
         self._on_metadata, self._on_batch = on_metadata, on_batch
         self._compression = BatchCompression(config)
         self._order = PartitionOrder(now_ms)
-        self._awake = asyncio.Event()
+        self._exchange = ProduceExchange(
+            cluster,
+            config,
+            metrics,
+            completion,
+            now_ms=now_ms,
+            on_end=self._request_ended,
+            on_bug=self._failed,
+        )
         self._refreshing: set[str] = set()
-        self._requests_in_flight: dict[int, int] = defaultdict(int)
+        self._is_preparing = False
         self._tasks: asyncio.TaskGroup | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # while `run` runs
+        self._bug: asyncio.Future[None] | None = None
+        self._next_pass: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
 
     def wake(self) -> None:
         """Look for due batches again: something changed."""
-        self._awake.set()
+        if self._next_pass is None and self._loop is not None:
+            self._next_pass = self._loop.call_soon(self._pass)
 
     @property
     def requests_in_flight(self) -> int:
         """Requests without a response yet."""
-        return sum(self._requests_in_flight.values())
+        return self._exchange.all_in_flight
 
     def stop(self) -> None:
         """Fail every batch with ProducerClosed."""
@@ -94,58 +108,103 @@ class Sender:
                 self._completion.drop(batch, error)
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
-        """Send until cancelled."""
+        """Send until cancelled. Raises what a pass raised."""
         self._tasks = tasks
-        self._awake = asyncio.Event()  # the last one may belong to another event loop
+        self._exchange.open(tasks)
         # A task that was cancelled before its first step, as the last run ended, did not undo its entry here.
         self._refreshing.clear()
-        self._requests_in_flight.clear()
-        while True:
-            self._awake.clear()
-            self._expire()
-            self._order.forget_idle()
-            await self._sleep_until(await self._send_due())
+        self._is_preparing = False
+        self._loop = asyncio.get_running_loop()
+        self._bug = self._loop.create_future()
+        self.wake()
+        try:
+            await self._bug
+        finally:
+            self._loop = None
+            for handle in (self._next_pass, self._timer):
+                if handle is not None:
+                    handle.cancel()
+            self._next_pass = self._timer = None
+
+    def _failed(self, bug: Exception) -> None:
+        if self._bug is not None and not self._bug.done():
+            self._bug.set_exception(bug)
+
+    def _request_ended(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self._order.ended(batch)
+        if not self._accumulator.is_empty:
+            self.wake()
 
     # --- due batches
 
-    async def _send_due(self) -> float | None:
-        """Start requests for due batches; return when the next batch is due."""
-        due, next_ms = await self._next_due()
-        for leader, batches in self._by_leader(due).items():
-            self._start_request(leader, batches)
-            self.wake()  # the next batches of the same partitions may be due as well
+    def _pass(self) -> None:
+        self._next_pass = None
+        try:
+            now_ms = self._now_ms()
+            self._expire(now_ms)
+            self._order.forget_idle()
+            self._pass_at(now_ms, None if self._is_preparing else self._send_due(now_ms))
+        except Exception as bug:
+            self._failed(bug)
+
+    def _send_due(self, now_ms: float) -> float | None:
+        """Start requests for due batches, or the task that prepares them; return when the next one is due."""
+        due, next_ms = self._accumulator.ready(now_ms, self._idempotence.max_in_flight)
+        if not due:
+            return next_ms
+        slow = [batch for batch in due if self._compression.is_slow(batch)]
+        if slow or not self._idempotence.is_ready(due):
+            assert self._tasks is not None
+            self._is_preparing = True
+            self._tasks.create_task(self._prepare_and_send(due, slow))
+        else:
+            self._start_requests(due)
         return next_ms
 
-    async def _next_due(self) -> tuple[list[Batch], float | None]:
-        """Return batches that can be numbered and sent without an await, and when the next one is due."""
-        due, next_ms = self._accumulator.ready(self._now_ms(), self._idempotence.max_in_flight)
-        slow = [batch for batch in due if self._compression.is_slow(batch)]
-        if not slow and self._idempotence.is_ready(due):
-            return due, next_ms
-        await self._compress_slow(slow)
-        if not await self._prepare(due):
-            return [], self._now_ms() + self._config.client.retry_backoff_ms
-        # Meanwhile some batches may have failed, and others been put back that must be sent before them.
-        prepared = set(due)
-        still, next_ms = self._accumulator.ready(self._now_ms(), self._idempotence.max_in_flight)
-        return [batch for batch in still if batch in prepared], next_ms
+    def _start_requests(self, due: Sequence[Batch]) -> None:
+        for leader, batches in self._by_leader(due).items():
+            self._start_request(leader, batches)
+            if any(len(batch.queue.batches) > batch.queue.in_flight for batch in batches):
+                self.wake()  # the next batches of the same partitions may be due as well
 
-    async def _sleep_until(self, next_ms: float | None) -> None:
-        if self._awake.is_set():
-            await asyncio.sleep(0)
-            return
-        wait_ms = _LONGEST_SLEEP_MS if next_ms is None else min(next_ms - self._now_ms(), _LONGEST_SLEEP_MS)
+    async def _prepare_and_send(self, due: Sequence[Batch], slow: Sequence[Batch]) -> None:
+        """Have batches numbered and compressed without an await, and send them; no pass sends meanwhile."""
         try:
-            async with asyncio.timeout(max(0.0, wait_ms) / 1_000):
-                await self._awake.wait()
-        except TimeoutError:
-            return
+            await self._compress_slow(slow)
+            if await self._prepare(due):
+                # Meanwhile some batches may have failed, and others been put back that are to be sent first.
+                prepared = set(due)
+                still, _ = self._accumulator.ready(self._now_ms(), self._idempotence.max_in_flight)
+                self._start_requests([batch for batch in still if batch in prepared])
+            else:
+                await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
+        finally:
+            self._is_preparing = False
+            self.wake()
 
-    def _expire(self) -> None:
+    def _pass_at(self, now_ms: float, next_ms: float | None) -> None:
+        """Have a timer start a pass when the next batch is due, or when one may have expired."""
+        if self._loop is None or self._accumulator.is_empty:
+            return
+        latest_ms = now_ms + _LONGEST_SLEEP_MS
+        at_s = (latest_ms if next_ms is None else min(next_ms, latest_ms)) / 1_000
+        if self._timer is not None:
+            if self._timer_at_s <= at_s:
+                return  # a pass too many costs less than another timer for each request
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at_s, self._timed_pass)
+        self._timer_at_s = at_s  # uvloop's handle of a time that has passed has no `when`
+
+    def _timed_pass(self) -> None:
+        self._timer = None
+        self._pass()
+
+    def _expire(self, now_ms: float) -> None:
         timeout_ms = self._config.delivery_timeout_ms
         # A transaction must not end while a batch of it may still be appended: batches in flight are waited
         # for.
-        for batch in self._accumulator.expired(self._now_ms(), timeout_ms, not self._is_transactional):
+        for batch in self._accumulator.expired(now_ms, timeout_ms, not self._is_transactional):
             self._completion.fail(batch, DeliveryTimeout(batch.partition, timeout_ms, batch.last_error))
 
     async def _compress_slow(self, slow: Sequence[Batch]) -> None:
@@ -194,7 +253,7 @@ class Sender:
 
     def _may_send(self, leader: int, batch: Batch) -> bool:
         most = self._config.client.max_in_flight_requests_per_connection
-        if self._requests_in_flight[leader] >= most:
+        if self._exchange.in_flight(leader) >= most:
             return False
         return self._order.may_follow(batch, leader) and self._idempotence.may_follow(batch)
 
@@ -240,7 +299,6 @@ class Sender:
     # --- requests
 
     def _start_request(self, leader: int, batches: Sequence[Batch]) -> None:
-        assert self._tasks is not None
         for batch in batches:
             self._accumulator.drain(batch)
             self._order.sent(batch, leader)
@@ -248,53 +306,4 @@ class Sender:
             self._idempotence.number(batch)
             if self._on_batch is not None:
                 self._on_batch(batch)
-        self._requests_in_flight[leader] += 1
-        self._tasks.create_task(self._deliver(leader, batches))
-
-    async def _deliver(self, leader: int, batches: Sequence[Batch]) -> None:
-        try:
-            connection = await self._cluster.connection_to_leader(leader)
-        except (ClientError, KafkaError) as error:
-            self._completion.all_failed(batches, error)
-        else:
-            await self._exchange(connection, [batch for batch in batches if not batch.done])
-        finally:
-            self._requests_in_flight[leader] -= 1
-            for batch in batches:
-                self._order.ended(batch)
-            self.wake()
-
-    async def _exchange(self, connection: Connection, batches: Sequence[Batch]) -> None:
-        if not batches:
-            return  # they expired before there was a connection
-        try:
-            responses = await self._send(connection, batches)
-        except (ClientError, KafkaError) as error:
-            # With acks=0 no broker recognizes repetitions: a batch that may be written is not sent again.
-            self._completion.all_failed(batches, error, may_repeat=self._config.required_acks != 0)
-        else:
-            await self._completion.answered(batches, responses)
-
-    async def _send(self, connection: Connection, batches: Sequence[Batch]) -> Responses:
-        began_ms = self._now_ms()
-        version = connection.versions.get(ApiKey.PRODUCE, (0, 0))[1]
-        request = produce_request(batches, self._config, version)
-        self._count(batches)
-        if self._config.required_acks == 0:
-            await connection.send_unanswered(request)
-            return unanswered(batches)
-        response = await connection.send(request, ProduceResponse)
-        self._metrics.answered(self._now_ms() - began_ms, response.throttle_time_ms)
-        return responses_by_partition(response)
-
-    def _count(self, batches: Sequence[Batch]) -> None:
-        now_ms = self._now_ms()
-        self._metrics.request_total += 1
-        for batch in batches:
-            self._metrics.batch_sent(
-                batch.partition.topic,
-                batch.record_count,
-                len(batch.data or b""),
-                now_ms - batch.created_ms,
-                batch.attempts,
-            )
+        self._exchange.start(leader, batches)
