@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Coroutine
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
@@ -18,9 +19,24 @@ from ottla.zookeeper.kazoo_session import KazooSession
 
 EMBEDDED_DIR = Path("data/zookeeper-embedded")
 REAL_DIR = Path("data/zookeeper")
+ENTRY_POINTS = "ottla.zookeeper.commands"
 
 
-@click.group()
+class _Group(click.Group):
+    """The commands of this module, and those that other packages add through `ENTRY_POINTS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *(one.name for one in entry_points(group=ENTRY_POINTS))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        found = next(iter(entry_points(group=ENTRY_POINTS, name=cmd_name)), None)
+        added = None if found is None else found.load()
+        return added if isinstance(added, click.Command) else None
+
+
+@click.group(cls=_Group)
 def zookeeper() -> None:
     """Run a ZooKeeper server on one machine; list and print znodes of any server."""
 

@@ -221,39 +221,16 @@ class Topics:
         """Create an internal topic if it is missing, and wait a moment for its leaders."""
         if name not in self._metadata:
             await self._create_quietly(name)
-        await self.wait_until_led(name, self._internal(name).partitions, INTERNAL_CREATION_WAIT_MS)
+        partitions = internal_topic(name, self.config, len(self._metadata.brokers)).partitions
+        await self.wait_until_led(name, partitions, INTERNAL_CREATION_WAIT_MS)
 
     async def _create_quietly(self, name: str) -> None:
-        topic = self._internal(name) if name in INTERNAL_TOPICS else NewTopic(name)
+        brokers = len(self._metadata.brokers)
+        topic = internal_topic(name, self.config, brokers) if name in INTERNAL_TOPICS else NewTopic(name)
         try:
             await self.create(topic)
         except TopicAlreadyExists:
             return
-
-    def _internal(self, name: str) -> NewTopic:
-        config = self.config
-        partitions, factor, segment_bytes = {
-            GROUP_METADATA_TOPIC: (
-                config.offsets_topic_num_partitions,
-                config.offsets_topic_replication_factor,
-                config.offsets_topic_segment_bytes,
-            ),
-            TRANSACTION_STATE_TOPIC: (
-                config.transaction_state_log_num_partitions,
-                config.transaction_state_log_replication_factor,
-                config.transaction_state_log_segment_bytes,
-            ),
-        }[name]
-        factor = max(1, min(factor, len(self._metadata.brokers)))
-        configs: dict[str, str | None] = {
-            "cleanup.policy": "compact",
-            "segment.bytes": str(segment_bytes),
-            "compression.type": "producer",
-        }
-        if name == TRANSACTION_STATE_TOPIC:
-            configs["compression.type"] = "uncompressed"
-            configs["min.insync.replicas"] = str(min(factor, config.transaction_state_log_min_isr))
-        return NewTopic(name, partitions, factor, configs=configs)
 
     # ---- deleting and enlarging
 
@@ -378,6 +355,32 @@ class Topics:
                     await changed.wait()
             except TimeoutError:
                 return False
+
+
+def internal_topic(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
+    """Return what an internal topic is created with, in a cluster of that many brokers."""
+    partitions, factor, segment_bytes = {
+        GROUP_METADATA_TOPIC: (
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            config.offsets_topic_segment_bytes,
+        ),
+        TRANSACTION_STATE_TOPIC: (
+            config.transaction_state_log_num_partitions,
+            config.transaction_state_log_replication_factor,
+            config.transaction_state_log_segment_bytes,
+        ),
+    }[name]
+    factor = max(1, min(factor, brokers))
+    configs: dict[str, str | None] = {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(segment_bytes),
+        "compression.type": "producer",
+    }
+    if name == TRANSACTION_STATE_TOPIC:
+        configs["compression.type"] = "uncompressed"
+        configs["min.insync.replicas"] = str(min(factor, config.transaction_state_log_min_isr))
+    return NewTopic(name, partitions, factor, configs=configs)
 
 
 def _set(changed: asyncio.Event, _: object) -> None:

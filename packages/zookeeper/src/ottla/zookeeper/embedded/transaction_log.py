@@ -49,7 +49,7 @@ SNAPSHOT_MAGIC = b"OTTLAZS1"
 JOURNAL_FILE: Final = "journal"
 SNAPSHOT_FILE: Final = "snapshot"
 _RECORD = struct.Struct("!II")
-_HEADER_BYTES = len(JOURNAL_MAGIC) + wire.LONG.size
+HEADER_BYTES = len(JOURNAL_MAGIC) + wire.LONG.size
 _NODE = struct.Struct("!qqqqqqiii")
 _SMALLEST_TRANSACTION_BYTES: Final = 2 * wire.LONG.size + wire.INT.size
 _PROBE_BYTES: Final = 1 << 20
@@ -152,8 +152,13 @@ def record(payload: bytes) -> bytes:
 def records(data: bytes, position: int) -> Iterator[tuple[bytes, int]]:
     """Yield each payload and its end, up to the first that is torn or damaged."""
     while (payload := record_at(data, position)) is not None:
-        position += _RECORD.size + len(payload)
+        position += record_bytes(payload)
         yield payload, position
+
+
+def record_bytes(payload: bytes) -> int:
+    """Return the size of a payload's record."""
+    return _RECORD.size + len(payload)
 
 
 def record_at(data: bytes, position: int) -> bytes | None:
@@ -387,7 +392,7 @@ class TransactionLog:
         # Between the two renames the old journal repeats transactions of the snapshot; replay skips them.
         self._rename(new_journal, self._journal)
         os.close(self._file)
-        self._file, self._size = file, _HEADER_BYTES
+        self._file, self._size = file, HEADER_BYTES
 
     def _write_all(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -459,14 +464,14 @@ def _header(zxid: int) -> bytes:
 
 def replay(tree: Tree, data: bytes) -> int:
     """Apply the records of a journal to `tree`; return the end of the valid part. Raises DamagedJournal."""
-    if len(data) < _HEADER_BYTES or not data.startswith(JOURNAL_MAGIC):
+    if len(data) < HEADER_BYTES or not data.startswith(JOURNAL_MAGIC):
         raise DamagedJournal("", "the journal has no header")
     (base,) = wire.LONG.unpack_from(data, len(JOURNAL_MAGIC))
     if base > tree.zxid:
         raise DamagedJournal("", f"the journal starts after {base:#x}, the snapshot ends at {tree.zxid:#x}")
-    end = _HEADER_BYTES
+    end = HEADER_BYTES
     last = base
-    for payload, after in records(data, _HEADER_BYTES):
+    for payload, after in records(data, HEADER_BYTES):
         for transaction in decode_transactions(payload):
             last = transaction.zxid
             if last > tree.zxid + 1:
