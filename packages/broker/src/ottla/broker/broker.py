@@ -249,7 +249,7 @@ class Broker:
             replicas=replicas,
             metadata=metadata,
             inter_broker=self._inter_broker(zookeeper),
-            topics=Topics(zookeeper, config, environment, metadata),
+            topics=Topics(zookeeper, config, environment, metadata, logs.room),
             configs=configs,
             controller=controller,
             groups=self._groups(replicas, metadata),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
 from ottla.broker.cluster.zookeeper_session import retrying
@@ -78,16 +78,35 @@ class CreatedTopic:
     replication_factor: int
 
 
+class Room(Protocol):
+    """Whether this broker can open so many more partitions."""
+
+    def check(self, partitions: int) -> None:
+        """Raise PolicyViolation if it cannot."""
+        ...
+
+    def promise(self, partitions: int) -> None:
+        """Count partitions as open that are about to be opened."""
+        ...
+
+
 class Topics:
     """Changes the topics of the cluster. Every error is Kafka's."""
 
     def __init__(
-        self, session: Session, config: BrokerConfig, environment: Environment, metadata: MetadataCache
+        self,
+        session: Session,
+        config: BrokerConfig,
+        environment: Environment,
+        metadata: MetadataCache,
+        room: Room | None = None,
     ) -> None:
         self._session = session
         self.config = config
         self._environment = environment
         self._metadata = metadata
+        self._room = room
+        """Tells whether this broker can open its part of new partitions."""
 
     # ---- creating
 
@@ -95,7 +114,8 @@ class Topics:
         """Write the topic's configuration and assignment, after checking both.
 
         Raises InvalidTopicException, TopicAlreadyExists, InvalidPartitions, InvalidReplicationFactor,
-        InvalidReplicaAssignment, InvalidConfig, InvalidRequest; RequestTimedOut if ZooKeeper is silent.
+        InvalidReplicaAssignment, InvalidConfig, InvalidRequest, PolicyViolation when this broker cannot open
+        its part of the partitions; RequestTimedOut if ZooKeeper is silent.
         """
         overrides = self._check(topic)
         with _zookeeper_errors():
@@ -107,9 +127,17 @@ class Topics:
                 len(assignments),
                 len(next(iter(assignments.values()))),
             )
+            self._make_room(assignments.values(), validate_only=validate_only)
             if not validate_only:
                 await self._write(created, assignments, overrides)
         return created
+
+    def _make_room(self, replicas: Iterable[Sequence[int]], *, validate_only: bool) -> None:
+        mine = sum(self._metadata.broker_id in brokers for brokers in replicas)
+        if self._room is not None and mine:
+            self._room.check(mine)
+            if not validate_only:
+                self._room.promise(mine)
 
     def _check(self, topic: NewTopic) -> dict[str, str]:
         if why := why_illegal_topic_name(topic.name):
@@ -269,6 +297,8 @@ class Topics:
                     raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.") from None
                 present = TopicAssignment.decode(name, data)
                 enlarged = self._enlarged(present, count, assignments)
+                added = [brokers for p, brokers in enlarged.partitions.items() if p not in present.partitions]
+                self._make_room(added, validate_only=validate_only)
                 if validate_only:
                     return
                 try:

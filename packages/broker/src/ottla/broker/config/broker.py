@@ -304,7 +304,8 @@ class BrokerConfig(NetworkSettings):
     )
     max_open_segment_files: int = setting(
         4_096,
-        "No effect yet: segment files open at once; others are opened again when they are read.",
+        "Segments open at once; others are opened again when they are read. The newest segment of each "
+        "partition stays open.",
         at_least(16),
         ottla_only=True,
     )

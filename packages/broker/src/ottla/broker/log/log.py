@@ -27,6 +27,7 @@ from ottla.broker.log.flushing import Flushing
 from ottla.broker.log.high_watermark import HighWatermark
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log_end import LogEnd
+from ottla.broker.log.open_files import OpenSegments
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.reading import Reading, TimestampOffset
 from ottla.broker.log.rolling import Rolling
@@ -71,6 +72,7 @@ class Log:
         chance: random.Random,
         failed: Callable[[OSError], None],
         lowered: Callable[[], None],
+        open_segments: OpenSegments | None = None,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -83,7 +85,7 @@ class Log:
         """Why nothing can be written any more."""
         self.is_truncating = False
         """Whether a truncation is under way, which no append may meet."""
-        self.segments = Segments(files, directory, segments)
+        self.segments = Segments(files, directory, segments, open_segments)
         self.flushing = Flushing(self, recovery_point=recovery_point, is_new=is_new, lowered=lowered)
         self.commit = self.flushing.commit
         self.leader_epochs = LeaderEpochs(leader_epochs, self.flushing.epochs_changed)

@@ -17,6 +17,7 @@ from ottla.broker.log.files import Files
 from ottla.broker.log.index_building import IndexBuilder, rebuild_indexes
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import Log
+from ottla.broker.log.open_files import OpenSegments
 from ottla.broker.log.producer_snapshots import Replay, drop_snapshots, rebuilt_producers
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.replacement import finish_replacement
@@ -65,6 +66,7 @@ def open_log(
     chance: random.Random | None = None,
     failed: Callable[[OSError], None] = _ignore,
     lowered: Callable[[], None] = _nothing,
+    open_segments: OpenSegments | None = None,
 ) -> Log:
     """Open or recover a log, creating it where there is none. Blocks: for a thread, unless it is new.
 
@@ -93,14 +95,19 @@ def open_log(
         chance=chance or random.Random(0),
         failed=failed,
         lowered=lowered,
+        open_segments=open_segments,
     )
     if loaded.epochs_changed or not clean:
         opened.flushing.epochs_changed()
+    _note_unflushed(opened)
+    return opened
+
+
+def _note_unflushed(opened: Log) -> None:
     if opened.flushing.unflushed:
         for segment in opened.segments.since(opened.recovery_point)[:-1]:
             opened.flushing.segment_sealed(segment)
         opened.flushing.names_changed()
-    return opened
 
 
 class _Loaded(NamedTuple):

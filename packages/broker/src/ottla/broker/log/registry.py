@@ -21,6 +21,7 @@ from ottla.broker.log.directories import (
 from ottla.broker.log.files import RUN_OUT, DiskFiles, Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.metrics import LogMetrics
+from ottla.broker.log.open_files import OpenSegments, PartitionRoom
 from ottla.broker.log.pending_deletions import PendingDeletions
 from ottla.broker.log.recovery import open_log
 from ottla.protocol.errors import KafkaError, KafkaStorageError
@@ -63,6 +64,8 @@ class LogRegistry:
         self.deletions = PendingDeletions(self._files, self.retry_or_fail)
         self._gauges = LogMetrics(metrics)
         self._logs: dict[TopicPartition, Log] = {}
+        self._open_segments = OpenSegments(config.max_open_segment_files, self._logs.__len__)
+        self.room = PartitionRoom(environment.clock.monotonic_ms)
         self._is_closing = False
         self.on_directory_failed: list[Callable[[list[TopicPartition]], None]] = []
         """Called on the loop with the partitions that a failed directory held."""
@@ -161,6 +164,7 @@ class LogRegistry:
             chance=self.environment.random,
             failed=self._failure_of(directory),
             lowered=directory.write_recovery_points,
+            open_segments=self._open_segments,
         )
         if not directory.clean:
             try:
@@ -282,6 +286,7 @@ class LogRegistry:
             self._remove_begun(directory, topic_partition)
             raise KafkaStorageError(f"no log can be created in {directory.path}: {error}") from error
         self._take(directory, created)
+        self.room.opened()
         self._gauges.add(created)
         return created
 
@@ -304,6 +309,7 @@ class LogRegistry:
             chance=self.environment.random,
             failed=self._failure_of(directory),
             lowered=directory.write_recovery_points,
+            open_segments=self._open_segments,
         )
         created.flushing.flushed_ms = self.environment.clock.now_ms()
         return created

@@ -197,7 +197,8 @@ class Segment:
 
     def to_sync(self, *, indexes: bool | None = None) -> list[File]:
         """The written files that a flush has to sync; the indexes only once the segment is sealed."""
-        found: list[File | None] = [self.file, self.transactions.file]
+        log = self._file or self.files.open(self.path(SegmentFile.LOG))
+        found: list[File | None] = [log, self.transactions.file]
         if not self.active if indexes is None else indexes:
             found += [self.offsets.file, self.times.file]
         return [one for one in found if one is not None]
@@ -236,7 +237,11 @@ class Segment:
         return self._max_timestamp_offset
 
     def _load_times(self) -> None:
+        was_open = self._times is not None
         self._max_timestamp, self._max_timestamp_offset = self.times.last
+        if not was_open and self._times is not None:  # retention asks all segments
+            self._times.close()
+            self._times = None
 
     def set_max_timestamp(self, timestamp_ms: int, offset: int) -> None:
         """Set the largest timestamp and its offset."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ottla.broker.log.files import Files
+from ottla.broker.log.open_files import OpenSegments
 from ottla.broker.log.replacement import ReplacementPlan, check_replacement
 from ottla.broker.log.segment import Segment
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
-
-_OPEN_SEALED_SEGMENTS: Final = 8
 
 
 class SegmentLeftBehind(OSError):
@@ -24,15 +23,24 @@ class SegmentLeftBehind(OSError):
 class Segments:
     """The list of a log's segments; the last one is active.
 
-    Lives on the event loop. Files are opened when they are needed, and only some sealed segments stay open.
+    Lives on the event loop. Files are opened when they are needed; of the sealed segments only some stay open
+    (`OpenSegments`).
     """
 
-    __slots__ = ("_opened", "all", "bases", "directory", "files", "replacing", "resume")
+    __slots__ = ("_open", "all", "bases", "directory", "files", "replacing", "resume")
 
-    def __init__(self, files: Files, directory: Path, segments: Sequence[Segment]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        segments: Sequence[Segment],
+        open_segments: OpenSegments | None = None,
+    ) -> None:
         self.files = files
         self.directory = directory
-        self._opened: list[Segment] = []
+        self.all: list[Segment] = []
+        """For reading; only the methods here change it."""
+        self._open = OpenSegments() if open_segments is None else open_segments
         self.replacing: ReplacementPlan | None = None
         """The replacement that is under way: its old segments may not be dropped."""
         self.resume: dict[int, tuple[Segment, int]] = {}
@@ -40,11 +48,11 @@ class Segments:
         self._set(list(segments))
 
     def _set(self, segments: list[Segment]) -> None:
+        kept = set(segments)
+        self._open.forget(one for one in self.all if one not in kept)
         self.all = segments
-        """For reading; only the methods here change it."""
         self.bases = [one.base_offset for one in segments]
         """The base offsets, for bisect."""
-        self._opened = [one for one in self._opened if one in segments]
         self.resume.clear()
 
     def __len__(self) -> int:
@@ -72,14 +80,9 @@ class Segments:
         return self.all[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def opening(self, segment: Segment) -> None:
-        """Note that a sealed segment is about to be opened; closes another one if there are too many."""
-        if segment.is_open or segment.active:
-            return
-        self._opened.append(segment)
-        if len(self._opened) > _OPEN_SEALED_SEGMENTS:
-            old = self._opened.pop(0)
-            if not (old.active or old.is_pinned):
-                old.close()
+        """Note that a sealed segment is about to be opened; closes others if there are too many."""
+        if not segment.active and segment not in self._open:
+            self._open.opening(segment)
 
     # ---- changing
 
@@ -106,7 +109,9 @@ class Segments:
             raise SegmentLeftBehind(worse.errno, worse.strerror or str(worse)) from worse
 
     def add(self, segment: Segment) -> None:
-        """Make a new segment the active one."""
+        """Make a new segment the active one; the one before is sealed."""
+        if self.all:
+            self._open.opening(self.all[-1])
         self.all.append(segment)
         self.bases.append(segment.base_offset)
 
@@ -196,5 +201,6 @@ class Segments:
 
     def close(self) -> None:
         """Close all files; a reader keeps those it reads open."""
+        self._open.forget(self.all)
         for segment in self.all:
             segment.close()
