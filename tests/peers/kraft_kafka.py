@@ -21,7 +21,8 @@ _FORMAT_TIMEOUT_S = 120
 class KraftKafka:
     """One Kafka 4.1 node with a fresh log directory, ready when entered.
 
-    `listeners` are there beside PLAINTEXT, by name.
+    `listeners` are there beside PLAINTEXT, by name. Nodes with one `cluster_id` are one cluster, if settings
+    make all but one of them brokers of that one's controller.
     `format_arguments` go to the storage tool: `--add-scram SCRAM-SHA-256=[name=anna,password=...]`.
     """
 
@@ -32,6 +33,7 @@ class KraftKafka:
         *,
         heap: str = "512m",
         format_arguments: Sequence[str] = (),
+        cluster_id: str | None = None,
         listeners: Mapping[str, Listener] | None = None,
     ) -> None:
         self.data_dir = data_dir
@@ -41,6 +43,7 @@ class KraftKafka:
         self.heap = heap
         self._settings = dict(settings or {})
         self._format_arguments = tuple(format_arguments)
+        self._cluster_id = cluster_id or base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._process: Process | None = None
 
     @property
@@ -67,10 +70,10 @@ class KraftKafka:
         return self
 
     def _format(self, properties: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        quorum = ["--standalone"] if self._is_controller else ["--no-initial-controllers"]
         command = [
             "java", "-Xmx128m", _QUIET, "-cp", kafka_4_server(), "kafka.tools.StorageTool", "format",
-            "--standalone", f"--cluster-id={cluster_id}", "-c", str(properties), *self._format_arguments,
+            *quorum, f"--cluster-id={self._cluster_id}", "-c", str(properties), *self._format_arguments,
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
         if done.returncode:
@@ -81,10 +84,7 @@ class KraftKafka:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}",
-            **listener_settings(
-                {"PLAINTEXT": Listener("PLAINTEXT", self.port), **self._listeners},
-                CONTROLLER=Listener("PLAINTEXT", self.controller_port),
-            ),
+            **self._listener_settings(),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.data_dir / "data"),
             "offsets.topic.replication.factor": "1",
@@ -97,6 +97,18 @@ class KraftKafka:
             "group.initial.rebalance.delay.ms": "0",
             **self._settings,
         }
+
+    def _listener_settings(self) -> dict[str, str]:
+        advertised = {"PLAINTEXT": Listener("PLAINTEXT", self.port), **self._listeners}
+        both = listener_settings(advertised, CONTROLLER=Listener("PLAINTEXT", self.controller_port))
+        # A node that is only a broker knows how the controller's listener is secured, and has none itself.
+        return (
+            both if self._is_controller else both | {"listeners": listener_settings(advertised)["listeners"]}
+        )
+
+    @property
+    def _is_controller(self) -> bool:
+        return "controller" in self._settings.get("process.roles", "broker,controller")
 
     def stop(self) -> None:
         if self._process is not None:

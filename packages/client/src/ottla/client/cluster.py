@@ -162,28 +162,38 @@ class Cluster:
         response_type: type[R],
         *,
         timeout_s: float | None = None,
+        min_version: int | None = None,
         max_version: int | None = None,
     ) -> R:
         """Send a request to one broker. Raises BrokerNotAvailable for an id that is not in the cluster."""
         connection = await self.connection(node_id)
-        return await connection.send(request, response_type, timeout_s=timeout_s, max_version=max_version)
+        return await connection.send(
+            request, response_type, timeout_s=timeout_s, min_version=min_version, max_version=max_version
+        )
 
     async def send_to_any(self, request: Message, response_type: type[R]) -> R:
-        """Send a request to the broker with the least to do; to others as well when it is silent."""
+        """Send a request once, to the broker with the least to do of those that can be reached."""
+        connection = await self._ask_any(self.pool.get)
+        return await connection.send(request, response_type)
+
+    async def ask_any(self, request: Message, response_type: type[R]) -> R:
+        """Send a request that changes nothing to a broker; to others as well while it is silent."""
 
         async def ask(address: Address) -> R:
             return await (await self.pool.get(address)).send(request, response_type)
 
         return await self._ask_any(ask)
 
-    async def send_to_controller(self, request: Message, response_type: type[R]) -> R:
+    async def send_to_controller(
+        self, request: Message, response_type: type[R], *, min_version: int | None = None
+    ) -> R:
         """Send a request to the controller, or to any broker when none is known (Kafka before 0.10)."""
         if self.controller_id not in self.nodes:
             await self.refresh([])
         if self.controller_id not in self.nodes:
             return await self.send_to_any(request, response_type)
         try:
-            return await self.send(self.controller_id, request, response_type)
+            return await self.send(self.controller_id, request, response_type, min_version=min_version)
         except ClientError:
             self.controller_id = NO_NODE  # it may be gone: the next attempt looks it up
             raise
@@ -323,9 +333,8 @@ class Cluster:
         node_id = self._coordinators.get((kind, key))
         if node_id is not None and node_id in self.nodes:
             return node_id
-        response = await self.send_to_any(
-            FindCoordinatorRequest(key=key, key_type=kind), FindCoordinatorResponse
-        )
+        request = FindCoordinatorRequest(key=key, key_type=kind)
+        response = await self.ask_any(request, FindCoordinatorResponse)
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code, response.error_message)
         self._remember_node(response.node_id, Address(response.host, response.port))

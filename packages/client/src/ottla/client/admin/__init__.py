@@ -1,4 +1,4 @@
-"""The admin client: topics, configuration, groups, records and the cluster itself.
+"""The admin client: topics, partitions, configuration, quotas, groups, records and the cluster itself.
 
 async with Admin("127.0.0.1:9092") as admin:
     await admin.topics.create("orders", partitions=6)
@@ -21,6 +21,8 @@ from ottla.client.admin.groups import (
     MemberDescription,
 )
 from ottla.client.admin.offsets import EARLIEST, LATEST, Offsets
+from ottla.client.admin.partitions import Partitions, Reassignment
+from ottla.client.admin.quotas import CLIENT_ID, IP, USER, Quota, Quotas
 from ottla.client.admin.topics import CreatedTopic, Topics
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
@@ -28,9 +30,12 @@ from ottla.client.config import ClientConfig
 __all__ = [
     "BROKER",
     "BROKER_LOGGER",
+    "CLIENT_ID",
     "EARLIEST",
+    "IP",
     "LATEST",
     "TOPIC",
+    "USER",
     "Admin",
     "Broker",
     "Brokers",
@@ -45,13 +50,19 @@ __all__ = [
     "LogDir",
     "MemberDescription",
     "Offsets",
+    "Partitions",
+    "Quota",
+    "Quotas",
+    "Reassignment",
     "ReplicaOnDisk",
     "Topics",
 ]
 
 
 class Admin:
-    """Reads and changes a cluster: `topics`, `configs`, `offsets`, `groups` and `brokers`.
+    """Reads and changes a cluster.
+
+    Its parts are `topics`, `partitions`, `configs`, `quotas`, `offsets`, `groups` and `brokers`.
 
     Calls retry retriable errors for `default_api_timeout_ms`, then raise `DeadlineExceeded`; other errors of
     a broker are raised as `KafkaError`.
@@ -64,6 +75,8 @@ class Admin:
         self.offsets = Offsets(self.cluster)
         self.groups = Groups(self.cluster, self.offsets)
         self.brokers = Brokers(self.cluster)
+        self.partitions = Partitions(self.cluster)
+        self.quotas = Quotas(self.cluster)
 
     async def __aenter__(self) -> Self:
         await self.cluster.__aenter__()
