@@ -75,6 +75,22 @@ async def test_a_group_that_was_never_joined_is_not_kept() -> None:
 
 
 @in_virtual_time
+async def test_a_broker_coordinates_only_so_many_groups() -> None:
+    async with leading(MemoryStore(PARTITIONS), group_max_count="2") as groups:
+        await settle(groups, "g", ["a"])
+        assert await groups.offsets.commit("h", {TOPIC_0: offset(1)}) == {TOPIC_0: ErrorCode.NONE}
+
+        joined = await groups.join("i", a_join())
+        committed = await groups.offsets.commit("i", {TOPIC_0: offset(1)})
+
+        assert joined.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert committed == {TOPIC_0: ErrorCode.GROUP_MAX_SIZE_REACHED}
+        assert await groups.offsets.commit("h", {TOPIC_0: offset(2)}) == {TOPIC_0: ErrorCode.NONE}
+        await groups.delete_groups(["h"])
+        assert await groups.offsets.commit("i", {TOPIC_0: offset(1)}) == {TOPIC_0: ErrorCode.NONE}
+
+
+@in_virtual_time
 async def test_requests_without_a_group_get_kafkas_answers() -> None:
     async with leading(MemoryStore(PARTITIONS)) as groups:
         sync = await groups.sync("g", Sync(token=None, member_id="m", generation=1))

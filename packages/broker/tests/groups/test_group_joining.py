@@ -247,6 +247,19 @@ def test_a_full_group_refuses_another_member() -> None:
     assert [driver.heartbeat(one) for one in members] == [ErrorCode.NONE] * 2
 
 
+def test_members_have_room_for_so_much_metadata_together() -> None:
+    limits = GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=0, max_metadata_bytes=10)
+    driver = GroupDriver(limits)
+    (first,) = driver.stable(1, protocols=(("range", b"123456"),))
+
+    assert driver.joined(driver.join(protocols=(("range", b"12345"),))).error is (
+        ErrorCode.GROUP_MAX_SIZE_REACHED
+    )
+    assert driver.heartbeat(first) is ErrorCode.NONE
+    driver.join(first, protocols=(("range", b"0123456789"),))  # its own is replaced, not added to
+    assert driver.group.members.metadata_bytes == 10
+
+
 def test_a_rebalance_of_a_full_group_keeps_the_first_members_to_join() -> None:
     driver = GroupDriver(GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=0, max_size=2))
 

@@ -18,9 +18,9 @@ def wanted(topic_partition: TopicPartition, offset: int = 0) -> RequestedPartiti
     return RequestedPartition(topic_partition, offset, 1000)
 
 
-def sessions(slots: int = 10) -> FetchSessions:
+def sessions(slots: int = 10, max_partitions: int = 1_000) -> FetchSessions:
     numbers = itertools.count(100)
-    return FetchSessions(slots, lambda: next(numbers))
+    return FetchSessions(slots, lambda: next(numbers), max_partitions=max_partitions)
 
 
 def opened(
@@ -169,3 +169,36 @@ def test_a_follower_takes_a_consumers_place() -> None:
 
 def test_without_slots_there_are_no_sessions() -> None:
     assert opened(sessions(slots=0), 0, 0, wanted(A)).session_id == 0
+
+
+def test_a_fetch_of_more_partitions_than_there_is_room_for_opens_no_session() -> None:
+    cache = sessions(max_partitions=3)
+    opened(cache, 0, 0, wanted(A), wanted(B))
+
+    refused = opened(cache, 0, 0, wanted(A), wanted(B))
+    follower = opened(cache, 0, 0, wanted(A), wanted(B), privileged=True)
+
+    assert (refused.session_id, len(refused.wanted)) == (0, 2)  # it is served nevertheless
+    assert follower.session_id
+    assert cache.partition_count == 4
+
+
+def test_a_session_that_grows_beyond_the_room_ends_and_leaves_it_to_others() -> None:
+    cache = sessions(max_partitions=1)
+    first = opened(cache, 0, 0, wanted(A))
+
+    with pytest.raises(FetchSessionIdNotFound):
+        opened(cache, first.session_id, 1, wanted(B))
+
+    assert (len(cache), cache.partition_count) == (0, 0)
+
+
+def test_partitions_of_sessions_that_end_are_not_counted() -> None:
+    cache = sessions(slots=1)
+    for now_ms in (0, 500_000, 1_000_000):
+        last = opened(cache, 0, 0, wanted(A), wanted(B), now_ms=now_ms)
+    opened(cache, last.session_id, 1, forgotten=(A,))
+    assert cache.partition_count == 1
+
+    opened(cache, last.session_id, FINAL_EPOCH)
+    assert cache.partition_count == 0

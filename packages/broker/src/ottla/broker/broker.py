@@ -235,7 +235,9 @@ class Broker:
         )
         replicas = self._replicas(logs, metadata, configs)
         fetch_sessions = FetchSessions(
-            config.max_incremental_fetch_session_cache_slots, lambda: environment.random.randrange(1, 2**31)
+            config.max_incremental_fetch_session_cache_slots,
+            lambda: environment.random.randrange(1, 2**31),
+            max_partitions=config.max_incremental_fetch_session_cache_partitions,
         )
         measure_fetch_sessions(fetch_sessions, metrics)
         topic_metrics = TopicMetrics(metrics)

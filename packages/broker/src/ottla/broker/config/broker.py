@@ -347,6 +347,12 @@ class BrokerConfig(NetworkSettings):
     max_incremental_fetch_session_cache_slots: int = setting(
         1_000, "Fetch sessions kept at once.", at_least(0)
     )
+    max_incremental_fetch_session_cache_partitions: int = setting(
+        500_000,
+        "Partitions kept in all fetch sessions of clients; beyond it their fetches have no session.",
+        at_least(0),
+        ottla_only=True,
+    )
     fetch_max_bytes: int = setting(57_671_680, "The maximum bytes of a fetch response.", at_least(1024))
 
     # --- groups and offsets
@@ -358,6 +364,18 @@ class BrokerConfig(NetworkSettings):
         3_000, "How long the first rebalance of an empty group waits for more members.", at_least(0)
     )
     group_max_size: int = setting(MAX_INT, "The most members of a group.", at_least(1))
+    group_max_count: int = setting(
+        20_000,
+        "The most groups that the broker coordinates; one more is answered with GROUP_MAX_SIZE_REACHED.",
+        at_least(1),
+        ottla_only=True,
+    )
+    group_max_metadata_bytes: int = setting(
+        1_048_576,
+        "The most bytes of metadata that the members of a group send together when they join.",
+        at_least(1),
+        ottla_only=True,
+    )
     offset_metadata_max_bytes: int = setting(4_096, "The longest metadata of a committed offset.")
     offsets_load_buffer_size: int = setting(
         5_242_880, "Bytes per read when a partition of __consumer_offsets is loaded.", at_least(1)

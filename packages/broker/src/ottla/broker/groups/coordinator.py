@@ -78,6 +78,8 @@ class GroupCoordinator:
         if isinstance(partition, ErrorCode):
             return JoinResult(error=partition, member_id=join.member_id)
         hosted = self._hosted.find_or_create(partition, group_id)
+        if hosted is None:
+            return JoinResult(error=ErrorCode.GROUP_MAX_SIZE_REACHED, member_id=join.member_id)
         answer = self._request(hosted, join)
         self._hosted.drop_if_unused(hosted)
         return cast("JoinResult", await answer)

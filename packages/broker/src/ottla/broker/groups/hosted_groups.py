@@ -49,11 +49,13 @@ class HostedGroups:
         tasks: BackgroundTasks,
     ) -> None:
         self.clock = clock
+        self._max_groups = config.group_max_count
         self._limits = GroupLimits(
             min_session_timeout_ms=config.group_min_session_timeout_ms,
             max_session_timeout_ms=config.group_max_session_timeout_ms,
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             max_size=config.group_max_size,
+            max_metadata_bytes=config.group_max_metadata_bytes,
         )
         codec = GroupRecordCodec()
         self.runtime: CoordinatorRuntime[GroupsState, LogRecord] = CoordinatorRuntime(
@@ -89,10 +91,12 @@ class HostedGroups:
             return ErrorCode.INVALID_GROUP_ID
         return self.runtime.find(group_id)
 
-    def find_or_create(self, partition: GroupPartition, group_id: str) -> HostedGroup:
-        """Return the group, which is created empty when it is unknown."""
+    def find_or_create(self, partition: GroupPartition, group_id: str) -> HostedGroup | None:
+        """Return the group, which is created empty when it is unknown; None where there are too many."""
         hosted = partition.state.groups.get(group_id)
         if hosted is None:
+            if sum(len(one.state.groups) for one in self.runtime.partitions) >= self._max_groups:
+                return None
             group = Group(group_id, self._limits, self.clock.now_ms())
             hosted = partition.state.groups[group_id] = HostedGroup(group, partition.number)
         return hosted

@@ -24,7 +24,7 @@ class Joins:
         limits = group.limits
         if not limits.min_session_timeout_ms <= join.session_timeout_ms <= limits.max_session_timeout_ms:
             group.refuse_join(join, ErrorCode.INVALID_SESSION_TIMEOUT, join.member_id)
-        elif not has_room_for(group, join.member_id):
+        elif not has_room_for(group, join):
             if member := group.members.get(join.member_id):
                 group.drop(member, ErrorCode.GROUP_MAX_SIZE_REACHED)
             group.forget_pending(join.member_id)

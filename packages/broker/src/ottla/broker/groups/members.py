@@ -53,6 +53,11 @@ class GroupMember:
         )
 
 
+def metadata_bytes(protocols: tuple[tuple[str, bytes], ...]) -> int:
+    """Return how many bytes a member's metadata has, for all of its protocols."""
+    return sum(len(metadata) for _, metadata in protocols)
+
+
 class Members:
     """The members by id, in the order of their joins, with counts of protocols and waiting joins.
 
@@ -64,6 +69,8 @@ class Members:
         self._static: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
         self.awaiting_join = 0
+        self.metadata_bytes = 0
+        """The bytes of all members' metadata, for every protocol that they support."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -101,7 +108,7 @@ class Members:
         self._members[member.member_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
-        self._supporters.update({name for name, _ in member.protocols})
+        self._count_protocols(member)
         self.awaiting_join += member.join is not None
 
     def remove(self, member: GroupMember) -> None:
@@ -132,9 +139,14 @@ class Members:
         """Replace the protocols of a member."""
         self._forget_protocols(member)
         member.protocols = protocols
-        self._supporters.update({name for name, _ in protocols})
+        self._count_protocols(member)
+
+    def _count_protocols(self, member: GroupMember) -> None:
+        self.metadata_bytes += metadata_bytes(member.protocols)
+        self._supporters.update({name for name, _ in member.protocols})
 
     def _forget_protocols(self, member: GroupMember) -> None:
+        self.metadata_bytes -= metadata_bytes(member.protocols)
         for name in {name for name, _ in member.protocols}:
             self._supporters[name] -= 1
             if not self._supporters[name]:

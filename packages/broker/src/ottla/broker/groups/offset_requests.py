@@ -54,6 +54,8 @@ class OffsetRequests:
                 offsets, ErrorCode.ILLEGAL_GENERATION
             )  # the group of that generation is deleted
         hosted = groups.find_or_create(partition, group_id)
+        if hosted is None:
+            return dict.fromkeys(offsets, ErrorCode.GROUP_MAX_SIZE_REACHED)
         error = hosted.group.check_commit(member_id, generation, instance_id, groups.clock.monotonic_ms())
         groups.timers.set(hosted, hosted.group.wake_at_ms)
         if error is ErrorCode.NONE:

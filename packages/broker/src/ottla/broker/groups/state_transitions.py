@@ -34,6 +34,8 @@ class GroupLimits:
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = 2**31 - 1
+    max_metadata_bytes: int = 2**31 - 1
+    """The most bytes of metadata that all members of a group together may have."""
 
 
 class Wait(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.groups.events import UNKNOWN_MEMBER_ID, GroupState, Join, Sync
+from ottla.broker.groups.members import metadata_bytes
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -59,8 +60,18 @@ def validate_sync(group: GroupMetadata, sync: Sync) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def has_room_for(group: GroupMetadata, member_id: str) -> bool:
+def has_room_for(group: GroupMetadata, join: Join) -> bool:
     """Return whether this member, new or known, may join without making the group too large."""
+    return _has_a_place(group, join.member_id) and _has_room_for_metadata(group, join)
+
+
+def _has_room_for_metadata(group: GroupMetadata, join: Join) -> bool:
+    member = group.members.get(join.member_id)
+    others = group.members.metadata_bytes - (metadata_bytes(member.protocols) if member else 0)
+    return others + metadata_bytes(join.protocols) <= group.limits.max_metadata_bytes
+
+
+def _has_a_place(group: GroupMetadata, member_id: str) -> bool:
     most = group.limits.max_size
     member = group.members.get(member_id)
     if group.state is GroupState.PREPARING_REBALANCE:

@@ -18,6 +18,7 @@ NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 MIN_IDLE_BEFORE_EVICTION_MS: Final = 120_000
+DEFAULT_MAX_PARTITIONS: Final = 500_000
 _MAX_INT: Final = 2**31 - 1
 
 
@@ -117,11 +118,19 @@ class FetchContext:
 
 
 class FetchSessions:
-    """All fetch sessions of one broker, at most `slots`, the least recently used first."""
+    """All fetch sessions of one broker, at most `slots`, the least recently used first.
 
-    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+    Consumers' sessions remember at most `max_partitions` together. A request that would exceed it is served
+    without a session, and a session that grows beyond it ends.
+    """
+
+    def __init__(
+        self, slots: int, new_id: Callable[[], int], *, max_partitions: int = DEFAULT_MAX_PARTITIONS
+    ) -> None:
         """`new_id` returns random positive numbers below 2**31."""
         self._slots = slots
+        self._max_partitions = max_partitions
+        self._partitions = 0
         self._new_id = new_id
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self.evictions = 0
@@ -132,7 +141,7 @@ class FetchSessions:
     @property
     def partition_count(self) -> int:
         """Partitions remembered in all sessions."""
-        return sum(len(one.partitions) for one in self._sessions.values())
+        return self._partitions
 
     def open(
         self,
@@ -149,7 +158,7 @@ class FetchSessions:
         Raises `FetchSessionIdNotFound` and `InvalidFetchSessionEpoch`; the client then opens a new session.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             session = self._begin(wanted, privileged, now_ms) if epoch == INITIAL_EPOCH and wanted else None
             return FetchContext(wanted, session)
         session = self._sessions.get(session_id)
@@ -157,27 +166,44 @@ class FetchSessions:
             raise FetchSessionIdNotFound
         if epoch != session.next_epoch:
             raise InvalidFetchSessionEpoch
-        session.update(wanted, forgotten)
+        self._update(session, wanted, forgotten)
+        if not session.privileged and self._partitions > self._max_partitions:
+            self._drop(session_id)
+            raise FetchSessionIdNotFound
         session.advance()
         self._touch(session, now_ms)
         if not session.partitions:
-            del self._sessions[session_id]
+            self._drop(session_id)
             return FetchContext([], None)
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 
     def _begin(
         self, wanted: list[RequestedPartition], privileged: bool, now_ms: float
     ) -> FetchSession | None:
+        if not privileged and self._partitions + len(wanted) > self._max_partitions:
+            return None
         if not self._make_room(privileged, now_ms):
             return None
         session_id = self._new_id()
         while session_id in self._sessions or session_id == NO_SESSION:
             session_id = self._new_id()
         session = FetchSession(session_id, privileged)
-        session.update(wanted, ())
+        self._update(session, wanted, ())
         self._sessions[session_id] = session
         self._touch(session, now_ms)
         return session
+
+    def _update(
+        self, session: FetchSession, wanted: Iterable[RequestedPartition], forgotten: Iterable[TopicPartition]
+    ) -> None:
+        before = len(session.partitions)
+        session.update(wanted, forgotten)
+        self._partitions += len(session.partitions) - before
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
 
     def _touch(self, session: FetchSession, now_ms: float) -> None:
         session.last_used_ms = now_ms
@@ -193,7 +219,7 @@ class FetchSessions:
         victim = oldest if stale else self._least_consumer() if privileged else None
         if victim is None:
             return False
-        del self._sessions[victim.session_id]
+        self._drop(victim.session_id)
         self.evictions += 1
         return True
 
