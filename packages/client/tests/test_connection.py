@@ -5,9 +5,10 @@ import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from ottla.client.config import Address, ClientConfig
-from ottla.client.connection import Connection
+from ottla.client.connection import Connection, _WireProtocol
 from ottla.client.errors import (
     BadResponse,
     ConnectFailed,
@@ -333,3 +334,36 @@ async def test_a_login_that_is_due_is_not_passed_over() -> None:
             connection._renew_at_s = asyncio.get_running_loop().time()
 
             assert not connection.send_now(ApiKey.METADATA, metadata_request, Outcome())
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_request_of_many_large_parts_arrives_whole(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    parts = [bytes([number % 256]) * (3 if number % 2 else 60_000) for number in range(1_500)]
+    received: list[bytes] = []
+    written, done = asyncio.Event(), asyncio.Event()
+
+    async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await written.wait()  # the socket is full before anything is read
+        received.append(await reader.read(-1))
+        writer.close()
+        done.set()
+
+    async def send() -> None:
+        async with await asyncio.start_server(keep, "127.0.0.1", 0) as server, asyncio.timeout(60):
+            address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+            loop = asyncio.get_running_loop()
+            transport, wire = await loop.create_connection(
+                lambda: _WireProtocol(address, ClientConfig()), *address
+            )
+            wire.write(parts)
+            wire.write([b"the", b" end"])
+            written.set()
+            transport.close()
+            await done.wait()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(send())
+
+    assert received == [b"".join(parts) + b"the end"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -39,6 +40,8 @@ R = TypeVar("R", bound=Message)
 SOFTWARE_NAME = "ottla"
 API_VERSIONS_OPENING = 3
 CLOSE_TIMEOUT_S = 2.0
+# What one `writev` takes everywhere (IOV_MAX).
+_MOST_PARTS = 1_024
 
 
 class Reply(Protocol):
@@ -334,6 +337,12 @@ class Connection:
             raise BadResponse(f"{self.address}: {error}") from error
 
 
+def _joins(transport: asyncio.Transport) -> bool:
+    """Whether it is a plain socket's transport whose `writelines` copies: asyncio's up to Python 3.11."""
+    of_asyncio = sys.version_info < (3, 12) and type(transport).__module__.startswith("asyncio.selector")
+    return of_asyncio and hasattr(os, "writev")
+
+
 def _reason(error: OSError) -> str:
     """Return why a connection failed; asyncio joins the refusals of several addresses into one text."""
     numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))}
@@ -354,6 +363,7 @@ class _WireProtocol(asyncio.BufferedProtocol):
         self._watch: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._writes_directly = False
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._may_write: asyncio.Future[None] | None = None
 
@@ -361,6 +371,9 @@ class _WireProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
+        self._writes_directly = _joins(self._transport)
+        if self._writes_directly:
+            self._fd: int = transport.get_extra_info("socket").fileno()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.space()
@@ -417,12 +430,29 @@ class _WireProtocol(asyncio.BufferedProtocol):
         return self._may_write is None
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Hand bytes to the transport. asyncio joins the parts up to Python 3.11, uvloop does not."""
+        """Hand bytes to the transport."""
         assert self._transport is not None
+        if len(parts) > 1 and self._writes_directly and not self._transport.get_write_buffer_size():
+            parts = self._write_directly(parts)
         if len(parts) == 1:
             self._transport.write(parts[0])
-        else:
+        elif parts:
             self._transport.writelines(parts)
+
+    def _write_directly(self, parts: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+        """Write parts to the socket without joining them, and return what it did not take.
+
+        Nothing may wait in the transport. An error is the transport's: it meets the same one, and reports it.
+        """
+        try:
+            left = os.writev(self._fd, parts[:_MOST_PARTS])
+        except OSError:
+            return parts
+        for number, part in enumerate(parts):
+            if left < len(part):
+                return [memoryview(part)[left:], *parts[number + 1 :]]
+            left -= len(part)
+        return []
 
     async def writable(self) -> None:
         """Wait while the transport's write buffer is full."""
