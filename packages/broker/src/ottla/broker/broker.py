@@ -33,6 +33,7 @@ from ottla.broker.controller.zookeeper_store import read_leadership
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
+from ottla.broker.handlers.delayed_fetches import DelayedFetches
 from ottla.broker.handlers.fetch_fast_path import FetchFastPath
 from ottla.broker.handlers.fetch_sessions import FetchSessions, measure_fetch_sessions
 from ottla.broker.handlers.produce_fast_path import ProduceFastPath
@@ -258,6 +259,7 @@ class Broker:
             transactions=Transactions(ProducerIds(zookeeper, self.broker_id)),
             topic_metrics=topic_metrics,
             fetch_sessions=fetch_sessions,
+            delayed_fetches=DelayedFetches(config.max_delayed_fetches),
             produce_fast_path=ProduceFastPath(topic_metrics, environment.clock),
             fetch_fast_path=FetchFastPath(topic_metrics, config.fetch_max_bytes),
         )

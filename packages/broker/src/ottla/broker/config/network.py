@@ -74,6 +74,12 @@ class NetworkSettings:
         at_least(1),
         ottla_only=True,
     )
+    max_delayed_fetches: int = setting(
+        10_000,
+        "Fetches of clients that wait for records at once; one more ends the wait of the oldest.",
+        at_least(1),
+        ottla_only=True,
+    )
     socket_send_buffer_bytes: int = setting(
         102_400, "SO_SNDBUF of a client's socket; -1 is the system's default."
     )

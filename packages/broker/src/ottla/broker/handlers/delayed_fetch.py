@@ -6,7 +6,6 @@ partition wakes it, and it reads again.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from ottla.broker.handlers.fetch_read import FetchTerms, read_all
@@ -36,11 +35,7 @@ async def read_when_enough(
     """Read when there are enough records, a partition has an error, or the time is over."""
     clock = terms.services.environment.clock
     began_ms = clock.monotonic_ms()
-    try:
-        async with asyncio.timeout(request.max_wait_ms / 1000):
-            results = await _until_enough(terms, request, fetch)
-    except TimeoutError:
-        results = read_all(terms, fetch.wanted)
+    results = await _until_enough(terms, request, fetch)
     terms.context.remote_ms += clock.monotonic_ms() - began_ms
     return results
 
@@ -48,27 +43,26 @@ async def read_when_enough(
 async def _until_enough(
     terms: FetchTerms, request: FetchRequest, fetch: FetchContext
 ) -> list[FetchedPartition]:
-    changed = asyncio.Event()
-    watched = _watch(terms, fetch, changed)
-    try:
-        while True:
-            changed.clear()
-            # This read also finds records appended between the first read and the watch.
-            results = read_all(terms, fetch.wanted)
-            if is_enough(request, fetch, results):
-                return results
-            del results  # close the files of a read that was not enough
-            await changed.wait()
-    finally:
-        for partition in watched:
-            partition.watchers.pop(changed.set, None)
+    watched = _hosted(terms, fetch)
+    delayed = terms.services.delayed_fetches
+    with delayed.wait(is_follower=terms.is_follower, at_most_ms=request.max_wait_ms) as wait:
+        try:
+            while True:
+                for partition in watched:
+                    partition.watchers[wait.wake] = None
+                wait.changed.clear()
+                wait.is_woken = False
+                # This read also finds records appended between the first read and the watch.
+                results = read_all(terms, fetch.wanted)
+                if wait.is_over or is_enough(request, fetch, results):
+                    return results
+                del results  # close the files of a read that was not enough
+                await wait.changed.wait()
+        finally:
+            for partition in watched:
+                partition.watchers.pop(wait.wake, None)
 
 
-def _watch(terms: FetchTerms, fetch: FetchContext, changed: asyncio.Event) -> list[HostedPartition]:
-    watched: list[HostedPartition] = []
-    for one in fetch.wanted:
-        partition = terms.services.replicas.hosted(one.topic_partition)
-        if partition is not None:
-            partition.watchers[changed.set] = None
-            watched.append(partition)
-    return watched
+def _hosted(terms: FetchTerms, fetch: FetchContext) -> list[HostedPartition]:
+    found = (terms.services.replicas.hosted(one.topic_partition) for one in fetch.wanted)
+    return [one for one in found if one is not None]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.config import BrokerConfig
     from ottla.broker.environment import Environment
+    from ottla.broker.handlers.delayed_fetches import DelayedFetches
     from ottla.broker.handlers.fetch_fast_path import FetchFastPath
     from ottla.broker.handlers.fetch_sessions import FetchSessions, RequestedPartition
     from ottla.broker.handlers.request_context import RequestContext
@@ -42,6 +43,7 @@ class Needs(Protocol):
     """The parts of the broker that Fetch uses."""
 
     config: BrokerConfig
+    delayed_fetches: DelayedFetches
     environment: Environment
     fetch_sessions: FetchSessions
     fetch_fast_path: FetchFastPath

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
     from ottla.broker.environment import Environment
     from ottla.broker.groups.coordinator import GroupCoordinator
+    from ottla.broker.handlers.delayed_fetches import DelayedFetches
     from ottla.broker.handlers.fetch_fast_path import FetchFastPath
     from ottla.broker.handlers.fetch_sessions import FetchSessions
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
@@ -47,5 +48,6 @@ class Services:
     transactions: Transactions
     topic_metrics: TopicMetrics
     fetch_sessions: FetchSessions
+    delayed_fetches: DelayedFetches
     produce_fast_path: ProduceFastPath
     fetch_fast_path: FetchFastPath

@@ -11,6 +11,7 @@ from uuid import UUID
 from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
+from ottla.broker.handlers.delayed_fetches import DelayedFetches
 from ottla.broker.handlers.fetch_fast_path import FetchFastPath
 from ottla.broker.handlers.fetch_sessions import FetchSessions
 from ottla.broker.handlers.produce_fast_path import ProduceFastPath
@@ -98,6 +99,7 @@ class DataServices:
     replicas: Replicas
     topic_metrics: TopicMetrics
     fetch_sessions: FetchSessions
+    delayed_fetches: DelayedFetches
     produce_fast_path: ProduceFastPath
     fetch_fast_path: FetchFastPath
 
@@ -146,6 +148,7 @@ class DataPlane:
                 self.config.max_incremental_fetch_session_cache_slots,
                 lambda: self.environment.random.randrange(1, 2**31),
             ),
+            delayed_fetches=DelayedFetches(self.config.max_delayed_fetches),
             produce_fast_path=ProduceFastPath(topic_metrics, clock),
             fetch_fast_path=FetchFastPath(topic_metrics, self.config.fetch_max_bytes),
         )

@@ -15,6 +15,7 @@ from ottla.broker.handlers.request_context import CloseConnection
 from ottla.broker.network.dispatcher import BadRequest, Call
 from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun, TooLarge
 from ottla.broker.network.native_connection import NativeConnection
+from ottla.broker.network.pending_response import PendingResponse
 from ottla.broker.network.request_memory import SENT_BY_BROKERS, SMALL_BYTES
 from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session, SessionState
@@ -42,6 +43,10 @@ MAX_IN_FLIGHT_BYTES: Final = 8 << 20
 """Bytes of unanswered requests at which reading pauses; one request is always admitted."""
 
 
+MAX_UNSENT_BYTES: Final = 1 << 20
+"""Bytes of responses at which they are written before the next request begins; one may be larger."""
+
+
 @frozen(kw_only=True)
 class Shared:
     """Parts that all connections of one broker share."""
@@ -63,28 +68,6 @@ class Shared:
     """The loop's clock: requests are timed with it."""
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     """Runs work in a task of the server."""
-
-
-class PendingResponse:
-    """A request without its response, or the response of a Produce behind such a Produce."""
-
-    __slots__ = ("done", "only_waits", "parts", "stops_with_broker", "task")
-
-    def __init__(
-        self,
-        parts: list[Part] | None = None,
-        *,
-        done: bool = False,
-        only_waits: bool = False,
-        stops_with_broker: bool = False,
-    ) -> None:
-        self.parts = parts
-        self.done = done
-        self.only_waits = only_waits
-        """Whether it may be dropped when the client disconnects."""
-        self.stops_with_broker = stops_with_broker
-        """Whether a stopping broker drops it at once."""
-        self.task: asyncio.Task[None] | None = None
 
 
 class Connection(NativeConnection, asyncio.BufferedProtocol):
@@ -253,10 +236,17 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
                     answers = self._shared.fetch_fast_path.answer(reader, session.fetch_targets)
                     if answers is not None:
                         self._answer_fetches(answers, received_ms)
+                        if self._queue.turn_is_over():
+                            self._queue.flush_soon(self)
+                            return False
                         continue
             frame = reader.next_frame()
             if frame is None:
                 return True
+            if self._queue.turn_is_over():
+                reader.give_back_frame(frame)
+                self._queue.flush_soon(self)
+                return False
             if self._pending and not _is_produce(frame):
                 reader.give_back_frame(frame)
                 return False
@@ -270,6 +260,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     def _has_room(self) -> bool:
         if len(self._pending) >= MAX_IN_FLIGHT or self._pending_bytes >= MAX_IN_FLIGHT_BYTES:
             return False
+        if self._response_queue.queued_bytes > MAX_UNSENT_BYTES:
+            self._response_queue.flush()
         if self._response_queue.blocked:
             return False
         if self._pending and not self.session.is_authenticated:
@@ -386,8 +378,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             self._pending_bytes -= call.size
             self._shared.memory.ended(call.size)
             self._queue.wake()
+            self._release()
         self._shared.times.measure(call)
-        self._release()
 
     def _release(self) -> None:
         """Send every response that has none before it to wait for."""
@@ -418,6 +410,22 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     # ---- the end
+
+    @property
+    def waits_unseen(self) -> bool:
+        """Whether a request that only waits holds back others: reading is paused, so no end would be seen."""
+        return not self._reading and bool(self._pending) and self._pending[0].only_waits
+
+    def end_wait(self) -> None:
+        """Drop the request that waits, for the client is gone; what it sent behind it is still read."""
+        task = self._pending[0].task
+        if task is not None:
+            task.cancel()
+
+    @property
+    def descriptor(self) -> int:
+        """The socket's descriptor; negative where it is not known."""
+        return self._descriptor
 
     def stop_taking(self) -> None:
         """Take no more requests; requests that were started are still answered."""

@@ -207,5 +207,6 @@ class Server:
             await asyncio.sleep(every_s)
             now_s = self._loop.time()
             self._shared.memory.look(now_s)
+            self.connections.end_unseen_waits()
             if idle_s > 0:
                 self.connections.close_idle(now_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import select
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -29,6 +30,20 @@ class Closable(Protocol):
     @property
     def idle(self) -> bool:
         """Whether no request is being answered."""
+        ...
+
+    @property
+    def waits_unseen(self) -> bool:
+        """Whether a request that only waits holds back others, so that no end of the client is seen."""
+        ...
+
+    @property
+    def descriptor(self) -> int:
+        """The socket's descriptor; negative where it is not known."""
+        ...
+
+    def end_wait(self) -> None:
+        """Drop the request that waits."""
         ...
 
     def close(self) -> None:
@@ -123,3 +138,16 @@ class OpenConnections(Generic[C]):
                 continue
             connection.looked_at_s = connection.last_active_s if connection.idle else now_s
             self._open.move_to_end(connection)
+
+    # ---- clients that are gone
+
+    def end_unseen_waits(self) -> None:
+        """End the waits of clients that have disconnected while the broker does not read from them."""
+        waiting = {one.descriptor: one for one in self._open if one.waits_unseen and one.descriptor >= 0}
+        if not waiting:
+            return
+        poll = select.poll()
+        for descriptor in waiting:
+            poll.register(descriptor, select.POLLRDHUP)
+        for descriptor, _ in poll.poll(0):
+            waiting[descriptor].end_wait()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
+
+TURN_S: Final = 0.005
+"""What one turn of the event loop may spend on requests of the general path before others have their turn."""
 
 
 class Flushable(Protocol):
@@ -23,6 +26,8 @@ class RequestQueue:
         """Requests that were read and wait for their task's first step."""
         self._stalled: dict[Flushable, None] = {}
         self._to_flush: dict[Flushable, None] = {}
+        self._flush_is_planned = False
+        self._turn_ends_s: float | None = None
 
     def has_room(self, connection: Flushable) -> bool:
         """Return whether one more request may be read; if not, flush the connection when there is room."""
@@ -47,16 +52,42 @@ class RequestQueue:
             for connection in stalled:  # those that still find no room stall again, in the same order
                 self.flush_soon(connection)
 
+    # ---- turns of the event loop
+
+    def turn_is_over(self) -> bool:
+        """Return whether requests have had their share of this turn of the event loop."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if self._turn_ends_s is None:
+            self._turn_ends_s = now_s + TURN_S
+            loop.call_soon(self._end_turn)
+            return False
+        return now_s >= self._turn_ends_s
+
+    def _end_turn(self) -> None:
+        self._turn_ends_s = None
+
     def flush_soon(self, connection: Flushable) -> None:
         """Flush a connection at the end of this turn of the loop, once for all its responses."""
-        if not self._to_flush:
-            asyncio.get_running_loop().call_soon(self._flush_all)
         self._to_flush[connection] = None
+        if not self._flush_is_planned:
+            self._flush_is_planned = True
+            asyncio.get_running_loop().call_soon(self._flush_all)
 
     def _flush_all(self) -> None:
+        """Flush in turn; connections for which there is no time come first in the next turn."""
         connections, self._to_flush = self._to_flush, {}
-        for connection in connections:
+        self._flush_is_planned = False
+        while connections:
+            connection = next(iter(connections))
+            del connections[connection]
             connection.flush()
+            if connections and self.turn_is_over():
+                self._to_flush = connections | self._to_flush
+                break
+        if self._to_flush and not self._flush_is_planned:
+            self._flush_is_planned = True
+            asyncio.get_running_loop().call_soon(self._flush_all)
 
     def forget(self, connection: Flushable) -> None:
         """Drop a closed connection."""

@@ -40,6 +40,8 @@ class ResponseQueue:
         self._transport_paused = False
         self._plain = transport.get_extra_info("sslcontext") is None
         self._bytes_out = bytes_out
+        self.queued_bytes = 0
+        """Bytes queued since everything was last written; at least those that are not written."""
 
     @property
     def blocked(self) -> bool:
@@ -57,8 +59,10 @@ class ResponseQueue:
             if isinstance(part, bytes):
                 self._parts.append(part)
                 self._bytes_out.count += len(part)
+                self.queued_bytes += len(part)
             elif part.length:
                 self._bytes_out.count += part.length
+                self.queued_bytes += part.length
                 self._parts.append(part if self._plain else part.read())
                 self._has_regions = self._plain
 
@@ -69,6 +73,7 @@ class ResponseQueue:
             return
         self._parts.extend(parts)
         self._bytes_out.count += size
+        self.queued_bytes += size
         self._has_regions = True
 
     def flush(self) -> None:
@@ -86,6 +91,7 @@ class ResponseQueue:
     def _write_bytes(self) -> None:
         data = b"".join(self._parts)  # type: ignore[arg-type]
         self._parts.clear()
+        self.queued_bytes = 0
         self._transport.write(data)
 
     def _send(self) -> None:
@@ -100,7 +106,7 @@ class ResponseQueue:
             self._sent = sent
             self._wait()
         else:
-            self._sent, self._has_regions = 0, False
+            self._sent, self._has_regions, self.queued_bytes = 0, False, 0
 
     def _duplicate(self) -> socket.socket:
         if self._socket is None:
@@ -142,6 +148,7 @@ class ResponseQueue:
         # connections would stay in memory until the garbage collector looks at its oldest generation.
         self._unblocked = _nobody_waits
         self._parts.clear()
+        self.queued_bytes = 0
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -37,6 +37,6 @@ class PartitionAppends:
     def perform(self, effects: list[Effect]) -> None:
         """Carry out what the core decided."""
     def wake(self) -> None:
-        """Call all watchers."""
+        """Call all watchers, and forget them: each is called once."""
     def release(self, high_watermark: int) -> None:
         """End the waits for a high watermark that has been reached."""

@@ -67,7 +67,9 @@ cdef class PartitionAppends:
         raise NotImplementedError
 
     cpdef int wake(self) except -1:
-        for watcher in list(self.watchers):
+        cdef list watchers = list(self.watchers)
+        self.watchers.clear()
+        for watcher in watchers:
             watcher()
         return 0
 

@@ -1,0 +1,117 @@
+"""Many fetches that wait: how many of them, and how they are woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.handlers import fetch
+from ottla.broker.handlers.delayed_fetches import WOKEN_AT_ONCE, DelayedFetches, Wait
+from ottla.broker.handlers.fetch_response import FetchAnswer
+from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+BOUND_S = 60
+FOR_EVER_MS = 3_600_000
+
+
+def client_wait(stack: ExitStack, delayed: DelayedFetches) -> Wait:
+    return stack.enter_context(delayed.wait(is_follower=False, at_most_ms=FOR_EVER_MS))
+
+
+async def test_waits_are_woken_a_few_in_each_turn_and_in_their_order() -> None:
+    delayed, count = DelayedFetches(10_000), 10 * WOKEN_AT_ONCE
+    with ExitStack() as stack:
+        waits = [client_wait(stack, delayed) for _ in range(count)]
+        for one in waits:
+            one.wake()
+            one.wake()
+        woken: list[int] = []
+        while not woken or woken[-1] < count:
+            woken.append(sum(one.changed.is_set() for one in waits))
+            await asyncio.sleep(0)
+
+        assert [after - before for before, after in pairwise(woken)] == [WOKEN_AT_ONCE] * 9
+        late = client_wait(stack, delayed)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        late.wake()
+        assert late.changed.is_set()
+
+
+async def test_one_wait_too_many_ends_the_oldest_of_a_client() -> None:
+    delayed = DelayedFetches(2)
+    with ExitStack() as stack:
+        follower = stack.enter_context(delayed.wait(is_follower=True, at_most_ms=FOR_EVER_MS))
+        first, second = client_wait(stack, delayed), client_wait(stack, delayed)
+        assert not first.is_over
+
+        third = client_wait(stack, delayed)
+
+        assert [one.is_over for one in (follower, first, second, third)] == [False, True, False, False]
+        assert first.changed.is_set()
+        assert len(delayed) == 2
+    assert len(delayed) == 0
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> DataPlane:
+    made = DataPlane(tmp_path)
+    await made.lead()
+    return made
+
+
+def waiting(plane: DataPlane, **more: Any) -> asyncio.Task[FetchAnswer]:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    request = FetchRequest(
+        max_wait_ms=FOR_EVER_MS, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])], **more
+    )
+    answer = fetch.handle(plane.services, request, plane.context(ApiKey.FETCH, 12))
+    assert isinstance(answer, Awaitable)
+
+    async def result() -> FetchAnswer:
+        return await answer
+
+    return asyncio.create_task(result())
+
+
+async def test_an_append_that_wakes_many_leaves_the_loop_to_others(plane: DataPlane) -> None:
+    fetches, most_in_a_turn, done = [waiting(plane) for _ in range(1000)], 0, 0
+    for _ in range(3):
+        await asyncio.sleep(0)
+    partition = next(iter(plane.replicas))
+    assert len(partition.watchers) == 1000
+
+    partition.append(batch_of(b"a"), required_acks=1, now_ms=0)
+    assert not partition.watchers, "another append does not look at those that are being woken"
+    async with asyncio.timeout(BOUND_S):
+        while done < 1000:
+            await asyncio.sleep(0)
+            now_done = sum(one.done() for one in fetches)
+            most_in_a_turn, done = max(most_in_a_turn, now_done - done), now_done
+
+    assert most_in_a_turn <= WOKEN_AT_ONCE
+    assert all(one.result().topics[0][1][0].size for one in fetches)
+
+
+async def test_beyond_the_limit_the_oldest_gets_what_there_is(plane: DataPlane) -> None:
+    plane.services.delayed_fetches.limit = 3
+
+    fetches = [waiting(plane) for _ in range(5)]
+    async with asyncio.timeout(BOUND_S):
+        await asyncio.gather(*fetches[:2])
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert [one.done() for one in fetches] == [True, True, False, False, False]
+    for one in fetches[2:]:
+        one.cancel()
+    await asyncio.gather(*fetches[2:], return_exceptions=True)
+    assert len(plane.services.delayed_fetches) == 0

@@ -1,0 +1,61 @@
+"""Clients that want more than their share: of the event loop, of memory for answers, of waits."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from ottla.broker.network import connection as connection_module
+from ottla.broker.network import request_queue
+from ottla.broker.network.testing import heartbeat, leave, network
+
+
+async def test_a_wait_ends_when_its_client_disconnects_while_another_request_stands_behind() -> None:
+    async with network() as made:
+        client = await made.client()
+        client.send(heartbeat(1, "wait"), heartbeat(2))
+        await made.until(lambda: made.answering.started == [1])
+        await made.settle()
+
+        client.writer.close()
+        await made.settle()
+        made.server.connections.end_unseen_waits()
+
+        await made.until(lambda: len(made.server.connections) == 0)
+        assert made.answering.cancelled == [1]
+
+
+async def test_many_requests_of_one_client_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_queue, "TURN_S", 0.0)
+    async with network() as made:
+        noisy, other = await made.client(), await made.client()
+        noisy.send(*(leave(one) for one in range(1, 5001)))
+        await made.until(lambda: bool(made.answering.started))
+
+        other.send(leave(0))
+
+        assert await other.numbers(1) == [0]
+        assert len(made.answering.started) < 5001
+        assert await noisy.numbers(5000) == list(range(1, 5001))
+
+
+async def test_answers_that_a_client_does_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 1000, raising=False)
+    async with network(socket_send_buffer_bytes=4096, socket_receive_buffer_bytes=1 << 20) as made:
+        client = await made.client()
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await made.until(lambda: bool(made.server.connections))
+        connection = made.server.connections.all()[0]
+        count, request = 40_000, leave(7)
+        # In one receive, as a busy broker's connections have it.
+        frames = (struct.pack(">i", len(request)) + request) * count
+        connection.get_buffer(-1)[: len(frames)] = frames
+        connection.buffer_updated(len(frames))
+        await made.settle()
+
+        waiting = connection._transport.get_write_buffer_size() + connection._response_queue.queued_bytes
+        assert waiting <= 2000
+        client.writer.close()
+        await made.until(lambda: len(made.server.connections) == 0)
+        assert connection._response_queue.queued_bytes == connection.kept_bytes == 0
