@@ -1,14 +1,17 @@
-"""The cost of a log: appends beside bare pwrite(2), and reads with 1 and with 1,000 segments.
+"""The cost of a log: appends beside bare pwrite(2), rolls, and reads with 1 and with 1,000 segments.
 
 CPU time of the process, the best of several alternating rounds; nothing is synced.
 
-python benchmarks/log_append.py [--quick]
+The page cache is that of a new partition's indexes after two entries.
+
+python benchmarks/log_append.py [--quick] [--directory D]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -73,6 +76,31 @@ def appends(directory: Path, size: int, count: int) -> tuple[float, float, int]:
     return best_append, best_write, len(data)
 
 
+def rolls(directory: Path, segments: int, total_bytes: int) -> tuple[float, float]:
+    """MB/s of appends of 16 KB into so many segments, and CPU microseconds of each segment."""
+    data = batch(16_384)
+    log = opened(directory, segment_bytes=max(20_000, total_bytes // segments))
+    began, began_cpu = time.perf_counter_ns(), time.process_time_ns()
+    for _ in range(total_bytes // len(data)):
+        log.append(data, leader_epoch=0, now_ms=0)
+    took, cpu = time.perf_counter_ns() - began, time.process_time_ns() - began_cpu
+    count = len(log.segments)
+    log.close()
+    return total_bytes / took * 1e3, cpu / count / 1e3
+
+
+def cached_index_bytes(directory: Path) -> int:
+    """The page cache that the indexes of one active partition take."""
+    log = opened(directory)
+    for _ in range(4):
+        log.append(batch(16_384), leader_epoch=0, now_ms=0)
+    paths = [str(path) for path in directory.rglob("*index")]
+    told = subprocess.run(
+        ["fincore", "--bytes", "--noheadings", "--output", "RES", *paths], check=True, stdout=subprocess.PIPE
+    )
+    return sum(map(int, told.stdout.split()))
+
+
 def filled(directory: Path, segments: int) -> Log:
     """A log of this many segments with 64 KB in each, closed and opened again."""
     log = opened(directory, segment_bytes=64 * 1024)
@@ -123,13 +151,23 @@ def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    divisor = 10 if parser.parse_args().quick else 1
+    parser.add_argument("--directory", help="where to write")
+    arguments = parser.parse_args()
+    divisor, tempfile.tempdir = 10 if arguments.quick else 1, arguments.directory
     print(f"{'append':>28}  {'µs':>8}  {'pwrite':>8}  {'more':>7}  GB/s")
     for name, (size, count) in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:
             append, write, length = appends(Path(folder), size, max(1, count // divisor))
         more = (append - write) / 1e3
         print(f"{name:>28}  {append / 1e3:8.2f}  {write / 1e3:8.2f}  {more:7.2f}  {length / append:.2f}")
+    print(f"{'16 KB into':>28}  {'MB/s':>8}  µs of CPU per segment")
+    for segments in (1, 1_000):
+        with tempfile.TemporaryDirectory() as folder:
+            speed, cpu = rolls(Path(folder), segments, (64 << 20) // divisor)
+        print(f"{f'{segments} segments':>28}  {speed:8.0f}  {cpu:8.0f}")
+    with tempfile.TemporaryDirectory() as folder:
+        cached = cached_index_bytes(Path(folder)) / 1024
+    print(f"{'page cache of two indexes':>28}  {cached:8.0f} KiB")
     for segments in (1, 1_000):
         with tempfile.TemporaryDirectory() as folder:
             found = reads(Path(folder), segments, 1_000 // divisor)
