@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from ottla.client.config import Address, ClientConfig
-from ottla.client.connection import Connection, _WireProtocol
+from ottla.client.connection import Connection
 from ottla.client.errors import (
     BadResponse,
     ConnectFailed,
@@ -18,6 +18,7 @@ from ottla.client.errors import (
 )
 from ottla.client.security import SecurityConfig
 from ottla.client.testing import ScriptedBroker
+from ottla.client.wire import WireProtocol
 from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import RequestHeader, encode_request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -355,7 +356,7 @@ def test_a_request_of_many_large_parts_arrives_whole(
             address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
             loop = asyncio.get_running_loop()
             transport, wire = await loop.create_connection(
-                lambda: _WireProtocol(address, ClientConfig()), *address
+                lambda: WireProtocol(address, ClientConfig()), *address
             )
             wire.write(parts)
             wire.write([b"the", b" end"])

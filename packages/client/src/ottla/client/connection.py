@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self, TypeVar, cast
+from typing import Self, TypeVar
 
 from ottla.client.api_versions import BEFORE_API_VERSIONS, VersionRange, choose_version
 from ottla.client.authentication import authenticate, certificate_problem, renewal_s
@@ -26,7 +24,7 @@ from ottla.client.errors import (
     ConnectionClosed,
     RequestTimeout,
 )
-from ottla.client.frames import FrameReader, FrameTooLarge
+from ottla.client.wire import Reply, WireProtocol
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -39,22 +37,6 @@ R = TypeVar("R", bound=Message)
 
 SOFTWARE_NAME = "ottla"
 API_VERSIONS_OPENING = 3
-CLOSE_TIMEOUT_S = 2.0
-# What one `writev` takes everywhere (IOV_MAX).
-_MOST_PARTS = 1_024
-
-
-class Reply(Protocol):
-    """Takes the outcome of a request, once, where the event loop delivers it; neither method may raise."""
-
-    def done(self) -> bool:
-        """Whether the outcome matters to nobody any more."""
-
-    def set_result(self, frame: memoryview, /) -> None:
-        """Take the response, its header included."""
-
-    def set_exception(self, error: BaseException, /) -> None:
-        """Take the error of a request without a response: one of `ottla.client.errors`."""
 
 
 Encode = Callable[[int], Sequence[bytes]]
@@ -75,7 +57,7 @@ class Connection:
         self.address = address
         self.config = config or ClientConfig()
         self.versions: Mapping[int, VersionRange] = {}
-        self._wire: _WireProtocol | None = None
+        self._wire: WireProtocol | None = None
         self._slots = asyncio.Semaphore(self.config.max_in_flight_requests_per_connection)
         self._correlation_id = 0
         self._login = asyncio.Lock()
@@ -200,7 +182,7 @@ class Connection:
         try:
             tls = self.config.security.tls_context()
             _, self._wire = await loop.create_connection(
-                lambda: _WireProtocol(self.address, self.config),
+                lambda: WireProtocol(self.address, self.config),
                 *self.address,
                 ssl=tls,
             )
@@ -306,12 +288,12 @@ class Connection:
         except TimeoutError:
             raise self._too_late(wire, request, bound_s) from None
 
-    def _too_late(self, wire: _WireProtocol, request: Message, bound_s: float) -> RequestTimeout:
+    def _too_late(self, wire: WireProtocol, request: Message, bound_s: float) -> RequestTimeout:
         late = RequestTimeout(*self.address, ApiKey(type(request).API_KEY).name, bound_s)
         wire.fail(late)
         return late
 
-    def _open_wire(self) -> _WireProtocol:
+    def _open_wire(self) -> WireProtocol:
         if self._wire is None:
             raise ConnectionClosed(*self.address, "the connection is not open")
         if self._wire.failure is not None:
@@ -337,174 +319,7 @@ class Connection:
             raise BadResponse(f"{self.address}: {error}") from error
 
 
-def _joins(transport: asyncio.Transport) -> bool:
-    """Whether it is a plain socket's transport whose `writelines` copies: asyncio's up to Python 3.11."""
-    of_asyncio = sys.version_info < (3, 12) and type(transport).__module__.startswith("asyncio.selector")
-    return of_asyncio and hasattr(os, "writev")
-
-
 def _reason(error: OSError) -> str:
     """Return why a connection failed; asyncio joins the refusals of several addresses into one text."""
     numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))}
     return os.strerror(numbers.pop()) if len(numbers) == 1 else error.strerror or str(error)
-
-
-class _WireProtocol(asyncio.BufferedProtocol):
-    """The asyncio protocol of a connection: frames in, bytes out, and a queue of waiting requests."""
-
-    def __init__(self, address: Address, config: ClientConfig) -> None:
-        self.address = address
-        self.failure: BaseException | None = None
-        self._frames = FrameReader(config.max_response_bytes)
-        self._timeout_s = config.request_timeout_ms / 1_000
-        # A reply that was enqueued by `expect_reply` has an API and the time at which it is due. One timer
-        # watches all of them: nearly all arrive long before it fires.
-        self._waiting: deque[tuple[int, Reply, float, ApiKey | None]] = deque()
-        self._watch: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._writes_directly = False
-        self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._may_write: asyncio.Future[None] | None = None
-
-    # --- called by the event loop
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
-        self._writes_directly = _joins(self._transport)
-        if self._writes_directly:
-            self._fd: int = transport.get_extra_info("socket").fileno()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._frames.space()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        try:
-            for frame in self._frames.received(nbytes):
-                self._answered(frame)
-        except (FrameTooLarge, BadResponse) as error:
-            self.fail(error if isinstance(error, BadResponse) else BadResponse(f"{self.address}: {error}"))
-
-    def eof_received(self) -> None:
-        self.fail(ConnectionClosed(*self.address))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and (problem := certificate_problem(exc)) is not None:
-            self.fail(AuthenticationFailed(f"{self.address}: {problem}"))
-        reason = f"the connection broke: {exc}" if exc else "the broker closed the connection"
-        self.fail(ConnectionClosed(*self.address, reason))
-        if not self._closed.done():
-            self._closed.set_result(None)
-
-    def pause_writing(self) -> None:
-        self._may_write = self._loop.create_future()
-
-    def resume_writing(self) -> None:
-        may_write, self._may_write = self._may_write, None
-        if may_write is not None and not may_write.done():
-            may_write.set_result(None)
-
-    # --- called by the connection
-
-    @property
-    def in_flight(self) -> int:
-        """How many futures wait for responses."""
-        return len(self._waiting)
-
-    def expect(self, correlation_id: int) -> asyncio.Future[memoryview]:
-        """Enqueue a future for the response of the next request; the caller writes it without an await."""
-        response: asyncio.Future[memoryview] = self._loop.create_future()
-        self._waiting.append((correlation_id, response, 0.0, None))
-        return response
-
-    def expect_reply(self, correlation_id: int, reply: Reply, api_key: ApiKey) -> None:
-        """Enqueue a reply for the next request, within the request timeout."""
-        due_s = self._loop.time() + self._timeout_s
-        self._waiting.append((correlation_id, reply, due_s, api_key))
-        if self._watch is None:
-            self._watch = self._loop.call_at(due_s, self._check_due)
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the transport's write buffer has room."""
-        return self._may_write is None
-
-    def write(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Hand bytes to the transport."""
-        assert self._transport is not None
-        if len(parts) > 1 and self._writes_directly and not self._transport.get_write_buffer_size():
-            parts = self._write_directly(parts)
-        if len(parts) == 1:
-            self._transport.write(parts[0])
-        elif parts:
-            self._transport.writelines(parts)
-
-    def _write_directly(self, parts: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
-        """Write parts to the socket without joining them, and return what it did not take.
-
-        Nothing may wait in the transport. An error is the transport's: it meets the same one, and reports it.
-        """
-        try:
-            left = os.writev(self._fd, parts[:_MOST_PARTS])
-        except OSError:
-            return parts
-        for number, part in enumerate(parts):
-            if left < len(part):
-                return [memoryview(part)[left:], *parts[number + 1 :]]
-            left -= len(part)
-        return []
-
-    async def writable(self) -> None:
-        """Wait while the transport's write buffer is full."""
-        while self._may_write is not None:
-            await asyncio.shield(self._may_write)
-
-    def fail(self, error: BaseException) -> None:
-        """End the connection and fail all waiting requests. Only the first error counts."""
-        if self.failure is not None:
-            return
-        self.failure = error
-        waiting, self._waiting = self._waiting, deque()
-        if self._watch is not None:
-            self._watch.cancel()
-        for _, response, _, _ in waiting:
-            if not response.done():
-                response.set_exception(error)
-        self.resume_writing()
-        if self._transport is not None:
-            self._transport.abort()
-
-    async def close(self) -> None:
-        """End the connection and wait until the transport is closed."""
-        if self.failure is None:
-            self.fail(ConnectionClosed(*self.address, "the connection was closed"))
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await asyncio.shield(self._closed)
-        except TimeoutError:
-            return  # the transport is aborted: nothing is left to wait for
-
-    def _check_due(self) -> None:
-        """Fail if the oldest reply is late; watch the next one otherwise."""
-        self._watch = None
-        oldest = next(((due_s, key) for _, _, due_s, key in self._waiting if key is not None), None)
-        if oldest is None:
-            return
-        due_s, key = oldest
-        if due_s <= self._loop.time():
-            self.fail(RequestTimeout(*self.address, key.name, self._timeout_s))
-        else:
-            self._watch = self._loop.call_at(due_s, self._check_due)
-
-    def _answered(self, frame: memoryview) -> None:
-        if len(frame) < 4 or not self._waiting:
-            raise BadResponse(f"{self.address} sent a response without a request")
-        correlation_id, response, _, _ = self._waiting.popleft()
-        got = int.from_bytes(frame[:4], "big")
-        if got != correlation_id:
-            failure = BadResponse(f"{self.address} answered request {got} instead of {correlation_id}")
-            if not response.done():
-                response.set_exception(failure)
-            raise failure
-        if not response.done():  # a cancelled sender's response is read all the same
-            response.set_result(frame)
