@@ -346,7 +346,6 @@ async def test_strangers_are_not_served_where_a_secret_is_asked_for(tmp_path: Pa
                     lambda: stranger.set("/a", b"theirs"),
                     lambda: stranger.create("/b", b""),
                     lambda: stranger.delete("/a"),
-                    lambda: stranger.sync("/"),
                 ):
                     with pytest.raises(NoAuthError):
                         await asyncio.to_thread(asked)

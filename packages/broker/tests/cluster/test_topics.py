@@ -96,6 +96,44 @@ async def test_replicas_can_be_placed_by_hand(session: MemorySession) -> None:
     assert (await world.assignment("orders")).partitions == {0: (3, 1), 1: (1, 2)}
 
 
+async def test_a_topic_may_have_as_many_partitions_as_the_default_says(session: MemorySession) -> None:
+    world = World(session)
+
+    await world.topics.create(NewTopic("orders", 50_000, 1))
+
+    assert len((await world.assignment("orders")).partitions) == 50_000
+    with pytest.raises(errors.InvalidPartitions, match="50000"):
+        await world.topics.create(NewTopic("more", 50_001, 1))
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+async def test_more_partitions_than_a_znode_holds_are_refused(
+    session: MemorySession, validate_only: bool
+) -> None:
+    world = World(session, max_partitions_per_topic="1000000")
+    await world.topics.create(NewTopic("small", 1, 3))
+
+    with pytest.raises(errors.InvalidPartitions, match="fewer partitions, or for fewer replicas"):
+        await world.topics.create(NewTopic("orders", 80_000, 3), validate_only=validate_only)
+    with pytest.raises(errors.InvalidPartitions, match="fewer partitions, or for fewer replicas"):
+        await world.topics.add_partitions("small", 80_000, None, validate_only=validate_only)
+
+    assert await session.children(paths.BROKER_TOPICS) == ["small"]
+    assert len((await world.assignment("small")).partitions) == 1
+
+
+async def test_settings_that_no_znode_holds_are_invalid(session: MemorySession) -> None:
+    world = World(session)
+    throttled = ",".join(f"{partition}:1001" for partition in range(100_000))
+
+    with pytest.raises(errors.InvalidConfig, match="too large for ZooKeeper"):
+        await world.topics.create(
+            NewTopic("orders", configs={"leader.replication.throttled.replicas": throttled})
+        )
+
+    assert await session.children(paths.BROKER_TOPICS) == []
+
+
 async def test_validate_only_writes_nothing(session: MemorySession) -> None:
     world = World(session)
 

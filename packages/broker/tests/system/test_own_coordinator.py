@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from ottla.broker.testing import BrokerFailed, BrokerProcess, BrokerThread
+from ottla.zookeeper.cli import zookeeper
 from ottla.zookeeper.embedded.access import access_to
 from ottla.zookeeper.kazoo_session import KazooSession
 
@@ -170,6 +172,20 @@ broker(sys.argv[1:])
     assert process.returncode == 1
     assert said.splitlines()[-1].startswith(f"error: {tmp_path / 'data' / 'coordinator'} cannot be written")
     assert "Traceback" not in said
+
+
+def test_commands_find_the_coordinator_of_a_data_directory_and_its_secret(tmp_path: Path) -> None:
+    with BrokerThread(tmp_path / "data") as broker:
+        create(broker, "mine")
+        ls = CliRunner().invoke(zookeeper, ["ls", str(tmp_path / "data"), "/brokers/topics"])
+        get = CliRunner().invoke(zookeeper, ["get", str(tmp_path / "data"), "/controller"])
+        address = access_to(tmp_path / "data").connect_string
+        without = CliRunner().invoke(zookeeper, ["ls", address, "/brokers/topics"])
+
+    assert (ls.output, ls.exit_code) == ("mine\n", 0)
+    assert '"brokerid":1001' in get.output
+    assert without.exit_code == 1
+    assert without.output.startswith("Error: NoAuth: /brokers/topics: the server asks for a secret")
 
 
 async def test_the_port_of_the_coordinator_asks_for_a_secret(tmp_path: Path) -> None:

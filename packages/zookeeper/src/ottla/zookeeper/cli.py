@@ -14,12 +14,14 @@ import click
 
 from ottla.zookeeper.apache_server import RealZooKeeper, find_installation
 from ottla.zookeeper.embedded import EmbeddedCoordinator, Fsync
-from ottla.zookeeper.errors import ZooKeeperError
+from ottla.zookeeper.embedded.access import Access, access_to
+from ottla.zookeeper.errors import NoAuth, ZooKeeperError
 from ottla.zookeeper.kazoo_session import KazooSession
 
 EMBEDDED_DIR = Path("data/zookeeper-embedded")
 REAL_DIR = Path("data/zookeeper")
 ENTRY_POINTS = "ottla.zookeeper.commands"
+_CONNECTION_TIMEOUT_MS = 10_000
 
 
 class _Group(click.Group):
@@ -93,14 +95,23 @@ def start(
         _run(_serve_real(RealZooKeeper(data_dir or REAL_DIR, port, host=host, heap=heap, output=output)))
 
 
-@zookeeper.command(epilog="\b\nExample:\n  ottla zookeeper ls localhost:2181 /brokers/ids")
+@zookeeper.command(
+    epilog="""\b
+Examples:
+  ottla zookeeper ls localhost:2181 /brokers/ids
+  ottla zookeeper ls ./data /brokers/topics
+"""
+)
 @click.argument("connect")
 @click.argument("path", default="/")
 def ls(connect: str, path: str) -> None:
-    """List the children of PATH at the ZooKeeper CONNECT (host:port[,host:port...][/chroot])."""
+    """List the children of PATH at the ZooKeeper CONNECT.
+
+    CONNECT is host:port[,host:port...][/chroot], or the data directory of a broker with its own coordinator.
+    """
 
     async def show() -> None:
-        async with KazooSession(connect, connection_timeout_ms=10_000) as session:
+        async with _session_with(connect) as session:
             for name in await session.children(path):
                 click.echo(name)
 
@@ -112,10 +123,13 @@ def ls(connect: str, path: str) -> None:
 @click.argument("path")
 @click.option("--stat", is_flag=True, help="Also print version and times, on standard error.")
 def get(connect: str, path: str, stat: bool) -> None:
-    """Print the data of PATH at the ZooKeeper CONNECT (host:port[,host:port...][/chroot])."""
+    """Print the data of PATH at the ZooKeeper CONNECT.
+
+    CONNECT is host:port[,host:port...][/chroot], or the data directory of a broker with its own coordinator.
+    """
 
     async def show() -> None:
-        async with KazooSession(connect, connection_timeout_ms=10_000) as session:
+        async with _session_with(connect) as session:
             data, facts = await session.get(path)
             click.echo(data)
             if stat:
@@ -123,6 +137,14 @@ def get(connect: str, path: str, stat: bool) -> None:
                     click.echo(f"{name} = {value}", err=True)
 
     _run(show())
+
+
+def _session_with(connect: str) -> KazooSession:
+    """Return a session; the coordinator of a data directory is asked with the secret in it."""
+    access = access_to(Path(connect)) if Path(connect).is_dir() else Access(connect, ())
+    return KazooSession(
+        access.connect_string, credentials=access.credentials, connection_timeout_ms=_CONNECTION_TIMEOUT_MS
+    )
 
 
 async def _serve_embedded(coordinator: EmbeddedCoordinator, directory: Path | None) -> None:
@@ -162,7 +184,11 @@ async def _until_signalled(serving: Coroutine[None, None, object]) -> None:
 def _run(main: Coroutine[None, None, None]) -> None:
     try:
         asyncio.run(main)
-    except ZooKeeperError as error:
+    except NoAuth as error:
+        raise click.ClickException(
+            f"{error}: the server asks for a secret; give the broker's data directory instead of an address"
+        ) from error
+    except (ZooKeeperError, OSError) as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         raise click.Abort from None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
-from ottla.broker.cluster.zookeeper_session import retrying
+from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
 from ottla.broker.config import ConfigError, parse_topic_overrides
 from ottla.broker.frozen_classes import frozen
 from ottla.protocol.errors import (
@@ -21,7 +20,6 @@ from ottla.protocol.errors import (
     InvalidRequest,
     InvalidTopicException,
     KafkaError,
-    RequestTimedOut,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
@@ -34,14 +32,14 @@ from ottla.protocol.topics import (
     why_illegal_topic_name,
 )
 from ottla.zookeeper import paths
-from ottla.zookeeper.errors import IllegalName, NotStored
+from ottla.zookeeper.errors import IllegalName
 from ottla.zookeeper.session import (
+    MAX_VALUE_BYTES,
     BadVersion,
     ConnectionLoss,
     NodeExists,
     NoNode,
     OperationTimeout,
-    SessionExpired,
     ZooKeeperError,
 )
 from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
@@ -118,7 +116,7 @@ class Topics:
         its part of the partitions; RequestTimedOut if ZooKeeper is silent.
         """
         overrides = self._check(topic)
-        with _zookeeper_errors():
+        with zookeeper_errors(InvalidPartitions):
             await self._check_name_is_free(topic.name)
             assignments = self._place(topic)
             created = CreatedTopic(
@@ -127,9 +125,11 @@ class Topics:
                 len(assignments),
                 len(next(iter(assignments.values()))),
             )
+            node = TopicAssignment(created.name, {p: tuple(b) for p, b in assignments.items()}, created.id)
+            _check_size(node)
             self._make_room(assignments.values(), validate_only=validate_only)
             if not validate_only:
-                await self._write(created, assignments, overrides)
+                await self._write(created, node, overrides)
         return created
 
     def _make_room(self, replicas: Iterable[Sequence[int]], *, validate_only: bool) -> None:
@@ -203,11 +203,11 @@ class Topics:
             )
 
     async def _write(
-        self, created: CreatedTopic, assignments: Assignments, overrides: Mapping[str, str]
+        self, created: CreatedTopic, node: TopicAssignment, overrides: Mapping[str, str]
     ) -> None:
         # The configuration first: once the assignment exists, brokers create logs with it.
-        await self._put_config(created.name, overrides)
-        node = TopicAssignment(created.name, {p: tuple(b) for p, b in assignments.items()}, created.id)
+        with zookeeper_errors(InvalidConfig):
+            await self._put_config(created.name, overrides)
         try:
             await self._session.create(node.path, node.encode(), make_parents=True)
         except NodeExists:
@@ -269,7 +269,7 @@ class Topics:
         """
         if not self.config.delete_topic_enable:
             raise TopicDeletionDisabled("Topic deletion is disabled (delete.topic.enable).")
-        with _zookeeper_errors():
+        with zookeeper_errors():
             if not await self._session.exists(_path_of(name)):
                 raise UnknownTopicOrPartition(f"Topic '{name}' does not exist.")
             try:
@@ -289,7 +289,7 @@ class Topics:
 
         Raises UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, or RequestTimedOut.
         """
-        with _zookeeper_errors():
+        with zookeeper_errors():
             while True:
                 try:
                     data, stat = await self._session.get(_path_of(name))
@@ -297,6 +297,7 @@ class Topics:
                     raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.") from None
                 present = TopicAssignment.decode(name, data)
                 enlarged = self._enlarged(present, count, assignments)
+                _check_size(enlarged)
                 added = [brokers for p, brokers in enlarged.partitions.items() if p not in present.partitions]
                 self._make_room(added, validate_only=validate_only)
                 if validate_only:
@@ -374,7 +375,7 @@ class Topics:
         while True:
             changed = asyncio.Event()
             try:
-                with _zookeeper_errors():
+                with zookeeper_errors():
                     # Not `exists`: on a marker that is gone its watch would wait for ever.
                     await self._session.get(paths.deleted_topic(name), partial(_set, changed))
             except NoNode:
@@ -429,15 +430,14 @@ def checked_overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
     return overrides
 
 
-@contextmanager
-def _zookeeper_errors() -> Iterator[None]:
-    """Translate a ZooKeeper failure into RequestTimedOut."""
-    try:
-        yield
-    except (ConnectionLoss, OperationTimeout, SessionExpired, TimeoutError) as error:
-        raise RequestTimedOut("ZooKeeper did not answer in time.") from error
-    except NotStored as error:
-        raise RequestTimedOut("ZooKeeper cannot store changes now: its disk is full.") from error
+def _check_size(node: TopicAssignment) -> None:
+    """Raise InvalidPartitions for an assignment that no znode can hold."""
+    size = len(node.encode())
+    if size > MAX_VALUE_BYTES:
+        raise InvalidPartitions(
+            f"The assignment of {len(node.partitions)} partitions with these replicas takes {size} bytes, "
+            f"and a znode holds {MAX_VALUE_BYTES}: ask for fewer partitions, or for fewer replicas."
+        )
 
 
 def _path_of(name: str) -> str:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ottla.zookeeper.errors import ZooKeeperError
+from ottla.protocol.errors import InvalidRequest, KafkaError, RequestTimedOut
+from ottla.zookeeper.errors import (
+    ConnectionLoss,
+    NotStored,
+    OperationTimeout,
+    SessionExpired,
+    ValueTooLarge,
+    ZooKeeperError,
+)
 from ottla.zookeeper.session import SessionState, StateChange
 
 if TYPE_CHECKING:
@@ -31,6 +40,19 @@ async def retrying(attempt: Callable[[], Awaitable[_T]]) -> _T:
             if not error.retriable:
                 raise
             await asyncio.sleep(RETRY_BACKOFF_S)
+
+
+@contextmanager
+def zookeeper_errors(too_large: type[KafkaError] = InvalidRequest) -> Iterator[None]:
+    """Translate what ZooKeeper refuses into Kafka's errors: RequestTimedOut, or `too_large` for a value."""
+    try:
+        yield
+    except (ConnectionLoss, OperationTimeout, SessionExpired, TimeoutError) as error:
+        raise RequestTimedOut("ZooKeeper did not answer in time.") from error
+    except NotStored as error:
+        raise RequestTimedOut("ZooKeeper cannot store changes now: its disk is full.") from error
+    except ValueTooLarge as error:
+        raise too_large(f"{error.path} would be too large for ZooKeeper: {error.detail}.") from error
 
 
 def measure_session(session: Session, metrics: Metrics) -> None:

@@ -101,8 +101,8 @@ class BrokerConfig(NetworkSettings):
         update=_CLUSTER,
     )
     max_partitions_per_topic: int = setting(
-        100_000,
-        "The most partitions of a created topic.",
+        50_000,
+        "The most partitions of a created topic. A znode holds about 60,000 with one replica.",
         at_least(1),
         ottla_only=True,
         update=_CLUSTER,

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.handlers.describe_configs import BROKER, TOPIC
 from ottla.broker.handlers.request_context import RequestContext
-from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
+from ottla.protocol.errors import ErrorCode, InvalidConfig, InvalidRequest, KafkaError
 from ottla.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -90,12 +91,13 @@ async def _alter(
 ) -> tuple[int, str | None]:
     kind, name = resource.resource_type, resource.resource_name
     try:
-        if kind == TOPIC:
-            await services.configs.alter_topic(name, change, validate_only=validate_only)
-        elif kind == BROKER:
-            await services.configs.alter_broker(name, change, validate_only=validate_only)
-        else:
-            raise InvalidRequest(f"AlterConfigs is only supported for topics and brokers, not {kind}")
+        with zookeeper_errors(InvalidConfig):
+            if kind == TOPIC:
+                await services.configs.alter_topic(name, change, validate_only=validate_only)
+            elif kind == BROKER:
+                await services.configs.alter_broker(name, change, validate_only=validate_only)
+            else:
+                raise InvalidRequest(f"AlterConfigs is only supported for topics and brokers, not {kind}")
     except KafkaError as error:
         return error.code, str(error)
     return ErrorCode.NONE, None

@@ -61,12 +61,12 @@ def write_address(directory: Path, connect_string: str) -> None:
 def access_to(directory: Path) -> Access:
     """Return the access to the coordinator of a broker's data directory, or of its own directory.
 
-    Raises Unavailable where none has been started.
+    Raises Unavailable where none has been started, and OSError when the secret is not this user's.
     """
     for place in (directory / DIRECTORY, directory):
         if (place / ADDRESS_FILE).exists():
-            address, secret = (place / ADDRESS_FILE).read_text().strip(), read_or_make_secret(place)
-            return Access(address, credentials(secret))
+            address, secret = (place / ADDRESS_FILE).read_text(), (place / SECRET_FILE).read_text()
+            return Access(address.strip(), credentials(secret.strip()))
     raise Unavailable(str(directory), "no broker with its own coordinator has been started on it")
 
 

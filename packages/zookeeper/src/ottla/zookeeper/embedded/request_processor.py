@@ -208,7 +208,8 @@ class RequestProcessor:
                     self._end_session(client.session_id)
                 self._answer(client, xid)
                 self.close(client)
-            case _ if not self.is_served(client):
+            # A sync tells nothing, and clients that connect without the secret learn of it in the request.
+            case _ if code != OpCode.SYNC and not self.is_served(client):
                 self._answer(client, xid, NoAuth.code)
             case _:
                 self._do(client, xid, code, reader)
