@@ -176,9 +176,19 @@ async def test_a_coordinator_that_moved_is_asked_at_its_new_port(three_brokers: 
             group = fresh("group")
             await admin.groups.commit(group, {TopicPartition(topic, 0): 7})
         await asyncio.to_thread(three_brokers.move, node)
+        await coordinates_again(three_brokers, node, group)
         (found,) = await admin.groups.offsets(group)
 
     assert found.offset == 7
+
+
+async def coordinates_again(cluster: ThreeBrokers, node: int, group: str) -> None:
+    """Make a broker that was away the coordinator of a group again."""
+    async with Admin(cluster.bootstrap_servers) as admin:
+        while await admin.cluster.coordinator(group) != node:
+            await admin.partitions.elect_leaders()
+            await asyncio.sleep(0.2)
+            admin.cluster.forget_coordinator(group)
 
 
 async def test_a_frozen_leader_costs_a_reader_one_timeout(three_brokers: ThreeBrokers) -> None:
