@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ottla.protocol.headers import decode_request_header, decode_response_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
-from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -136,8 +136,18 @@ def test_a_known_tagged_field_that_is_longer_than_its_content_is_refused() -> No
 
 
 def test_a_number_of_tagged_fields_beyond_the_message_is_refused() -> None:
-    with pytest.raises(MalformedMessage, match="the message ends too early"):
+    with pytest.raises(MalformedMessage, match="4294967295 tagged fields; at most 128"):
         MetadataRequest.decode(bytes.fromhex("00 01 00 00 ffffffff0f"), 9)
+    with pytest.raises(MalformedMessage, match="the message ends too early"):
+        MetadataRequest.decode(bytes.fromhex("00 01 00 00 7f"), 9)
+
+
+def test_a_frame_of_tagged_fields_does_not_keep_a_reader_busy() -> None:
+    count = 129
+    for cls, version in ((MetadataRequest, 9), (FetchResponse, 16)):
+        body = cls().encode(version)[:-1] + bytes([count & 0x7F | 0x80, count >> 7]) + b"\x7e\x00" * count
+        with pytest.raises(MalformedMessage, match="129 tagged fields; at most 128"):
+            cls.decode(body, version)
 
 
 @given(data=st.binary(max_size=40))

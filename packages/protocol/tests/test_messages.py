@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Generator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -45,6 +47,16 @@ def test_what_is_written_is_read_again(cls: type[Message], version: int, data: s
 
     assert cls.decode(written, version) == original
     assert cls.decode(memoryview(bytearray(written)), version) == original
+    assert b"".join(original.encode_in_steps(version)) == written
+    assert run_to_the_end(cls.decode_in_steps(written, version)) == original
+
+
+def run_to_the_end(steps: Generator[Any, None, Any]) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 @EACH_VERSION

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.protocol._source import FIXED_CODES, PACKED_KINDS, Source, minimum_size, minimum_size_of
+from ottla.protocol._source import (
+    FIXED_CODES,
+    PACKED_KINDS,
+    STEP,
+    Source,
+    minimum_size,
+    minimum_size_of,
+)
 from ottla.protocol.fields import StructType
 from ottla.protocol.primitives import (
     ArrayUnpackers,
     Unreadable,
+    check_tag_count,
     decode_uvarint,
     skip_tagged_fields,
     uuid_from,
@@ -27,10 +35,18 @@ if TYPE_CHECKING:
 _UNPACKERS: Final = {kind: ArrayUnpackers(FIXED_CODES[kind]) for kind in PACKED_KINDS}
 
 
-def make_decoder(cls: StructType, version: int, filename: str) -> Callable[[Any, int, bool], Any]:
-    """Return a function from (buffer, its length, whether it must end there) to a message."""
+def make_decoder(
+    cls: StructType, version: int, filename: str, *, in_steps: bool = False
+) -> Callable[[Any, int, bool], Any]:
+    """Return a function from (buffer, its length, whether it must end there) to a message.
+
+    With `in_steps` it is a generator function: it yields before a large array and after every `STEP` elements,
+    each time the number of elements announced so far and the message as far as it is read, and returns the
+    message.
+    """
     flexible = version >= cls.FLEXIBLE_FROM
-    return _DecoderSource(version, flexible=flexible, in_place=_has_records(cls)).build(cls, filename)
+    source = _DecoderSource(version, flexible=flexible, in_place=_has_records(cls), in_steps=in_steps)
+    return source.build(cls, filename)
 
 
 def _truncated(needed: int, left: int) -> Unreadable:
@@ -58,7 +74,7 @@ def _trailing(count: int) -> Unreadable:
 
 
 class _DecoderSource:
-    def __init__(self, version: int, *, flexible: bool, in_place: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, in_place: bool, in_steps: bool) -> None:
         self.version = version
         self.flexible = flexible
         self.source = Source(
@@ -66,6 +82,7 @@ class _DecoderSource:
                 "new": object.__new__,
                 "uvarint": decode_uvarint,
                 "skip_tagged": skip_tagged_fields,
+                "check_tag_count": check_tag_count,
                 "uuid_from": uuid_from,
                 "truncated": _truncated,
                 "too_many": _too_many,
@@ -81,6 +98,8 @@ class _DecoderSource:
         """Lines to follow the reading of the run."""
         self.in_place = in_place
         """Whether the buffer is read where it is; without record sets a copy is small, and bytes faster."""
+        self.in_steps = in_steps
+        """Whether to count elements: those announced in `announced`, those read since the last step in `read`."""
 
     def build(self, cls: StructType, filename: str) -> Callable[[Any, int, bool], Any]:
         add = self.source.add
@@ -90,10 +109,15 @@ class _DecoderSource:
         else:
             add(1, "if type(b) is not bytes: b = bytes(b)")
         add(1, "p = 0")
+        if self.in_steps:
+            add(1, "announced = read = 0")
         self.struct(cls, "m", 1, "")
         self.flush(1)
         self.source.path = ""
-        add(1, "if exact and p != end: raise trailing(end - p)", "return m")
+        add(1, "if exact and p != end: raise trailing(end - p)")
+        if self.in_steps:
+            add(1, "if 0: yield")
+        add(1, "return m")
         return self.source.compile("decode", filename)
 
     def put(self, code: str, target: str) -> None:
@@ -152,7 +176,8 @@ class _DecoderSource:
         self.flush(depth)
         tag, size, start = (self.source.fresh(prefix) for prefix in ("g", "z", "a"))
         self.source.add(depth, f"if {count}:")
-        self.source.add(depth + 1, f"{count}, p = uvarint(b, p - 1)", f"for _ in range({count}):")
+        self.source.add(depth + 1, f"{count}, p = uvarint(b, p - 1)", f"check_tag_count({count})")
+        self.source.add(depth + 1, f"for _ in range({count}):")
         self.source.add(
             depth + 2,
             f"{tag}, p = uvarint(b, p)",
@@ -243,6 +268,8 @@ class _DecoderSource:
         if self.flexible:
             self.source.add(depth, "n -= 1")
         self.source.add(depth, f"if n * {least} > end - p: raise too_many(n, end - p)")
+        if self.in_steps:
+            self.source.add(depth, "announced += n", f"if n > {STEP}: yield announced, m")
         if not is_struct and element.kind in PACKED_KINDS:
             unpackers = self.source.constant("A", (element.kind, "unpackers"), _UNPACKERS[element.kind])
             self.source.add(depth, f"{target} = [*{unpackers}[n](b, p)]", f"p += {least} * n")
@@ -257,6 +284,8 @@ class _DecoderSource:
             self.value(element, item, depth + 1)
         self.flush(depth + 1)
         self.source.add(depth + 1, f"{items}_add({item})")
+        if self.in_steps:
+            self.source.add(depth + 1, "read += 1", f"if read == {STEP}: read = 0; yield announced, m")
         self.source.path = path
 
     def least(self, element: Any) -> int:

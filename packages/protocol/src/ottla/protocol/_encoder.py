@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.protocol._source import FIXED_CODES, PACKED_KINDS, Source
+from ottla.protocol._source import FIXED_CODES, PACKED_KINDS, STEP, Source
 from ottla.protocol.fields import StructType
 from ottla.protocol.primitives import (
     ONE_BYTE,
@@ -31,13 +31,21 @@ _PACKERS: Final = {
 }
 
 
-def make_encoder(cls: StructType, version: int, filename: str) -> Callable[[Any], list[Any]]:
-    """Return a function from a message to the pieces of its body."""
-    return _EncoderSource(version, flexible=version >= cls.FLEXIBLE_FROM).build(cls, filename)
+def make_encoder(
+    cls: StructType, version: int, filename: str, *, in_steps: bool = False
+) -> Callable[[Any], Any]:
+    """Return a function from a message to the pieces of its body.
+
+    With `in_steps` it is a generator function: it yields one list after every `STEP` elements and at the end,
+    with the pieces that were added; the caller empties it.
+    """
+    return _EncoderSource(version, flexible=version >= cls.FLEXIBLE_FROM, in_steps=in_steps).build(
+        cls, filename
+    )
 
 
 class _EncoderSource:
-    def __init__(self, version: int, *, flexible: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, in_steps: bool) -> None:
         self.version = version
         self.flexible = flexible
         self.source = Source(
@@ -47,13 +55,16 @@ class _EncoderSource:
         """Fixed-width values not yet written: their struct codes, expressions and fields."""
         self.write = "w"
         """The name of the function that takes the next piece; another one inside a tagged field."""
+        self.in_steps = in_steps
 
-    def build(self, cls: StructType, filename: str) -> Callable[[Any], list[Any]]:
+    def build(self, cls: StructType, filename: str) -> Callable[[Any], Any]:
         self.source.add(0, "def encode(m):")
         self.source.add(1, "out = []", "w = out.append")
+        if self.in_steps:
+            self.source.add(1, "written = 0")
         self.struct(cls, "m", 1, "")
         self.flush(1)
-        self.source.add(1, "return out")
+        self.source.add(1, "yield out" if self.in_steps else "return out")
         return self.source.compile("encode", filename)
 
     def put(self, code: str, value: str) -> None:
@@ -210,4 +221,6 @@ class _EncoderSource:
         else:
             self.value(element, one, depth + 1)
         self.flush(depth + 1)
+        if self.in_steps:
+            self.source.add(depth + 1, "written += 1", f"if written == {STEP}: written = 0; yield out")
         self.source.path = path

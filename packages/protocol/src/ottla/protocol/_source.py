@@ -76,6 +76,9 @@ class Source:
         return compiled
 
 
+STEP: Final = 256
+"""The elements of arrays that are read or written in one step, where a message is read or written in steps."""
+
 FIELD_OF_LINE: Final[dict[str, list[str]]] = {}
 """By the name of a compiled source, the field each of its lines serves; asked only after a failure."""
 

@@ -13,7 +13,7 @@ from ottla.protocol._source import FIELD_OF_LINE, Source
 from ottla.protocol.primitives import MalformedMessage, UnencodableValue, UnknownVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Iterator
     from types import FrameType
 
     from ottla.protocol.fields import Field, StructType
@@ -61,6 +61,20 @@ def compile_decoder(cls: StructType, version: int) -> Callable[[Any, int, bool],
     return make_decoder(cls, version, _filename("decoder", cls, version))
 
 
+def compile_stepwise_encoder(cls: StructType, version: int) -> Callable[[Any], Iterator[list[Any]]]:
+    """Return the generator function that writes a version of a message in steps. Raises UnknownVersion."""
+    _check_version(cls, version)
+    return make_encoder(cls, version, _filename("encoder in steps", cls, version), in_steps=True)
+
+
+def compile_stepwise_decoder(
+    cls: StructType, version: int
+) -> Callable[[Any, int, bool], Generator[tuple[int, Any], None, Any]]:
+    """Return the generator function that reads a version of a message in steps. Raises UnknownVersion."""
+    _check_version(cls, version)
+    return make_decoder(cls, version, _filename("decoder in steps", cls, version), in_steps=True)
+
+
 def _check_version(cls: StructType, version: int) -> None:
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise UnknownVersion(cls.__name__, version, cls.MIN_VERSION, cls.MAX_VERSION)
@@ -72,13 +86,13 @@ def _filename(what: str, cls: StructType, version: int) -> str:
 
 def explain_encoding(cls: StructType, version: int, error: Exception) -> UnencodableValue:
     """Turn the failure of an encoder into one that names the field."""
-    field, _ = _place(error, _filename("encoder", cls, version))
+    field, _ = _place(error, cls, version, "encoder")
     return UnencodableValue(cls.__name__, version, field, str(error))
 
 
 def explain_decoding(cls: StructType, version: int, error: Exception) -> MalformedMessage:
     """Turn the failure of a decoder into one that names the field and its place."""
-    field, variables = _place(error, _filename("decoder", cls, version))
+    field, variables = _place(error, cls, version, "decoder")
     reason = str(error)
     if isinstance(error, UnicodeDecodeError):
         reason = "text that is not UTF-8"
@@ -87,15 +101,16 @@ def explain_decoding(cls: StructType, version: int, error: Exception) -> Malform
     return MalformedMessage(cls.__name__, version, field, variables.get("p", 0), reason)
 
 
-def _place(error: Exception, filename: str) -> tuple[str, dict[str, Any]]:
+def _place(error: Exception, cls: StructType, version: int, what: str) -> tuple[str, dict[str, Any]]:
     """Return the field at which a generated function failed, and its variables.
 
     The function's frame is still reachable from the traceback, so decoding pays nothing for this.
     """
     trace = error.__traceback__
+    filenames = [_filename(kind, cls, version) for kind in (what, f"{what} in steps")]
     while trace is not None:
         frame: FrameType = trace.tb_frame
-        if frame.f_code.co_filename == filename:
+        if (filename := frame.f_code.co_filename) in filenames:
             return FIELD_OF_LINE[filename][trace.tb_lineno - 1], frame.f_locals
         trace = trace.tb_next
     return "", {}

@@ -15,6 +15,7 @@ ZERO_UUID: Final = UUID(int=0)
 """Kafka's "no topic id"."""
 
 ONE_BYTE: Final = tuple(bytes([value]) for value in range(256))
+MAX_TAGGED_FIELDS: Final = 128
 _MAX_UVARINT_BYTES: Final = 5
 _CACHED_LENGTHS: Final = 256
 
@@ -110,9 +111,16 @@ def decode_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]
     raise Unreadable(f"a variable-length integer has more than {_MAX_UVARINT_BYTES} bytes")
 
 
+def check_tag_count(count: int) -> None:
+    """Raise Unreadable for more tagged fields in one struct than a version of Kafka will ever send."""
+    if count > MAX_TAGGED_FIELDS:
+        raise Unreadable(f"a struct announces {count} tagged fields; at most {MAX_TAGGED_FIELDS} are read")
+
+
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
     """Skip unknown tagged fields (KIP-482): return the position after them."""
     count, position = decode_uvarint(buffer, position)
+    check_tag_count(count)
     for _ in range(count):
         _, position = decode_uvarint(buffer, position)
         size, position = decode_uvarint(buffer, position)

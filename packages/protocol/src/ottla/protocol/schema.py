@@ -31,12 +31,12 @@ Constructors, encoders and decoders are Python source made from the fields and c
 from __future__ import annotations
 
 import struct as _struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, ClassVar, Final, Self, TypedDict, TypeVar, Unpack, cast, dataclass_transform
 from uuid import UUID
 
 from ottla.protocol.fields import LATEST, Field, StructType
-from ottla.protocol.primitives import ZERO_UUID, Buffer, UnencodableValue, Unreadable
+from ottla.protocol.primitives import ZERO_UUID, Buffer, MalformedMessage, UnencodableValue, Unreadable
 
 Records = bytes | memoryview | None
 """A record set: whole batches, opaque here. Decoding gives a view into what was decoded, no copy."""
@@ -46,6 +46,8 @@ M = TypeVar("M", bound="type[Message]")
 
 
 _UNENCODABLE: Final = (AttributeError, TypeError, UnicodeEncodeError, _struct.error, OverflowError)
+
+_UNREADABLE: Final = (Unreadable, IndexError, _struct.error, UnicodeDecodeError)
 
 
 class Options(TypedDict, total=False):
@@ -216,6 +218,8 @@ class Message(Struct):
     """The first version with compact lengths and tagged fields (KIP-482)."""
     _encoders: ClassVar[dict[int, Callable[[Any], list[Any]]]]
     _decoders: ClassVar[dict[int, Callable[[Any, int, bool], Any]]]
+    _stepwise_encoders: ClassVar[dict[int, Callable[[Any], Iterator[list[Any]]]]]
+    _stepwise_decoders: ClassVar[dict[int, Callable[[Any, int, bool], Generator[tuple[int, Any], None, Any]]]]
 
     def encode(self, version: int) -> bytes:
         """Return the body in the given version.
@@ -237,6 +241,20 @@ class Message(Struct):
         except _UNENCODABLE as error:
             raise _explain_encoding(type(self), version, error) from error
 
+    def encode_in_steps(self, version: int) -> Iterator[bytes]:
+        """Yield the body in order, after every `STEP` elements of arrays what they added.
+
+        For messages that would hold up an event loop; small ones are written faster by `encode`. Raises what
+        `encode` raises.
+        """
+        encoder = self._stepwise_encoders.get(version) or _compile_stepwise_encoder(type(self), version)
+        try:
+            for pieces in encoder(self):
+                yield b"".join(pieces)
+                pieces.clear()
+        except _UNENCODABLE as error:
+            raise _explain_encoding(type(self), version, error) from error
+
     @classmethod
     def decode(cls, buffer: Buffer, version: int, *, exact: bool = True) -> Self:
         """Read the body of a message that fills `buffer`; record sets are views into it.
@@ -247,10 +265,25 @@ class Message(Struct):
         decoder = cls._decoders.get(version) or _compile_decoder(cls, version)
         try:
             decoded: Self = decoder(buffer, len(buffer), exact)
-        except (Unreadable, IndexError, _struct.error, UnicodeDecodeError) as error:
-            from ottla.protocol.codecs import explain_decoding
+        except _UNREADABLE as error:
+            raise _explain_decoding(cls, version, error) from None
+        return decoded
 
-            raise explain_decoding(cls, version, error) from None
+    @classmethod
+    def decode_in_steps(
+        cls, buffer: Buffer, version: int, *, exact: bool = True
+    ) -> Generator[tuple[int, Self], None, Self]:
+        """Read the body as `decode` does, in steps of at most `STEP` elements of arrays.
+
+        Yields before the elements of an array with more than that are made, and after every `STEP` elements:
+        how many elements the arrays have announced so far, and the message with the fields that were read.
+        Returns the message. A caller that stops has spent the time of one step.
+        """
+        decoder = cls._stepwise_decoders.get(version) or _compile_stepwise_decoder(cls, version)
+        try:
+            decoded: Self = yield from decoder(buffer, len(buffer), exact)
+        except _UNREADABLE as error:
+            raise _explain_decoding(cls, version, error) from None
         return decoded
 
 
@@ -263,6 +296,8 @@ def message(*, api_key: int = -1, versions: tuple[int, int], flexible_from: int 
         cls.FLEXIBLE_FROM = flexible_from
         cls._encoders = {}
         cls._decoders = {}
+        cls._stepwise_encoders = {}
+        cls._stepwise_decoders = {}
         return cls
 
     return declare
@@ -272,6 +307,28 @@ def _explain_encoding(cls: type[Message], version: int, error: Exception) -> Une
     from ottla.protocol.codecs import explain_encoding
 
     return explain_encoding(cls, version, error)
+
+
+def _explain_decoding(cls: type[Message], version: int, error: Exception) -> MalformedMessage:
+    from ottla.protocol.codecs import explain_decoding
+
+    return explain_decoding(cls, version, error)
+
+
+def _compile_stepwise_encoder(cls: type[Message], version: int) -> Callable[[Any], Iterator[list[Any]]]:
+    from ottla.protocol.codecs import compile_stepwise_encoder
+
+    cls._stepwise_encoders[version] = encoder = compile_stepwise_encoder(cls, version)
+    return encoder
+
+
+def _compile_stepwise_decoder(
+    cls: type[Message], version: int
+) -> Callable[[Any, int, bool], Generator[tuple[int, Any], None, Any]]:
+    from ottla.protocol.codecs import compile_stepwise_decoder
+
+    cls._stepwise_decoders[version] = decoder = compile_stepwise_decoder(cls, version)
+    return decoder
 
 
 def _compile_encoder(cls: type[Message], version: int) -> Callable[[Any], list[Any]]:
