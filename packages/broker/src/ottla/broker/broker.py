@@ -153,7 +153,12 @@ class Broker:
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(
             Server(
-                Dispatcher(Routes(ROUTES), services),
+                Dispatcher(
+                    Routes(ROUTES),
+                    services,
+                    max_elements=services.config.request_max_elements,
+                    is_broker=services.inter_broker.admits,
+                ),
                 config=services.config,  # with the settings that were altered before this start
                 clock=self.environment.clock,
                 metrics=self.metrics,

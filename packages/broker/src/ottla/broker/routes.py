@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers import api_versions, fetch, produce
-from ottla.broker.handlers.inter_broker_requests import brokers_only
+from ottla.broker.handlers.inter_broker_requests import always, brokers_only, from_follower
 from ottla.broker.network.dispatcher import Route
 from ottla.protocol.api import ApiKey
 
@@ -99,13 +99,21 @@ else:
 
 ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.PRODUCE, 0, 9, produce.handle, borrows_buffer=True),
-    Route(ApiKey.FETCH, 0, 12, fetch.handle, stops_with_connection=True, borrows_buffer=True),
-    Route(ApiKey.LIST_OFFSETS, 0, 6, list_offsets.handle),
+    Route(
+        ApiKey.FETCH,
+        0,
+        12,
+        fetch.handle,
+        stops_with_connection=True,
+        borrows_buffer=True,
+        from_brokers=from_follower,
+    ),
+    Route(ApiKey.LIST_OFFSETS, 0, 6, list_offsets.handle, from_brokers=from_follower),
     Route(ApiKey.METADATA, 0, 11, metadata.handle),
-    Route(ApiKey.LEADER_AND_ISR, 0, 5, brokers_only(leader_and_isr.handle)),
-    Route(ApiKey.STOP_REPLICA, 0, 3, brokers_only(stop_replica.handle)),
-    Route(ApiKey.UPDATE_METADATA, 0, 7, brokers_only(update_metadata.handle)),
-    Route(ApiKey.CONTROLLED_SHUTDOWN, 0, 3, brokers_only(controlled_shutdown.handle)),
+    Route(ApiKey.LEADER_AND_ISR, 0, 5, brokers_only(leader_and_isr.handle), from_brokers=always),
+    Route(ApiKey.STOP_REPLICA, 0, 3, brokers_only(stop_replica.handle), from_brokers=always),
+    Route(ApiKey.UPDATE_METADATA, 0, 7, brokers_only(update_metadata.handle), from_brokers=always),
+    Route(ApiKey.CONTROLLED_SHUTDOWN, 0, 3, brokers_only(controlled_shutdown.handle), from_brokers=always),
     Route(ApiKey.OFFSET_COMMIT, 0, 8, offset_commit.handle),
     Route(ApiKey.OFFSET_FETCH, 0, 7, offset_fetch.handle),
     Route(ApiKey.FIND_COORDINATOR, 0, 3, find_coordinator.handle),
@@ -120,7 +128,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.DELETE_TOPICS, 0, 6, delete_topics.handle),
     Route(ApiKey.DELETE_RECORDS, 0, 2, delete_records.handle),
     Route(ApiKey.INIT_PRODUCER_ID, 0, 4, init_producer_id.handle),
-    Route(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle),
+    Route(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle, from_brokers=from_follower),
     Route(ApiKey.DESCRIBE_CONFIGS, 0, 4, describe_configs.handle),
     Route(ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
     Route(ApiKey.DESCRIBE_LOG_DIRS, 0, 2, describe_log_dirs.handle),
@@ -129,7 +137,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.ELECT_LEADERS, 0, 2, elect_leaders.handle),
     Route(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
     Route(ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
-    Route(ApiKey.ALTER_PARTITION, 0, 0, brokers_only(alter_partition.handle)),
+    Route(ApiKey.ALTER_PARTITION, 0, 0, brokers_only(alter_partition.handle), from_brokers=always),
     Route(ApiKey.DESCRIBE_CLUSTER, 0, 1, describe_cluster.handle),
 )
 """A range that ends below the newest version in `ottla.protocol` leaves out versions with features that the

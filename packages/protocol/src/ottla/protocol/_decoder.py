@@ -40,9 +40,9 @@ def make_decoder(
 ) -> Callable[[Any, int, bool], Any]:
     """Return a function from (buffer, its length, whether it must end there) to a message.
 
-    With `in_steps` it is a generator function: it yields before a large array and after every `STEP` elements,
-    each time the number of elements announced so far and the message as far as it is read, and returns the
-    message.
+    With `in_steps` it is a generator function that returns the message. It yields before a large array, after
+    every `STEP` elements and at the end of a message with more, each time the number of elements announced so
+    far and the message as far as it is read.
     """
     flexible = version >= cls.FLEXIBLE_FROM
     source = _DecoderSource(version, flexible=flexible, in_place=_has_records(cls), in_steps=in_steps)
@@ -99,7 +99,7 @@ class _DecoderSource:
         self.in_place = in_place
         """Whether the buffer is read where it is; without record sets a copy is small, and bytes faster."""
         self.in_steps = in_steps
-        """Whether to count elements: those announced in `announced`, those read since the last step in `read`."""
+        """Whether to count elements: in `announced` all, in `read` those read since the last step."""
 
     def build(self, cls: StructType, filename: str) -> Callable[[Any, int, bool], Any]:
         add = self.source.add
@@ -116,7 +116,7 @@ class _DecoderSource:
         self.source.path = ""
         add(1, "if exact and p != end: raise trailing(end - p)")
         if self.in_steps:
-            add(1, "if 0: yield")
+            add(1, f"if announced > {STEP}: yield announced, m")
         add(1, "return m")
         return self.source.compile("decode", filename)
 

@@ -77,7 +77,7 @@ class Source:
 
 
 STEP: Final = 256
-"""The elements of arrays that are read or written in one step, where a message is read or written in steps."""
+"""Elements of arrays in one step, where a message is read or written in steps."""
 
 FIELD_OF_LINE: Final[dict[str, list[str]]] = {}
 """By the name of a compiled source, the field each of its lines serves; asked only after a failure."""

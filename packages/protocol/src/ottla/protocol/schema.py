@@ -275,9 +275,10 @@ class Message(Struct):
     ) -> Generator[tuple[int, Self], None, Self]:
         """Read the body as `decode` does, in steps of at most `STEP` elements of arrays.
 
-        Yields before the elements of an array with more than that are made, and after every `STEP` elements:
-        how many elements the arrays have announced so far, and the message with the fields that were read.
-        Returns the message. A caller that stops has spent the time of one step.
+        Yields before the elements of an array with more than that are made, after every `STEP` elements, and
+        at the end of a message that has more: how many elements the arrays have announced so far, and the
+        message with the fields that were read. Returns the message. A caller that stops has spent the time of
+        one step.
         """
         decoder = cls._stepwise_decoders.get(version) or _compile_stepwise_decoder(cls, version)
         try:

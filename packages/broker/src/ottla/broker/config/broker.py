@@ -14,6 +14,7 @@ from ottla.broker.config.compression import (
     gzip_level,
 )
 from ottla.broker.config.network import NetworkSettings
+from ottla.broker.config.request_limits import RequestLimits
 from ottla.broker.frozen_classes import frozen
 from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
 
@@ -22,7 +23,7 @@ _CLUSTER: Final = "cluster-wide"
 
 
 @frozen(kw_only=True)
-class BrokerConfig(NetworkSettings):
+class BrokerConfig(NetworkSettings, RequestLimits):
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
 
     # --- identity

@@ -47,6 +47,7 @@ async def handle(
     return AlterConfigsResponse(
         responses=await alter_each(
             services,
+            context,
             request.resources,
             _replacement,
             AlterConfigsResourceResponse,
@@ -63,6 +64,7 @@ def _replacement(resource: AlterConfigsResource, _: dict[str, str]) -> dict[str,
 
 async def alter_each(
     services: Needs,
+    context: RequestContext,
     resources: Iterable[_R],
     change: Callable[[_R, Settings], Settings],
     answer: Callable[..., _A],
@@ -71,7 +73,7 @@ async def alter_each(
 ) -> list[_A]:
     """Change the settings of each resource as its entry in the request says; return their responses."""
     answers = []
-    for resource in resources:
+    async for resource in context.paced(resources):
         error, message = await _alter(
             services, resource, partial(change, resource), validate_only=validate_only
         )

@@ -34,7 +34,7 @@ async def handle(
     times = Counter(topic.name for topic in request.topics)
     unique = {topic.name: topic for topic in request.topics}
     results = []
-    for topic in unique.values():
+    async for topic in context.paced(unique.values()):
         result = await _add(services, topic, times[topic.name], validate_only=request.validate_only)
         left_ms = deadline_ms - services.environment.clock.monotonic_ms()
         if result.error_code == ErrorCode.NONE and not request.validate_only:

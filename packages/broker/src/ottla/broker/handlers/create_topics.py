@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.topics import CreatedTopic, NewTopic
 from ottla.broker.handlers.request_context import RequestContext
-from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
+from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, RequestTimedOut
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -19,12 +19,14 @@ from ottla.protocol.messages.create_topics import (
 if TYPE_CHECKING:
     from ottla.broker.cluster.configs import Configs
     from ottla.broker.cluster.topics import Topics
+    from ottla.broker.config import BrokerConfig
     from ottla.broker.environment import Environment
 
 
 class Needs(Protocol):
     """The parts of the broker that CreateTopics uses."""
 
+    config: BrokerConfig
     configs: Configs
     environment: Environment
     topics: Topics
@@ -35,11 +37,18 @@ async def handle(
 ) -> CreateTopicsResponse:
     """Create the topics that can be created; respond once they have leaders or the timeout is over."""
     deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
+    limit = services.config.request_max_created_topics
+    if len(request.topics) > limit:
+        error = PolicyViolation(
+            f"{len(request.topics)} topics are to be created, more than request.max.created.topics ({limit})"
+        )
+        names = {topic.name: None async for topic in context.paced(request.topics)}
+        return CreateTopicsResponse(topics=[_failed(name, error) async for name in context.paced(names)])
     times = Counter(topic.name for topic in request.topics)
     unique = {topic.name: topic for topic in request.topics}
     results = [
         await _create(services, topic, times[topic.name], validate_only=request.validate_only)
-        for topic in unique.values()
+        async for topic in context.paced(unique.values())
     ]
     if not request.validate_only:
         await _wait(services, [r for r in results if r.error_code == ErrorCode.NONE], deadline_ms)
@@ -54,10 +63,14 @@ async def _create(
             raise InvalidRequest(f"The request has several entries for topic {topic.name}.")
         created = await services.topics.create(_new_topic(topic), validate_only=validate_only)
     except KafkaError as error:
-        return CreatableTopicResult(
-            name=topic.name, error_code=error.code, error_message=str(error) or None, configs=[]
-        )
+        return _failed(topic.name, error)
     return _created(services, created, topic)
+
+
+def _failed(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name, error_code=error.code, error_message=str(error) or None, configs=[]
+    )
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.handlers.fetch_read import FetchTerms, read_all
+from ottla.broker.handlers.pacing import LONG
 
 if TYPE_CHECKING:
     from ottla.broker.handlers.fetch_response import FetchedPartition
@@ -43,7 +44,7 @@ async def read_when_enough(
 async def _until_enough(
     terms: FetchTerms, request: FetchRequest, fetch: FetchContext
 ) -> list[FetchedPartition]:
-    watched = _hosted(terms, fetch)
+    watched = await _hosted(terms, fetch)
     delayed = terms.services.delayed_fetches
     with delayed.wait(is_follower=terms.is_follower, at_most_ms=request.max_wait_ms) as wait:
         try:
@@ -53,7 +54,7 @@ async def _until_enough(
                 wait.changed.clear()
                 wait.is_woken = False
                 # This read also finds records appended between the first read and the watch.
-                results = read_all(terms, fetch.wanted)
+                results = await read_all(terms, fetch.wanted)
                 if wait.is_over or is_enough(request, fetch, results):
                     return results
                 del results  # close the files of a read that was not enough
@@ -63,6 +64,10 @@ async def _until_enough(
                 partition.watchers.pop(wait.wake, None)
 
 
-def _hosted(terms: FetchTerms, fetch: FetchContext) -> list[HostedPartition]:
-    found = (terms.services.replicas.hosted(one.topic_partition) for one in fetch.wanted)
+async def _hosted(terms: FetchTerms, fetch: FetchContext) -> list[HostedPartition]:
+    hosted = terms.services.replicas.hosted
+    if len(fetch.wanted) <= LONG:
+        found = [hosted(one.topic_partition) for one in fetch.wanted]
+    else:
+        found = [hosted(one.topic_partition) async for one in terms.context.paced(fetch.wanted)]
     return [one for one in found if one is not None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ottla.broker.handlers.pacing import LONG
 from ottla.broker.log.batch_validation import RefusedRecords
 from ottla.protocol.errors import KafkaError, KafkaStorageError, RequestTimedOut
 from ottla.protocol.messages.produce import BatchIndexAndErrorMessage
@@ -81,15 +82,22 @@ async def when_safe(
 ) -> ProduceResponse:
     """Wait for the flush if the topic requires it, and for the replicas if the client does."""
     began_ms = clock.monotonic_ms()
-    waits = [_safe(one, request.acks) for one in placed if one.appended is not None]
-    results = await asyncio.gather(
-        *(asyncio.wait_for(one, request.timeout_ms / 1000) for one in waits), return_exceptions=True
-    )
+    appended = [one for one in placed if one.appended is not None]
+    # Each wait is a task; those of a long request are made a few at a time.
+    for start in range(0, len(appended), LONG):
+        left_ms = began_ms + request.timeout_ms - clock.monotonic_ms()
+        await _wait_for(appended[start : start + LONG], request.acks, left_ms)
     context.remote_ms += clock.monotonic_ms() - began_ms
-    for one, result in zip((one for one in placed if one.appended is not None), results, strict=True):
+    return response
+
+
+async def _wait_for(placed: list[Placed], acks: int, timeout_ms: float) -> None:
+    results = await asyncio.gather(
+        *(asyncio.wait_for(_safe(one, acks), timeout_ms / 1000) for one in placed), return_exceptions=True
+    )
+    for one, result in zip(placed, results, strict=True):
         if isinstance(result, BaseException):
             one.failed(_as_kafka_error(result))
-    return response
 
 
 async def _safe(placed: Placed, acks: int) -> None:

@@ -25,7 +25,8 @@ async def handle(
     services: Needs, request: DeleteGroupsRequest, context: RequestContext
 ) -> DeleteGroupsResponse:
     """Delete groups; one with members gets NON_EMPTY_GROUP, an unknown one GROUP_ID_NOT_FOUND."""
-    results = await services.groups.delete_groups(dict.fromkeys(request.groups_names))
-    return DeleteGroupsResponse(
-        results=[DeletableGroupResult(group_id=name, error_code=error) for name, error in results.items()]
-    )
+    results = []
+    async for name in context.paced(dict.fromkeys(request.groups_names)):
+        outcome = await services.groups.delete_groups([name])
+        results.append(DeletableGroupResult(group_id=name, error_code=outcome[name]))
+    return DeleteGroupsResponse(results=results)

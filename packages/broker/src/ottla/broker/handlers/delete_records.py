@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import (
@@ -37,40 +37,58 @@ async def handle(
     services: Needs, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
     """Advance each log start offset, then wait until every replica has advanced its own."""
-    timeout_s = request.timeout_ms / 1000
+    deadline_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+    advanced: list[_Advanced] = []
     topics = []
     for topic in request.topics:
-        answers = [
-            _answer(services, TopicPartition(topic.name, one.partition_index), one.offset, timeout_s)
-            for one in topic.partitions
+        results = [
+            _advance(services, TopicPartition(topic.name, one.partition_index), one.offset, advanced)
+            async for one in context.paced(topic.partitions)
         ]
-        topics.append(
-            DeleteRecordsTopicResult(name=topic.name, partitions=list(await asyncio.gather(*answers)))
-        )
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    # The replicas advance together, so waiting for one after the other takes as long as the slowest.
+    async for one in context.paced(advanced):
+        await _wait(one, deadline_s)
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _answer(
-    services: Needs, topic_partition: TopicPartition, offset: int, timeout_s: float
+class _Advanced(NamedTuple):
+    """A log start offset that moved here, and perhaps not yet at the replicas."""
+
+    partition: HostedPartition
+    log_start_offset: int
+    result: DeleteRecordsPartitionResult
+
+
+def _advance(
+    services: Needs, topic_partition: TopicPartition, offset: int, advanced: list[_Advanced]
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=topic_partition.partition, low_watermark=-1)
     try:
         if topic_partition.topic in INTERNAL_TOPICS:
             raise PolicyViolation(f"records of {topic_partition.topic} cannot be deleted")
         partition = services.replicas.leader(topic_partition)
-        async with asyncio.timeout(timeout_s):
-            result.low_watermark = await delete_before(partition, offset)
+        advanced.append(_Advanced(partition, delete_before(partition, offset), result))
     except KafkaError as error:
         result.error_code = int(error.code)
-    except TimeoutError:
-        result.error_code = int(RequestTimedOut.code)
     except OSError:
         result.error_code = int(KafkaStorageError.code)
     return result
 
 
-async def delete_before(partition: HostedPartition, offset: int) -> int:
-    """Delete records below `offset` (-1: all committed ones); return the lowest log start of all replicas."""
+async def _wait(one: _Advanced, deadline_s: float) -> None:
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            await one.partition.low_watermark_at(one.log_start_offset)
+        one.result.low_watermark = one.partition.core.low_watermark
+    except KafkaError as error:
+        one.result.error_code = int(error.code)
+    except TimeoutError:
+        one.result.error_code = int(RequestTimedOut.code)
+
+
+def delete_before(partition: HostedPartition, offset: int) -> int:
+    """Delete records below `offset` (-1: all committed ones) here; return where the log is to start."""
     log = partition.log
     if not log.config.delete:
         raise PolicyViolation("the topic's cleanup.policy does not delete")
@@ -80,5 +98,4 @@ async def delete_before(partition: HostedPartition, offset: int) -> int:
     if wanted > log.log_start_offset:
         log.advance_log_start(wanted)
     partition.core.log_start_moved(log.log_start_offset)
-    await partition.low_watermark_at(wanted)
-    return partition.core.low_watermark
+    return wanted

@@ -21,6 +21,7 @@ from ottla.protocol.topics import why_illegal_topic_name
 if TYPE_CHECKING:
     from ottla.broker.cluster.configs import Configs
     from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.config import BrokerConfig
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -30,6 +31,7 @@ BROKER_LOGGER: Final = 8
 class Needs(Protocol):
     """The parts of the broker that DescribeConfigs uses."""
 
+    config: BrokerConfig
     configs: Configs
     metadata: MetadataCache
 
@@ -37,21 +39,39 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    """Describe each resource; an unknown one has its own error."""
-    return DescribeConfigsResponse(
-        results=[_describe(services, one, request, context.api_version) for one in request.resources]
+    """Describe each resource once; an unknown one has its own error."""
+    asked = {(one.resource_type, one.resource_name): one async for one in context.paced(request.resources)}
+    limit = services.config.request_max_described_resources
+    if len(asked) > limit:
+        error = InvalidRequest(
+            f"{len(asked)} resources are asked for, more than request.max.described.resources ({limit})"
+        )
+        results = [_failed(one, error) async for one in context.paced(asked.values())]
+    else:
+        results = [
+            _describe(services, one, request, context.api_version)
+            async for one in context.paced(asked.values())
+        ]
+    return DescribeConfigsResponse(results=results)
+
+
+def _failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        error_code=error.code,
+        error_message=str(error),
     )
 
 
 def _describe(
     services: Needs, resource: DescribeConfigsResource, request: DescribeConfigsRequest, version: int
 ) -> DescribeConfigsResult:
-    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
         entries = _entries(services, resource.resource_type, resource.resource_name)
     except KafkaError as error:
-        result.error_code, result.error_message = error.code, str(error)
-        return result
+        return _failed(resource, error)
+    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
     result.configs = [_result(e, request, version) for e in entries if wanted is None or e.name in wanted]
     return result

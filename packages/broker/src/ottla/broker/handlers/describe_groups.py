@@ -37,7 +37,7 @@ async def handle(
     return DescribeGroupsResponse(
         groups=[
             _described(services.groups.describe_group(group_id), with_operations=asked)
-            for group_id in request.groups
+            async for group_id in context.paced(dict.fromkeys(request.groups))
         ]
     )
 

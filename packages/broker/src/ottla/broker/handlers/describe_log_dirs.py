@@ -37,30 +37,43 @@ async def handle(
     wanted = None
     if request.topics is not None:
         wanted = {
-            TopicPartition(topic.topic, number) for topic in request.topics for number in topic.partitions
+            TopicPartition(topic.topic, number)
+            for topic in request.topics
+            async for number in context.paced(topic.partitions)
         }
     return DescribeLogDirsResponse(
-        results=[_result(services, directory, wanted) for directory in services.logs.describe()]
+        results=[
+            await _result(services, directory, wanted, context) for directory in services.logs.describe()
+        ]
     )
 
 
-def _result(
-    services: Needs, directory: DirectoryDescription, wanted: set[TopicPartition] | None
+async def _result(
+    services: Needs,
+    directory: DirectoryDescription,
+    wanted: set[TopicPartition] | None,
+    context: RequestContext,
 ) -> DescribeLogDirsResult:
     if directory.error is not None:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(directory.path))
-    found = [one for one in directory.partitions if wanted is None or one.topic_partition in wanted]
+    found = [
+        one
+        async for one in context.paced(directory.partitions)
+        if wanted is None or one.topic_partition in wanted
+    ]
     return DescribeLogDirsResult(
         log_dir=str(directory.path),
-        topics=_topics(services, found),
+        topics=await _topics(services, found, context),
         total_bytes=directory.total_bytes,
         usable_bytes=directory.usable_bytes,
     )
 
 
-def _topics(services: Needs, found: Iterable[PartitionSize]) -> list[DescribeLogDirsTopic]:
+async def _topics(
+    services: Needs, found: Iterable[PartitionSize], context: RequestContext
+) -> list[DescribeLogDirsTopic]:
     topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
-    for one in found:
+    async for one in context.paced(found):
         hosted = services.replicas.hosted(one.topic_partition)
         high_watermark = hosted.high_watermark if hosted else one.log_end_offset
         topics[one.topic_partition.topic].append(

@@ -42,30 +42,38 @@ async def handle(
     partitions = None
     if request.topic_partitions is not None:
         partitions = frozenset(
-            TopicPartition(t.topic, p) for t in request.topic_partitions for p in t.partitions
+            [
+                TopicPartition(t.topic, p)
+                for t in request.topic_partitions
+                async for p in context.paced(t.partitions)
+            ]
         )
     try:
         async with asyncio.timeout(max(LEAST_TIMEOUT_MS, request.timeout_ms) / 1000):
             event = ElectLeaders(partitions, unclean=request.election_type == UNCLEAN)
             answers = await services.controller.ask(event)
     except TimeoutError:
-        return _failed(request, context.api_version, ErrorCode.REQUEST_TIMED_OUT)
+        return await _failed(request, context, ErrorCode.REQUEST_TIMED_OUT)
     except KafkaError as error:
-        return _failed(request, context.api_version, error.code)
-    return ElectLeadersResponse(replica_election_results=_results(answers.partitions))
+        return await _failed(request, context, error.code)
+    return ElectLeadersResponse(replica_election_results=await _results(answers.partitions, context))
 
 
-def _failed(request: ElectLeadersRequest, version: int, error: ErrorCode) -> ElectLeadersResponse:
+async def _failed(
+    request: ElectLeadersRequest, context: RequestContext, error: ErrorCode
+) -> ElectLeadersResponse:
     """Fail the whole request; version 0 has an error code at the partitions only."""
-    if version > 0:
+    if context.api_version > 0:
         return ElectLeadersResponse(error_code=error)
     asked = [TopicPartition(t.topic, p) for t in request.topic_partitions or () for p in t.partitions]
-    return ElectLeadersResponse(replica_election_results=_results(dict.fromkeys(asked, error)))
+    return ElectLeadersResponse(replica_election_results=await _results(dict.fromkeys(asked, error), context))
 
 
-def _results(errors: Mapping[TopicPartition, int]) -> list[ReplicaElectionResult]:
+async def _results(
+    errors: Mapping[TopicPartition, int], context: RequestContext
+) -> list[ReplicaElectionResult]:
     by_topic: dict[str, list[PartitionResult]] = defaultdict(list)
-    for partition, code in sorted(errors.items()):
+    async for partition, code in context.paced(sorted(errors.items())):
         message = str(error_for(ErrorCode(code))) if code else None
         by_topic[partition.topic].append(
             PartitionResult(partition_id=partition.partition, error_code=code, error_message=message)

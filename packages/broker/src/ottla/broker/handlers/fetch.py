@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING
 
 from ottla.broker.handlers.delayed_fetch import is_enough, read_when_enough
-from ottla.broker.handlers.fetch_read import FetchTerms, Needs, read_all
+from ottla.broker.handlers.fetch_read import FetchTerms, Needs, read_all, reading
 from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition, failed
 from ottla.broker.handlers.fetch_sessions import FetchContext, RequestedPartition
 from ottla.broker.handlers.inter_broker_requests import may_be_refused, refusal_of_replica
+from ottla.broker.handlers.pacing import LONG, at_once
 from ottla.broker.log.file_slices import warm
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import convert_down
@@ -22,7 +23,7 @@ from ottla.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     from ottla.broker.handlers.request_context import RequestContext
     from ottla.broker.log.log import Slice
-    from ottla.protocol.messages.fetch import FetchRequest
+    from ottla.protocol.messages.fetch import FetchPartition, FetchRequest
 
 __all__ = ["Needs", "handle"]
 
@@ -31,57 +32,63 @@ def handle(
     services: Needs, request: FetchRequest, context: RequestContext
 ) -> FetchAnswer | Awaitable[FetchAnswer]:
     """Respond at once if there is enough; otherwise return the wait for it."""
-    if may_be_refused(services, request, context):
-        return _of_replica(services, request, context)
-    return _served(services, request, context)
+    if context.is_long or may_be_refused(services, request, context):
+        return _in_steps(services, request, context)
+    terms = FetchTerms(services, request, context)
+    wanted = [_wanted(topic.topic, one) for topic in request.topics for one in topic.partitions]
+    return _served(terms, request, wanted)
 
 
-async def _of_replica(services: Needs, request: FetchRequest, context: RequestContext) -> FetchAnswer:
+async def _in_steps(services: Needs, request: FetchRequest, context: RequestContext) -> FetchAnswer:
     refusal = await refusal_of_replica(services, request, context)
     if refusal is not None:
-        return _refused(request, refusal)
-    answer = _served(services, request, context)
+        return await _refused(request, refusal, context)
+    wanted = [
+        _wanted(topic.topic, one) for topic in request.topics async for one in context.paced(topic.partitions)
+    ]
+    answer = _served(FetchTerms(services, request, context), request, wanted)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _refused(request: FetchRequest, refusal: KafkaError) -> FetchAnswer:
-    topics = [
-        (topic.topic, [failed(one.partition, refusal.code) for one in topic.partitions])
-        for topic in request.topics
-    ]
-    return FetchAnswer(topics=topics)
+async def _refused(request: FetchRequest, refusal: KafkaError, context: RequestContext) -> FetchAnswer:
+    answer = FetchAnswer()
+    for topic in request.topics:
+        partitions = [failed(one.partition, refusal.code) async for one in context.paced(topic.partitions)]
+        answer.topics.append((topic.topic, partitions))
+    return answer
+
+
+def _wanted(topic: str, one: FetchPartition) -> RequestedPartition:
+    return RequestedPartition(
+        TopicPartition(topic, one.partition),
+        one.fetch_offset,
+        one.partition_max_bytes,
+        one.current_leader_epoch,
+        one.last_fetched_epoch,
+        one.log_start_offset,
+    )
 
 
 def _served(
-    services: Needs, request: FetchRequest, context: RequestContext
+    terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartition]
 ) -> FetchAnswer | Awaitable[FetchAnswer]:
-    terms = FetchTerms(services, request, context)
     try:
-        fetch = _open(services, request, terms)
+        fetch = _open(terms, request, wanted)
     except KafkaError as error:
         return FetchAnswer(error_code=int(error.code))
-    _count_requests(services, fetch)
-    results = read_all(terms, fetch.wanted)
+    _count_requests(terms.services, fetch)
+    if len(fetch.wanted) > LONG:
+        return _long_answer(terms, request, fetch)
+    results = at_once(reading(terms, fetch.wanted))
     if not is_enough(request, fetch, results):
         return _delayed_answer(terms, request, fetch)
     if terms.magic < 2 or any(one.is_cold for one in results):
         return _prepared_answer(terms, fetch, results)
-    return _answer(terms, fetch, results)
+    return at_once(_answering(terms, fetch, results))
 
 
-def _open(services: Needs, request: FetchRequest, terms: FetchTerms) -> FetchContext:
-    wanted = [
-        RequestedPartition(
-            TopicPartition(topic.topic, one.partition),
-            one.fetch_offset,
-            one.partition_max_bytes,
-            one.current_leader_epoch,
-            one.last_fetched_epoch,
-            one.log_start_offset,
-        )
-        for topic in request.topics
-        for one in topic.partitions
-    ]
+def _open(terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartition]) -> FetchContext:
+    services = terms.services
     forgotten = [
         TopicPartition(topic.topic, index)
         for topic in request.forgotten_topics_data
@@ -100,20 +107,29 @@ def _open(services: Needs, request: FetchRequest, terms: FetchTerms) -> FetchCon
 # ---- answering
 
 
+async def _long_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
+    results = await read_all(terms, fetch.wanted)
+    if not is_enough(request, fetch, results):
+        return await _delayed_answer(terms, request, fetch)
+    return await _prepared_answer(terms, fetch, results)
+
+
 async def _delayed_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
     results = await read_when_enough(terms, request, fetch)
     return await _prepared_answer(terms, fetch, results)
 
 
-def _answer(terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]) -> FetchAnswer:
+def _answering(
+    terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]
+) -> Generator[None, None, FetchAnswer]:
     answer = FetchAnswer(session_id=fetch.session_id)
-    carried = [
-        (wanted, result)
-        for wanted, result in zip(fetch.wanted, results, strict=True)
-        if fetch.must_respond(wanted, result)
-    ]
+    carried = []
     last_topic: str | None = None
-    for wanted, result in carried:
+    for wanted, result in zip(fetch.wanted, results, strict=True):
+        yield
+        if not fetch.must_respond(wanted, result):
+            continue
+        carried.append((wanted, result))
         topic = wanted.topic_partition.topic
         if topic != last_topic:
             answer.topics.append((topic, []))
@@ -142,7 +158,8 @@ async def _prepared_answer(
             for one in results
             if one.is_cold and one.records is not None and not isinstance(one.records, bytes)
         )
-    return _answer(terms, fetch, results)
+    steps = _answering(terms, fetch, results)
+    return at_once(steps) if len(results) <= LONG else await terms.context.pace.run(steps)
 
 
 async def _convert_all(terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]) -> None:

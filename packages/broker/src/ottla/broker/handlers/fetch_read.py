@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.handlers.fetch_response import FetchedPartition
+from ottla.broker.handlers.pacing import LONG, at_once
 from ottla.protocol.errors import (
     ErrorCode,
     KafkaError,
@@ -74,8 +76,10 @@ class FetchTerms:
         return self.replica >= 0
 
 
-def read_all(terms: FetchTerms, wanted: list[RequestedPartition]) -> list[FetchedPartition]:
-    """Read every partition, in order, within the request's limit.
+def reading(
+    terms: FetchTerms, wanted: list[RequestedPartition]
+) -> Generator[None, None, list[FetchedPartition]]:
+    """Read every partition, in order, within the request's limit; one in each step.
 
     The first partition with records returns at least one batch, however large: a reader with limits below the
     size of a batch would make no progress otherwise (KIP-74).
@@ -88,7 +92,14 @@ def read_all(terms: FetchTerms, wanted: list[RequestedPartition]) -> list[Fetche
             nothing_yet = False
             left = max(0, left - result.size)
         results.append(result)
+        yield
     return results
+
+
+async def read_all(terms: FetchTerms, wanted: list[RequestedPartition]) -> list[FetchedPartition]:
+    """Read every partition; a long list is read as the event loop has time."""
+    steps = reading(terms, wanted)
+    return at_once(steps) if len(wanted) <= LONG else await terms.context.pace.run(steps)
 
 
 def _read_or_fail(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ _PARTITION: Final = struct.Struct(">ihq")
 _ABORTED: Final = struct.Struct(">qq")
 _EPOCH_END: Final = struct.Struct(">iq")
 FIRST_FLEXIBLE: Final = 12
+_STEP_BYTES: Final = 16_384
 
 
 @dataclass(slots=True)
@@ -63,9 +65,7 @@ class FetchAnswer:
 
     def encode_parts(self, version: int) -> list[bytes | Slice]:
         """Return the body of the response, in order: bytes, and file regions for records."""
-        writer = _Flexible(version) if version >= FIRST_FLEXIBLE else _Fixed(version)
-        writer.head(self)
-        writer.array(len(self.topics))
+        writer = self._writer(version)
         for name, partitions in self.topics:
             writer.string(name)
             writer.array(len(partitions))
@@ -74,6 +74,26 @@ class FetchAnswer:
             writer.no_tags()
         writer.no_tags()
         return writer.finish()
+
+    def encode_in_steps(self, version: int) -> Iterator[bytes | Slice]:
+        """Yield what `encode_parts` returns, topic by topic or partition by partition, for long responses."""
+        writer = self._writer(version)
+        for name, partitions in self.topics:
+            writer.string(name)
+            writer.array(len(partitions))
+            for one in partitions:
+                writer.partition(one)
+                if len(writer.bytes) >= _STEP_BYTES or writer.parts:
+                    yield from writer.take()
+            writer.no_tags()
+        writer.no_tags()
+        yield from writer.take()
+
+    def _writer(self, version: int) -> _Fixed:
+        writer = _Flexible(version) if version >= FIRST_FLEXIBLE else _Fixed(version)
+        writer.head(self)
+        writer.array(len(self.topics))
+        return writer
 
 
 class _Fixed:
@@ -135,6 +155,12 @@ class _Fixed:
 
     def no_tags(self) -> None:
         pass
+
+    def take(self) -> list[bytes | Slice]:
+        """Return what was written since the last call."""
+        taken = self.finish()
+        self.bytes, self.parts = bytearray(), []
+        return taken
 
     def finish(self) -> list[bytes | Slice]:
         if self.bytes:

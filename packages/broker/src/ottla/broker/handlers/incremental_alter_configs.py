@@ -31,6 +31,7 @@ async def handle(
     return IncrementalAlterConfigsResponse(
         responses=await alter_each(
             services,
+            context,
             request.resources,
             _apply,
             AlterConfigsResourceResponse,

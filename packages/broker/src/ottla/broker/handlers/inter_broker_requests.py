@@ -44,6 +44,16 @@ def brokers_only(
     return handle_of_brokers
 
 
+def always(request: Any) -> bool:
+    """Tell that only brokers send such requests."""
+    return True
+
+
+def from_follower(request: Any) -> bool:
+    """Tell whether a request is a follower's; its replica id stands before its lists."""
+    return getattr(request, "replica_id", -1) >= 0
+
+
 def may_be_refused(services: Needs, request: FromReplica, context: RequestContext) -> bool:
     """Tell whether `refusal_of_replica` has to be asked before the request is served."""
     return request.replica_id >= 0 and not services.inter_broker.admits_now(context.session)

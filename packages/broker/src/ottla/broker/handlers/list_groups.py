@@ -24,6 +24,6 @@ async def handle(services: Needs, request: ListGroupsRequest, context: RequestCo
         error_code=error,
         groups=[
             ListedGroup(group_id=one.group_id, protocol_type=one.protocol_type, group_state=one.state.value)
-            for one in groups
+            async for one in context.paced(groups)
         ],
     )

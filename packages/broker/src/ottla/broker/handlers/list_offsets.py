@@ -58,7 +58,7 @@ async def handle(
                 one,
                 refusal,
             )
-            for one in topic.partitions
+            async for one in context.paced(topic.partitions)
         ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.metadata import KnownPartition, KnownTopic
@@ -43,11 +44,14 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
     version = context.api_version
     everything = request.topics is None or (version == 0 and not request.topics)
     if everything:
-        topics = [_describe(services, topic, context) for topic in services.metadata.topics()]
+        topics = [
+            await _describe(services, topic, context)
+            async for topic in context.paced(list(services.metadata.topics()))
+        ]
     else:
         topics = await _asked_for(services, request, context)
     if version >= 8 and request.include_topic_authorized_operations:
-        for topic in topics:
+        async for topic in context.paced(topics):
             topic.topic_authorized_operations = TOPIC_OPERATIONS
     cluster_asked = version >= 8 and request.include_cluster_authorized_operations
     return MetadataResponse(
@@ -70,26 +74,42 @@ def _brokers(services: Needs, context: RequestContext) -> list[MetadataResponseB
 async def _asked_for(
     services: Needs, request: MetadataRequest, context: RequestContext
 ) -> list[MetadataResponseTopic]:
-    asked = list({(topic.name, topic.topic_id): topic for topic in request.topics or ()}.values())
+    once = {(topic.name, topic.topic_id): topic async for topic in context.paced(request.topics or ())}
+    asked = once.values()
     may_create = services.config.auto_create_topics_enable and (
         context.api_version < 4 or request.allow_auto_topic_creation
     )
-    missing = [
-        topic.name for topic in asked if topic.name is not None and topic.name not in services.metadata
-    ]
     errors: dict[str, KafkaError] = {}
-    if may_create and missing:
-        errors = await services.topics.auto_create(missing)
-    return [_answer(services, topic, errors, context) for topic in asked]
+    if may_create:
+        errors = await _create_missing(services, asked, context)
+    return [await _answer(services, topic, errors, context) async for topic in context.paced(asked)]
 
 
-def _answer(
+async def _create_missing(
+    services: Needs, asked: Iterable[MetadataRequestTopic], context: RequestContext
+) -> dict[str, KafkaError]:
+    """Create topics that do not exist, as many as one request may create.
+
+    The others get UNKNOWN_TOPIC_OR_PARTITION, on which a client asks again.
+    """
+    missing = [
+        topic.name
+        async for topic in context.paced(asked)
+        if topic.name is not None
+        and topic.name not in services.metadata
+        and not why_illegal_topic_name(topic.name)
+    ]
+    limit = services.config.request_max_auto_created_topics
+    return await services.topics.auto_create(missing[:limit]) if missing else {}
+
+
+async def _answer(
     services: Needs, asked: MetadataRequestTopic, errors: dict[str, KafkaError], context: RequestContext
 ) -> MetadataResponseTopic:
     if asked.name is None:
         return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
     if topic := services.metadata.topic(asked.name):
-        return _describe(services, topic, context)
+        return await _describe(services, topic, context)
     if why_illegal_topic_name(asked.name):
         return _missing(ErrorCode.INVALID_TOPIC_EXCEPTION, asked.name)
     if error := errors.get(asked.name):
@@ -103,12 +123,15 @@ def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID = _NO_ID) -
     )
 
 
-def _describe(services: Needs, topic: KnownTopic, context: RequestContext) -> MetadataResponseTopic:
+async def _describe(services: Needs, topic: KnownTopic, context: RequestContext) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(services, partition, context) for partition in topic.partitions.values()],
+        partitions=[
+            _partition(services, partition, context)
+            async for partition in context.paced(list(topic.partitions.values()))
+        ],
     )
 
 

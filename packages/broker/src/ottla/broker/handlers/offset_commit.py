@@ -48,22 +48,27 @@ async def handle(
     asked = {
         TopicPartition(topic.name, partition.partition_index): partition
         for topic in request.topics
-        for partition in topic.partitions
+        async for partition in context.paced(topic.partitions)
     }
-    known = {one: asked[one] for one in asked if services.metadata.partition(one) is not None}
+    known = {
+        one: partition
+        async for one, partition in context.paced(asked.items())
+        if services.metadata.partition(one) is not None
+    }
     if context.api_version == 0:
-        results = await _commit_to_zookeeper(services, request.group_id, known)
+        results = await _commit_to_zookeeper(services, request.group_id, known, context)
     elif known:
-        results = await _commit(services, request, known)
+        results = await _commit(services, request, known, context)
     else:
         results = {}
-    return _response(request, results)
+    return await _response(request, results, context)
 
 
 async def _commit(
     services: Needs,
     request: OffsetCommitRequest,
     partitions: Mapping[TopicPartition, OffsetCommitRequestPartition],
+    context: RequestContext,
 ) -> dict[TopicPartition, ErrorCode]:
     now_ms = services.environment.clock.now_ms()
     retention_ms = request.retention_time_ms
@@ -78,7 +83,7 @@ async def _commit(
             else partition.commit_timestamp,
             expire_timestamp_ms=expires_ms,
         )
-        for one, partition in partitions.items()
+        async for one, partition in context.paced(partitions.items())
     }
     results: dict[TopicPartition, ErrorCode] = await services.groups.offsets.commit(
         request.group_id,
@@ -91,10 +96,13 @@ async def _commit(
 
 
 async def _commit_to_zookeeper(
-    services: Needs, group_id: str, partitions: Mapping[TopicPartition, OffsetCommitRequestPartition]
+    services: Needs,
+    group_id: str,
+    partitions: Mapping[TopicPartition, OffsetCommitRequestPartition],
+    context: RequestContext,
 ) -> dict[TopicPartition, ErrorCode]:
     results: dict[TopicPartition, ErrorCode] = {}
-    for one, partition in partitions.items():
+    async for one, partition in context.paced(partitions.items()):
         results[one] = ErrorCode.NONE
         if len(partition.committed_metadata or "") > services.config.offset_metadata_max_bytes:
             results[one] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -106,8 +114,8 @@ async def _commit_to_zookeeper(
     return results
 
 
-def _response(
-    request: OffsetCommitRequest, results: Mapping[TopicPartition, ErrorCode]
+async def _response(
+    request: OffsetCommitRequest, results: Mapping[TopicPartition, ErrorCode], context: RequestContext
 ) -> OffsetCommitResponse:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return OffsetCommitResponse(
@@ -119,7 +127,7 @@ def _response(
                         partition_index=one.partition_index,
                         error_code=results.get(TopicPartition(topic.name, one.partition_index), unknown),
                     )
-                    for one in topic.partitions
+                    async for one in context.paced(topic.partitions)
                 ],
             )
             for topic in request.topics

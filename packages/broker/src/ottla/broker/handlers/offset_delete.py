@@ -33,9 +33,9 @@ async def handle(
     asked = [
         TopicPartition(topic.name, one.partition_index)
         for topic in request.topics
-        for one in topic.partitions
+        async for one in context.paced(topic.partitions)
     ]
-    known = [one for one in asked if services.metadata.partition(one) is not None]
+    known = [one async for one in context.paced(asked) if services.metadata.partition(one) is not None]
     error, results = await services.groups.offsets.delete(request.group_id, known)
     if error is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=error)
@@ -49,7 +49,7 @@ async def handle(
                         partition_index=one.partition_index,
                         error_code=results.get(TopicPartition(topic.name, one.partition_index), unknown),
                     )
-                    for one in topic.partitions
+                    async for one in context.paced(topic.partitions)
                 ],
             )
             for topic in request.topics

@@ -40,29 +40,31 @@ async def handle(
 ) -> OffsetFetchResponse:
     """Return committed offsets, of all partitions if no topics are named; -1 for a partition without one."""
     if context.api_version == 0:
-        return _response(await _fetch_from_zookeeper(services, request))
-    asked = None if request.topics is None else _partitions(request)
+        return await _response(await _fetch_from_zookeeper(services, request, context), context)
+    asked = None if request.topics is None else await _partitions(request, context)
     error, fetched = services.groups.offsets.fetch(
         request.group_id, asked, require_stable=request.require_stable
     )
     if error is ErrorCode.NONE:
-        return _response(fetched)
+        return await _response(fetched, context)
     if context.api_version >= GROUP_ERROR_FROM:
         return OffsetFetchResponse(error_code=error)
-    return _response(dict.fromkeys(asked or (), error))
+    return await _response(dict.fromkeys(asked or (), error), context)
 
 
-def _partitions(request: OffsetFetchRequest) -> list[TopicPartition]:
+async def _partitions(request: OffsetFetchRequest, context: RequestContext) -> list[TopicPartition]:
     return [
         TopicPartition(topic.name, index)
         for topic in request.topics or ()
-        for index in topic.partition_indexes
+        async for index in context.paced(topic.partition_indexes)
     ]
 
 
-async def _fetch_from_zookeeper(services: Needs, request: OffsetFetchRequest) -> Fetched:
+async def _fetch_from_zookeeper(
+    services: Needs, request: OffsetFetchRequest, context: RequestContext
+) -> Fetched:
     fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
-    for one in _partitions(request):
+    async for one in context.paced(await _partitions(request, context)):
         try:
             fetched[one] = await _offset_in_zookeeper(services, request.group_id, one)
         except KafkaError as error:
@@ -80,9 +82,9 @@ async def _offset_in_zookeeper(
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if offset is None else CommittedOffset(offset=offset)
 
 
-def _response(fetched: Fetched) -> OffsetFetchResponse:
+async def _response(fetched: Fetched, context: RequestContext) -> OffsetFetchResponse:
     topics: dict[str, list[OffsetFetchResponsePartition]] = {}
-    for one, offset in fetched.items():
+    async for one, offset in context.paced(fetched.items()):
         topics.setdefault(one.topic, []).append(_partition(one.partition, offset))
     return OffsetFetchResponse(topics=_topics(topics.items()))
 

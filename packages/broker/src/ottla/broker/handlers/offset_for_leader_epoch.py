@@ -45,10 +45,10 @@ async def handle(
                     one.leader_epoch,
                     refusal,
                 )
-                for one in topic.partitions
+                async for one in context.paced(topic.partitions)
             ],
         )
-        for topic in request.topics
+        async for topic in context.paced(request.topics)
     ]
     return OffsetForLeaderEpochResponse(topics=topics)
 

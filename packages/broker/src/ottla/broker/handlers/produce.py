@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from ottla.broker.handlers.delayed_produce import (
@@ -14,6 +14,7 @@ from ottla.broker.handlers.delayed_produce import (
     nothing_to_wait_for,
     when_safe,
 )
+from ottla.broker.handlers.pacing import at_once
 from ottla.broker.handlers.request_context import CloseConnection, Ordering, RequestContext
 from ottla.broker.log.batch_preparation import convert, must_be_opened, needs_conversion, opened
 from ottla.protocol.errors import (
@@ -73,22 +74,26 @@ def handle(
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append at once and in order; wait only for replicas, a flush, or records that must be opened."""
     if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
-        return refused(request, InvalidRequiredAcks())
+        steps = refusing(request, InvalidRequiredAcks())
+        return context.pace.run(steps) if context.is_long else at_once(steps)
+    if context.is_long:  # its bytes are its own, and the connection begins nothing else meanwhile
+        return _in_line(services, request, context)
     if context.session.ordering.behind is not None or _must_open(services, request, context.api_version):
         return _in_line(services, _detached(request), context)
     return _appended(services, request, context)
 
 
-def refused(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
-    """Answer every partition with an error."""
+def refusing(request: ProduceRequest, error: KafkaError) -> Generator[None, None, ProduceResponse]:
+    """Answer every partition with an error, one in each step."""
     response = ProduceResponse()
     for topic in request.topic_data:
-        answers = [Placed(PartitionProduceResponse(index=one.index)) for one in topic.partition_data]
-        for answer in answers:
+        answers: list[PartitionProduceResponse] = []
+        for one in topic.partition_data:
+            answer = Placed(PartitionProduceResponse(index=one.index))
             answer.failed(error)
-        response.responses.append(
-            TopicProduceResponse(name=topic.name, partition_responses=[one.response for one in answers])
-        )
+            answers.append(answer.response)
+            yield
+        response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
     return response
 
 
@@ -145,10 +150,12 @@ async def _open_then_append(
     placed: asyncio.Future[None],
 ) -> ProduceResponse | None:
     try:
-        outcomes = await _open_all(services, request, context.api_version)
+        outcomes = await _open_all(services, request, context)
         if before is not None:
             await before
-        answer = _appended(services, request, context, outcomes)
+        steps = appending(services, request, context, outcomes)
+        response, appended = await context.pace.run(steps) if context.is_long else at_once(steps)
+        answer = _answer(services, request, context, response, appended)
     finally:
         if ordering.behind is placed:
             ordering.behind = None
@@ -156,13 +163,15 @@ async def _open_then_append(
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-async def _open_all(services: Needs, request: ProduceRequest, version: int) -> Outcomes:
+async def _open_all(services: Needs, request: ProduceRequest, context: RequestContext) -> Outcomes:
     """Open the records that must be; return the error of each partition, or None."""
     outcomes: Outcomes = {}
     for topic in request.topic_data:
-        for one in topic.partition_data:
+        async for one in context.paced(topic.partition_data):
             topic_partition = TopicPartition(topic.name, one.index)
-            if not one.records or not _is_to_be_opened(services, topic_partition, one.records, version):
+            if not one.records or not _is_to_be_opened(
+                services, topic_partition, one.records, context.api_version
+            ):
                 continue
             try:
                 one.records = await _open_one(services, topic_partition, one.records)
@@ -184,12 +193,19 @@ async def _open_one(services: Needs, topic_partition: TopicPartition, records: b
 
 
 def _appended(
+    services: Needs, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    response, placed = at_once(appending(services, request, context, {}))
+    return _answer(services, request, context, response, placed)
+
+
+def _answer(
     services: Needs,
     request: ProduceRequest,
     context: RequestContext,
-    outcomes: Outcomes | None = None,
+    response: ProduceResponse,
+    placed: list[Placed],
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    response, placed = append_all(services, request, context, outcomes or {})
     if request.acks == NO_ACKS:
         if any(one.response.error_code for one in placed):
             raise CloseConnection  # the only way to tell a producer that expects no answer
@@ -199,14 +215,15 @@ def _appended(
     return when_safe(request, context, response, placed, services.environment.clock)
 
 
-def append_all(
+def appending(
     services: Needs,
     request: ProduceRequest,
     context: RequestContext,
     outcomes: Outcomes,
-) -> tuple[ProduceResponse, list[Placed]]:
-    """Append to every partition; each partition's answer has its offsets or its error."""
-    response, placed = ProduceResponse(), []
+) -> Generator[None, None, tuple[ProduceResponse, list[Placed]]]:
+    """Append to every partition, one in each step; each partition's answer has its offsets or its error."""
+    response = ProduceResponse()
+    placed: list[Placed] = []
     now_ms = services.environment.clock.now_ms()
     for topic in request.topic_data:
         answers: list[PartitionProduceResponse] = []
@@ -225,6 +242,7 @@ def append_all(
             _count(services, topic.name, one.records, result)
             answers.append(result.response)
             placed.append(result)
+            yield
         response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
     return response, placed
 

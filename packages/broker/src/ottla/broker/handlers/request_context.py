@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from ottla.broker.handlers.pacing import Pace, Paced, Turns
 
 if TYPE_CHECKING:
     from ottla.broker.security.principal import Principal
     from ottla.protocol.headers import RequestHeader
 
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 class CloseConnection(Exception):
@@ -51,6 +54,11 @@ class ClientSession(Protocol):
         """Both ends of the connection and a number: how logs name it."""
         ...
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection is closed."""
+        ...
+
     def authenticated(self, principal: Principal, /) -> None:
         """Take the identity that authentication has proved; from now on every API may be called."""
         ...
@@ -86,6 +94,31 @@ class RequestContext:
     """When its handler was called."""
     remote_ms: float = 0.0
     """Time spent waiting for replicas or for data; handlers that wait add to it."""
+    turns: Turns = field(default_factory=Turns)
+    """The event loop's, which long requests share."""
+    is_long: bool = False
+    """Whether the request was so long that it was read in steps; a handler that is called at once returns."""
+    _pace: Pace | None = None
+
+    @property
+    def pace(self) -> Pace:
+        """The pace of the request's work; made when it is first asked for."""
+        if self._pace is None:
+            self._pace = Pace(self.turns, self.session)
+        return self._pace
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the response is long, as far as the work for it tells, and is written in steps."""
+        return self._pace is not None and self._pace.is_long
+
+    def paced(self, items: Iterable[T]) -> Paced[T]:
+        """Iterate over a list of the request with `async for`.
+
+        Between elements the loop goes on with other work when this has taken 10 ms, and `Disconnected` is
+        raised when the client has gone.
+        """
+        return self.pace.over(items)
 
     @property
     def api_version(self) -> int:

@@ -76,6 +76,7 @@ class FakeSession:
     connection_id: str = "test"
     ordering: Ordering = field(default_factory=Ordering)
     index_epoch: int = 0
+    is_gone: bool = False
     produce_targets: dict[bytes, Any] = field(default_factory=dict)
     fetch_targets: dict[bytes, Any] = field(default_factory=dict)
 

@@ -138,6 +138,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._taking, self._closing = False, True
+        self.session.is_gone = True
         self._response_queue.close()
         for pending in self._pending:
             if pending.task is not None and pending.only_waits:
@@ -215,6 +216,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         return is_broker is True or (is_broker is None and api_key in SENT_BY_BROKERS)
 
     def _refuse(self, error: Exception) -> None:
+        """Close the connection for what came over it."""
         self._shared.bad_frames.warn(self.session.client_host, "closing %s: %s", self.connection_id, error)
         self.close()
 
@@ -319,7 +321,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         )
         if isinstance(read, list):
             self._answer_now(read)
-        elif read.route.borrows_buffer and not in_line:
+        elif read.route.borrows_buffer and not in_line and not read.context.is_long:
             self._begin_at_once(read)
         else:
             self._begin_task(read, None)
@@ -355,7 +357,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             stops_with_broker=route.stops_with_connection or route.waits_for_clients,
         )
         self._pending.append(pending)
-        self._last_is_produce = route.api_key == ApiKey.PRODUCE
+        # The records of a long Produce are not appended yet when the next request could start.
+        self._last_is_produce = route.api_key == ApiKey.PRODUCE and not call.context.is_long
         self._pending_bytes += call.size
         self._shared.memory.begun(call.size)
         self._unstarted += 1
@@ -370,6 +373,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             pending.parts = await self._shared.dispatcher.answer(call, begun)
         except CloseConnection:
             self.close()
+        except BadRequest as error:
+            self._refuse(error)
         except Exception:
             log.exception("closing %s: the response of a request could not be made", self.connection_id)
             self.abort()

@@ -5,27 +5,42 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from ottla.broker.environment import SystemClock
+from ottla.broker.handlers.pacing import Disconnected, Turns
 from ottla.broker.handlers.request_context import CloseConnection, RequestContext, S
+from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.network.session import BEFORE_LOGIN, SessionState
 from ottla.protocol.api import ApiKey, request_class, response_class
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from ottla.protocol.headers import decode_request_header, response_header
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.primitives import MalformedMessage
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.request_context import Handler
+    from ottla.broker.handlers.request_context import ClientSession, Handler
     from ottla.broker.network.response_queue import Part
     from ottla.broker.network.session import Session
+    from ottla.protocol.schema import Message
 
 log = logging.getLogger("request")
 
 _HEAD: Final = struct.Struct(">hhi")
 _SIZE: Final = struct.Struct(">i")
+_SHORT_FRAME: Final = 16_384
+"""Bytes that are decoded at once. Longer frames are decoded in steps, if they have lists that need it."""
+_MAX_ELEMENTS: Final = 100_000
+
+
+def _never(request: Any) -> bool:
+    return False
+
+
+async def _nobody(session: ClientSession) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,11 @@ class Route(Generic[S]):
 
     The handler is then called as soon as the request is decoded, and the buffer is lent to it until it
     returns: its response must not hold a view, and an awaitable that it returns must not read one.
+    """
+    from_brokers: Callable[[Any], bool] = _never
+    """Whether only a broker sends such a request, which then has no limit.
+
+    It is asked with the fields before the request's first list.
     """
 
     def __post_init__(self) -> None:
@@ -82,6 +102,8 @@ class Call:
     request: Any
     context: RequestContext
     size: int
+    reading: Generator[tuple[int, Any], None, Any] | None = None
+    """The steps that read a long request; `answer` takes them."""
 
 
 class BadRequest(Exception):
@@ -91,16 +113,28 @@ class BadRequest(Exception):
 class Dispatcher(Generic[S]):
     """Reads requests, calls their handlers with the broker's services, and writes the responses."""
 
-    def __init__(self, routes: Routes[S], services: S) -> None:
+    def __init__(
+        self,
+        routes: Routes[S],
+        services: S,
+        *,
+        max_elements: int = _MAX_ELEMENTS,
+        is_broker: Callable[[ClientSession], Awaitable[bool]] = _nobody,
+    ) -> None:
+        """`max_elements` limits the elements of all lists in one request, unless `is_broker` sends it."""
         self._routes = routes
         self._services = services
+        self._max_elements = max_elements
+        self._is_broker = is_broker
+        self._turns = Turns()
+        self._too_long = LimitedWarnings(log, SystemClock().monotonic_ms)
 
     def read(self, frame: memoryview, session: Session, received_ms: float) -> Call | list[Part]:
         """Read one request; returns the response itself where only the network can give it.
 
         Raises `BadRequest`, also for an API that may not be called before login: it is the only place that
         checks the session's state. The request of a route that borrows the buffer keeps views of `frame`; any
-        other request owns its bytes.
+        other request owns its bytes. A long request is read by `answer`: its context says `is_long`.
         """
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
         if session.state is not SessionState.AUTHENTICATED and api_key not in BEFORE_LOGIN:
@@ -113,15 +147,20 @@ class Dispatcher(Generic[S]):
         body = frame if route.borrows_buffer else memoryview(bytes(frame))
         try:
             header, offset = decode_request_header(body)
+            cls, reading = request_class(ApiKey(api_key)), None
             # librdkafka appends bytes to a Metadata request for all topics, and Kafka ignores them.
-            request = request_class(ApiKey(api_key)).decode(body[offset:], version, exact=False)
+            if len(frame) <= _SHORT_FRAME:
+                request: Any = cls.decode(body[offset:], version, exact=False)
+            else:
+                request, reading = _first_step(cls, route, body[offset:], version)
         except MalformedMessage as error:
             raise BadRequest(f"{ApiKey(api_key).name} v{version} cannot be read: {error}") from error
         if session.client_id != header.client_id:
             session.client_named(header.client_id)
-        return Call(
-            route, request, RequestContext(header, session, received_ms, session.index_epoch), len(frame)
+        context = RequestContext(
+            header, session, received_ms, session.index_epoch, turns=self._turns, is_long=reading is not None
         )
+        return Call(route, request, context, len(frame), reading)
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> list[Part]:
         if api_key != ApiKey.API_VERSIONS:
@@ -139,14 +178,67 @@ class Dispatcher(Generic[S]):
         return call.route.handler(self._services, call.request, call.context)
 
     async def answer(self, call: Call, begun: Awaitable[Any] | None = None) -> list[Part] | None:
-        """Run the handler, or await what it returned, and encode the response."""
+        """Run the handler, or await what it returned, and encode the response.
+
+        None stands for no response, also where the client has gone. Raises `BadRequest` for a long request
+        that cannot be read.
+        """
         try:
+            if call.reading is not None:
+                await self._finish_reading(call, call.reading)
             response = self.begin(call) if begun is None else begun
             if inspect.isawaitable(response):
                 response = await response
+            if call.context.needs_steps and response is not None:
+                return await self._encode_in_steps(call, response)
             return self.encode(call, response)
+        except Disconnected:
+            return None
+        except BadRequest:
+            raise
         except Exception as error:
             return self.answer_error(call, error)
+
+    async def _finish_reading(self, call: Call, steps: Generator[tuple[int, Any], None, Any]) -> None:
+        pace, limited = call.context.pace, True
+        while True:
+            try:
+                announced, so_far = next(steps)
+            except StopIteration as end:
+                call.request = end.value
+                break
+            except MalformedMessage as error:
+                raise BadRequest(f"{_name(call)} cannot be read: {error}") from error
+            if limited and announced > self._max_elements:
+                if not (call.route.from_brokers(so_far) and await self._is_broker(call.context.session)):
+                    self._refuse_length(call, announced)
+                limited = False
+            if pace.is_due:
+                await pace.rest()
+        pace.charge()
+
+    def _refuse_length(self, call: Call, announced: int) -> None:
+        limit = f"request.max.elements ({self._max_elements})"
+        reason = f"{_name(call)} announces {announced} elements, more than {limit}"
+        fields = response_class(call.route.api_key).FIELDS
+        if not any(one.name == "error_code" and one.is_in(call.context.api_version) for one in fields):
+            raise BadRequest(reason)  # every element would need an answer: Kafka closes the connection
+        session = call.context.session
+        self._too_long.warn(
+            session.client_host, "refusing a request of %s: %s", session.connection_id, reason
+        )
+        raise InvalidRequest(reason)
+
+    async def _encode_in_steps(self, call: Call, response: Any) -> list[Part]:
+        header, pace, parts = call.context.header, call.context.pace, []
+        for part in response.encode_in_steps(header.api_version):
+            parts.append(part)
+            if pace.is_due:
+                await pace.rest()
+        pace.charge()
+        return frame_of(
+            response_header(header.correlation_id, ApiKey(header.api_key), header.api_version), parts
+        )
 
     def encode(self, call: Call, response: Any) -> list[Part] | None:
         """Encode a response as a frame; None stands for no response."""
@@ -176,6 +268,24 @@ class Dispatcher(Generic[S]):
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         response.error_code = int(code)
         return self.encode(call, response)
+
+
+def _name(call: Call) -> str:
+    return f"{call.route.api_key.name} v{call.context.api_version}"
+
+
+def _first_step(
+    cls: type[Message], route: Route[Any], body: memoryview, version: int
+) -> tuple[Any, Generator[tuple[int, Any], None, Any] | None]:
+    """Read a request that is not long; of a long one, return the steps that read it."""
+    steps = cls.decode_in_steps(body, version, exact=False)
+    try:
+        next(steps)
+    except StopIteration as end:
+        return end.value, None
+    # Begun again, on bytes of its own: the receive buffer is not lent for that long.
+    owned = memoryview(bytes(body)) if route.borrows_buffer else body
+    return None, cls.decode_in_steps(owned, version, exact=False)
 
 
 def frame_of(head: bytes, body: list[Part]) -> list[Part]:

@@ -50,6 +50,7 @@ class Session:
         "connection_id",
         "fetch_targets",
         "index_epoch",
+        "is_gone",
         "listener_name",
         "ordering",
         "principal",
@@ -72,6 +73,8 @@ class Session:
         """The client id of the last request that took the general path."""
         self.principal: Principal = ANONYMOUS
         self.state = state
+        self.is_gone = False
+        """Whether the connection is closed: long requests stop."""
         self.ordering = Ordering()
         self.index_epoch = 0
         """Counts how often partitions were forgotten."""

@@ -32,12 +32,13 @@ def server_of(
     routes: Routes[None],
     config: BrokerConfig | None = None,
     is_broker: Callable[[Session], bool | None] = lambda _: False,
+    dispatcher: Dispatcher[None] | None = None,
 ) -> Server:
     """Make a server for handlers that use no part of a broker."""
     config, metrics, clock = config or BrokerConfig(), Metrics(), SystemClock()
     topic_metrics = TopicMetrics(metrics)
     return Server(
-        Dispatcher(routes, None),
+        dispatcher or Dispatcher(routes, None),
         config=config,
         clock=clock,
         metrics=metrics,
