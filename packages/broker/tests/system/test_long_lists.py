@@ -240,7 +240,7 @@ async def test_too_many_topics_are_not_deleted(broker: Broker, version: int) -> 
     names = ["t", *(f"n{one}" for one in range(10_000))]
     by_name = {"topic_names": names} if version < 6 else {"topics": [DeleteTopicState(name=n) for n in names]}
 
-    answer = await ask(broker, DeleteTopicsRequest(timeout_ms=60_000, **by_name), version)  # type: ignore[arg-type]
+    answer = await ask(broker, DeleteTopicsRequest(timeout_ms=60_000, **by_name), version)
 
     assert len(answer.responses) == 10_001
     assert {one.error_code for one in answer.responses} == {ErrorCode.POLICY_VIOLATION}
