@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from ottla.broker.network.testing import Client, Network, heartbeat, network, string
+from ottla.broker.network.testing import Client, Network, heartbeat, network, produce, string
 from ottla.protocol.api import ApiKey
 
 BUDGET = 32 << 20
@@ -109,6 +109,29 @@ async def test_a_broker_may_send_larger_requests() -> None:
         peer.writer.write(struct.pack(">i", len(frame)) + frame)
 
         assert await peer.numbers(1) == [7]
+
+
+async def test_large_requests_begin_while_those_in_progress_leave_memory() -> None:
+    def large(request: bytes) -> bytes:
+        return request + b"x" * (600 << 10)
+
+    async with network(queued_max_request_bytes=2 * MEBI) as made:
+        clients = [await made.client() for _ in range(4)]
+        clients[0].send(large(heartbeat(1, "wait")))
+        await made.until(lambda: made.answering.started == [1])
+        clients[1].send(large(heartbeat(2)))
+        await made.settle()
+        assert made.answering.started == [1]
+
+        clients[2].send(heartbeat(3))
+        clients[3].send(large(produce(4)))
+        assert await clients[2].numbers(1) == [3]
+        assert await clients[3].numbers(1) == [4]
+
+        assert 2 not in made.answering.started
+        made.answering.released.set()
+        assert await clients[0].numbers(1) == [1]
+        assert await clients[1].numbers(1) == [2]
 
 
 async def test_nothing_is_held_when_all_is_answered_or_closed() -> None:

@@ -252,7 +252,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             if self._pending and not _is_produce(frame):
                 reader.give_back_frame(frame)
                 return False
-            if len(frame) > SMALL_BYTES and not self._shared.memory.has_room(len(frame)):
+            if len(frame) > SMALL_BYTES and not self._may_begin(frame):
                 reader.give_back_frame(frame)
                 self._queue.stall(self)
                 return False
@@ -269,6 +269,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         if self._pending and not self.session.is_authenticated:
             return False  # the outcome of a login decides about the requests behind it
         return self._queue.unstarted < self._queue_limit or self._queue.has_room(self)
+
+    def _may_begin(self, frame: memoryview) -> bool:
+        """Whether there is memory for a large request. A Produce holds it for a short time only."""
+        return self._shared.memory.has_room(len(frame)) or _is_produce(frame) or self.is_of_broker
 
     def _append(self, run: ProduceRun, received_ms: float) -> bool:
         """Append a run of produce requests; False, and its frames are given back, if it is not plain."""

@@ -96,8 +96,8 @@ class RequestMemory(Generic[C]):
         self._buffer.hold(-size)
 
     def has_room(self, size: int) -> bool:
-        """Return whether a request may begin. A large one waits while others in progress hold too much."""
-        return size <= SMALL_BYTES or self._buffer.held <= self._buffer.budget or not self.in_progress
+        """Return whether a large request may begin: those in progress get half of the memory, at least one."""
+        return not self.in_progress or self.in_progress + size <= self._buffer.budget // 2
 
     # ---- frames
 
@@ -108,10 +108,16 @@ class RequestMemory(Generic[C]):
                 self._close(connection, f"its request is incomplete and nothing came for {STUCK_AFTER_S:g} s")
 
     def relieve(self) -> None:
-        """Close connections, those with the slowest frames first, until a quarter of the memory is free."""
+        """Close connections, those with the slowest frames first, until frames hold a quarter less than they may.
+
+        They may hold what requests in progress leave, and at least half of all.
+        """
         budget = self._buffer.budget
+        most = max(budget // 2, budget - self.in_progress)
+        if self._buffer.held - self.in_progress <= most:
+            return
         for connection in self._progress.slowest_first(self._connections()):
-            if self._buffer.held <= budget - budget // 4:
+            if self._buffer.held - self.in_progress <= most - most // 4:
                 return
             if not connection.is_of_broker:
                 self._close(
