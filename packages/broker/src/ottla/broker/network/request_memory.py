@@ -96,7 +96,7 @@ class RequestMemory(Generic[C]):
         self._buffer.hold(-size)
 
     def has_room(self, size: int) -> bool:
-        """Return whether a large request may begin: those in progress get half of the memory, at least one."""
+        """Return whether a large request may begin. Half of the memory is for those in progress."""
         return not self.in_progress or self.in_progress + size <= self._buffer.budget // 2
 
     # ---- frames
@@ -108,7 +108,7 @@ class RequestMemory(Generic[C]):
                 self._close(connection, f"its request is incomplete and nothing came for {STUCK_AFTER_S:g} s")
 
     def relieve(self) -> None:
-        """Close connections, those with the slowest frames first, until frames hold a quarter less than they may.
+        """Close connections, the slowest frames first, until frames hold a quarter less than they may.
 
         They may hold what requests in progress leave, and at least half of all.
         """
