@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fastavro
+import msgpack
 import pytest
 
 from ottla.broker.testing import BrokerProcess
@@ -406,3 +410,50 @@ def test_values_of_a_stream_are_decoded(stream: Streams, topics: Topics, fresh: 
 
     assert [row.value for row in rows] == [(1,), None]
     assert [row.value_raw for row in rows] == [None, b"x"]
+
+
+@pytest.mark.parametrize("kind", ["avro", "msgpack"])
+def test_packed_values_of_a_stream_are_decoded_and_malformed_ones_kept_aside(
+    stream: Streams, topics: Topics, fresh: Callable[[str], str], kind: str
+) -> None:
+    name = topics.create(fresh(kind), 2)
+    record = {"id": 7, "at": datetime(2026, 5, 1, 10, 2, tzinfo=UTC), "tags": ["x", "y"], "price": None}
+    topics.send(
+        name,
+        [
+            Sent(value=_packed(kind, record), partition=0),
+            Sent(value=b"\xc1", partition=0),
+            Sent(value=None, partition=1),
+        ],
+    )
+    schema = "id BIGINT, at TIMESTAMP, tags ARRAY<STRING>, price DOUBLE"
+    given = {"value.format": kind, "value.schema": json.dumps(AVRO) if kind == "avro" else schema}
+
+    rows = stream({"subscribe": name} | given | FROM_FIRST, availableNow=True).run()
+
+    good, bad, null = sorted(rows, key=lambda row: (row.partition, row.offset))
+    expected = record | {"at": datetime(2026, 5, 1, 10, 2)}
+    assert good.value.asDict() == expected
+    assert (bad.value, bytes(bad.value_raw)) == (None, b"\xc1")
+    assert bad.value_error
+    assert (null.value, null.value_raw, null.value_error) == (None, None, None)
+
+
+AVRO = {
+    "type": "record", "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "price", "type": ["null", "double"]},
+    ],
+}  # fmt: skip
+
+
+def _packed(kind: str, record: dict[str, object]) -> bytes:
+    if kind == "msgpack":
+        packed: bytes = msgpack.packb(record, datetime=True)
+        return packed
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(AVRO), record)
+    return written.getvalue()
