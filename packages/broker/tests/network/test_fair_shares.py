@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
+import uvloop
 
+from ottla.broker.environment import SystemClock
 from ottla.broker.network import connection as connection_module
 from ottla.broker.network import request_queue
 from ottla.broker.network.testing import heartbeat, leave, network
@@ -27,7 +30,7 @@ async def test_a_wait_ends_when_its_client_disconnects_while_another_request_sta
 
 
 async def test_many_requests_of_one_client_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_queue, "TURN_S", 0.0)
+    monkeypatch.setattr(request_queue, "TURN_MS", 0.0)
     async with network() as made:
         noisy, other = await made.client(), await made.client()
         noisy.send(*(leave(one) for one in range(1, 5001)))
@@ -59,3 +62,19 @@ async def test_answers_that_a_client_does_not_read_are_bounded(monkeypatch: pyte
         client.writer.close()
         await made.until(lambda: len(made.server.connections) == 0)
         assert connection._response_queue.queued_bytes == connection.kept_bytes == 0
+
+
+def test_a_turn_ends_by_a_clock_that_runs_during_it() -> None:
+    """The loop's own clock stands still during a turn of uvloop."""
+
+    async def turn() -> bool:
+        clock = SystemClock()
+        queue = request_queue.RequestQueue(1, clock.monotonic_ms)
+        began_ms = clock.monotonic_ms()
+        assert not queue.turn_is_over()
+        while clock.monotonic_ms() < began_ms + 2 * request_queue.TURN_MS:
+            pass
+        return queue.turn_is_over()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(turn())

@@ -65,7 +65,7 @@ class Server:
         self._metrics = metrics
         self.request_metrics = RequestMetrics(metrics)
         self.connections: OpenConnections[Connection] = OpenConnections(config, clock.monotonic_ms)
-        self.queue = RequestQueue(config.queued_max_requests)
+        self.queue = RequestQueue(config.queued_max_requests, clock.monotonic_ms)
         self._listening: list[Acceptor] = []
         self._not_accepted = LimitedWarnings(log, clock.monotonic_ms)
         self._running: set[asyncio.Task[None]] = set()

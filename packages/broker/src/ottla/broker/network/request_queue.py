@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
-TURN_S: Final = 0.005
+TURN_MS: Final = 5.0
 """What one turn of the event loop may spend on requests of the general path before others have their turn."""
 
 
@@ -20,14 +21,16 @@ class Flushable(Protocol):
 class RequestQueue:
     """Counts queued requests against `queued.max.requests`, and lets connections go on in turn."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, monotonic_ms: Callable[[], float]) -> None:
+        """`monotonic_ms` is not the loop's clock, which stands still during a turn of uvloop."""
         self.limit = limit
+        self._monotonic_ms = monotonic_ms
         self.unstarted = 0
         """Requests that were read and wait for their task's first step."""
         self._stalled: dict[Flushable, None] = {}
         self._to_flush: dict[Flushable, None] = {}
         self._flush_is_planned = False
-        self._turn_ends_s: float | None = None
+        self._turn_ends_ms: float | None = None
 
     def has_room(self, connection: Flushable) -> bool:
         """Return whether one more request may be read; if not, flush the connection when there is room."""
@@ -56,16 +59,15 @@ class RequestQueue:
 
     def turn_is_over(self) -> bool:
         """Return whether requests have had their share of this turn of the event loop."""
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        if self._turn_ends_s is None:
-            self._turn_ends_s = now_s + TURN_S
-            loop.call_soon(self._end_turn)
+        now_ms = self._monotonic_ms()
+        if self._turn_ends_ms is None:
+            self._turn_ends_ms = now_ms + TURN_MS
+            asyncio.get_running_loop().call_soon(self._end_turn)
             return False
-        return now_s >= self._turn_ends_s
+        return now_ms >= self._turn_ends_ms
 
     def _end_turn(self) -> None:
-        self._turn_ends_s = None
+        self._turn_ends_ms = None
 
     def flush_soon(self, connection: Flushable) -> None:
         """Flush a connection at the end of this turn of the loop, once for all its responses."""
