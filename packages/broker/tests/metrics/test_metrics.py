@@ -48,14 +48,3 @@ def test_quantiles_are_within_a_quarter_and_forget_after_two_windows() -> None:
     metrics.tick(120_000)
     assert histogram.quantile(0.5) == 0
     assert histogram.count == 1000
-
-
-def test_metrics_of_a_deleted_topic_are_removed_together() -> None:
-    metrics = Metrics()
-    metrics.meter("g", "t", "a", topic="x")
-    metrics.gauge("g", "t", "b", lambda: 1.0, topic="x", partition="0")
-    metrics.meter("g", "t", "a", topic="y")
-
-    metrics.remove_tagged(topic="x")
-
-    assert [str(name) for name, _ in metrics] == ["g:type=t,name=a,topic=y"]

@@ -1,20 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
-from ottla.broker.metrics import Metrics
-from ottla.broker.metrics.prometheus import KafkaCollector, prometheus_endpoint
+from ottla.broker.metrics import Metrics, page_server
+from ottla.broker.metrics.prometheus import SAMPLES_PER_SLICE, Pages, prometheus_endpoint, render
 from ottla.broker.metrics.snapshot import (
     SLICE_MS,
     Snapshot,
     SnapshotNotTaken,
-    Snapshots,
     take_snapshot,
 )
 
@@ -22,21 +22,19 @@ FAMILY = ("kafka.server", "ReplicaManager")
 
 
 @asynccontextmanager
-async def running(metrics: Metrics) -> AsyncIterator[Snapshots]:
-    snapshots = Snapshots(metrics, asyncio.get_running_loop())
-    task = asyncio.create_task(snapshots.run())
+async def running(metrics: Metrics) -> AsyncIterator[Pages]:
+    pages = Pages(metrics, asyncio.get_running_loop())
+    task = asyncio.create_task(pages.run())
     try:
-        yield snapshots
+        yield pages
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
 
 
-def rendered(snapshot: Snapshot) -> str:
-    registry = CollectorRegistry()
-    registry.register(KafkaCollector(lambda: snapshot))
-    return generate_latest(registry).decode()
+async def rendered(snapshot: Snapshot) -> str:
+    return (await render(snapshot, no_time)).decode()
 
 
 def no_time() -> float:
@@ -49,7 +47,7 @@ async def test_prometheus_serves_the_names_that_kafka_dashboards_ask_for() -> No
     metrics.gauge("kafka.controller", "KafkaController", "ActiveControllerCount", lambda: 1)
     metrics.histogram("kafka.network", "RequestMetrics", "TotalTimeMs", request="Produce").update(2.0)
 
-    async with running(metrics) as snapshots, prometheus_endpoint(snapshots, "127.0.0.1", 0) as port:
+    async with running(metrics) as pages, prometheus_endpoint(pages, "127.0.0.1", 0) as port:
         text = await asyncio.to_thread(scrape, port)
 
     assert 'kafka_server_brokertopicmetrics_messagesin_total{topic="a.b"} 7.0' in text
@@ -59,7 +57,7 @@ async def test_prometheus_serves_the_names_that_kafka_dashboards_ask_for() -> No
 
 
 def scrape(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -77,7 +75,7 @@ async def test_a_change_after_the_snapshot_is_not_seen() -> None:
     leaders[0] = 99
     metrics.gauge(*FAMILY, "PartitionCount", lambda: 1)
 
-    text = rendered(snapshot)
+    text = await rendered(snapshot)
     assert "kafka_server_replicamanager_isrshrinks_total 2.0" in text
     assert "kafka_server_replicamanager_leadercount 3.0" in text
     assert 'kafka_server_replicamanager_fetchtimems{quantile="0.999"} 8.0' in text
@@ -98,16 +96,16 @@ async def test_gauges_are_read_on_the_loop_while_the_broker_changes_what_they_re
             turn += 1
             partitions[1_000 + turn % 50] = partitions.pop(1_000 + (turn - 1) % 50, 0)
             metrics.gauge("kafka.log", "Log", "Size", lambda: 1, topic=f"new{turn % 20}", partition="0")
-            metrics.remove_tagged(topic=f"new{(turn - 7) % 20}")
+            metrics.remove("kafka.log", "Log", "Size", topic=f"new{(turn - 7) % 20}", partition="0")
             await asyncio.sleep(0)
 
-    async with running(metrics) as snapshots, prometheus_endpoint(snapshots, "127.0.0.1", 0) as port:
+    async with running(metrics) as pages, prometheus_endpoint(pages, "127.0.0.1", 0) as port:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(change())
-            pages = [await asyncio.to_thread(scrape, port) for _ in range(20)]
+            texts = [await asyncio.to_thread(scrape, port) for _ in range(20)]
             stop.set()
 
-    assert all('kafka_log_log_size{partition="0",topic="t299"}' in page for page in pages)
+    assert all('kafka_log_log_size{partition="0",topic="t299"}' in text for text in texts)
 
 
 async def test_a_snapshot_of_thousands_of_metrics_never_keeps_the_loop_for_long() -> None:
@@ -146,7 +144,7 @@ async def test_a_metric_that_is_removed_between_two_slices_is_left_out() -> None
 
     metrics.gauge("kafka.log", "Log", "Size", lambda: 1, topic="stays")
     metrics.gauge("kafka.log", "Log", "Size", closed, topic="goes")
-    asyncio.get_running_loop().call_soon(lambda: metrics.remove_tagged(topic="goes"))
+    asyncio.get_running_loop().call_soon(lambda: metrics.remove("kafka.log", "Log", "Size", topic="goes"))
 
     snapshot = await take_snapshot(metrics, lambda: next(ticks))
 
@@ -162,19 +160,19 @@ async def test_a_gauge_that_fails_fails_its_scrape_and_not_the_next_one() -> Non
         return 5.0
 
     metrics.gauge(*FAMILY, "LeaderCount", fragile)
-    async with running(metrics) as snapshots:
+    async with running(metrics) as pages:
         with pytest.raises(ValueError, match="no value"):
-            await asyncio.to_thread(snapshots.take)
+            await asyncio.to_thread(pages.take)
         broken[0] = False
 
-        assert len(await asyncio.to_thread(snapshots.take)) == 1
+        assert b"leadercount 5.0" in await asyncio.to_thread(pages.take)
 
 
 async def test_a_loop_that_does_not_answer_fails_the_scrape() -> None:
-    snapshots = Snapshots(Metrics(), asyncio.get_running_loop())
+    pages = Pages(Metrics(), asyncio.get_running_loop())
 
     with pytest.raises(SnapshotNotTaken, match="no snapshot within"):
-        await asyncio.to_thread(snapshots.take, 0.05)
+        await asyncio.to_thread(pages.take, 0.05)
 
 
 async def test_a_scrape_that_waits_ends_with_the_broker() -> None:
@@ -186,11 +184,65 @@ async def test_a_scrape_that_waits_ends_with_the_broker() -> None:
 
     for number in range(2_000):
         metrics.gauge("kafka.log", "Log", "Size", slow, partition=str(number))
-    async with running(metrics) as snapshots:
-        scrapes = [asyncio.ensure_future(asyncio.to_thread(snapshots.take)) for _ in range(3)]
+    async with running(metrics) as pages:
+        scrapes = [asyncio.ensure_future(asyncio.to_thread(pages.take)) for _ in range(3)]
         await scraped.wait()
 
     results = await asyncio.gather(*scrapes, return_exceptions=True)
-    assert all(isinstance(one, SnapshotNotTaken | Snapshot) for one in results)
+    assert all(isinstance(one, SnapshotNotTaken | bytes) for one in results)
     with pytest.raises(SnapshotNotTaken, match="the broker stops"):
-        await asyncio.to_thread(snapshots.take)
+        await asyncio.to_thread(pages.take)
+
+
+async def test_a_page_of_thousands_of_metrics_never_keeps_the_loop_for_long() -> None:
+    metrics, ticks = Metrics(), itertools.count()
+    for number in range(4_000):
+        metrics.gauge("kafka.log", "Log", "Size", lambda: 1, topic="t", partition=str(number))
+    snapshot = await take_snapshot(metrics, no_time)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    page = await render(snapshot, lambda: next(ticks) * SLICE_MS)  # each slice takes its whole time
+    counting.cancel()
+
+    assert turns >= 4_000 / SAMPLES_PER_SLICE
+    (family,) = text_string_to_metric_families(page.decode())
+    assert len(family.samples) == 4_000
+    assert page.count(b"# TYPE") == page.count(b"# HELP") == 1
+
+
+async def test_clients_that_ask_slowly_keep_no_thread_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_server, "READ_TIMEOUT_S", 0.2)
+    metrics = Metrics()
+    metrics.gauge(*FAMILY, "LeaderCount", lambda: 1)
+
+    async with running(metrics) as pages, prometheus_endpoint(pages, "127.0.0.1", 0) as port:
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(page_server.THREADS)]
+        for _, writer in slow:
+            writer.write(b"GET /metrics HT")
+        assert "leadercount 1.0" in await asyncio.to_thread(scrape, port)
+        for reader, writer in slow:
+            assert b" 200 " not in await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+
+async def test_connections_that_wait_for_a_thread_are_bounded() -> None:
+    bound = page_server.THREADS + page_server.WAITING
+    async with running(Metrics()) as pages, prometheus_endpoint(pages, "127.0.0.1", 0) as port:
+        links = [await asyncio.open_connection("127.0.0.1", port) for _ in range(bound + 5)]
+        ends = {asyncio.ensure_future(reader.read()) for reader, _ in links}
+        closed: set[asyncio.Future[bytes]] = set()
+        async with asyncio.timeout(60):
+            while len(closed) < 5:
+                closed, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+
+        for _, writer in links:
+            writer.close()
+        await asyncio.gather(*ends, *(writer.wait_closed() for _, writer in links), return_exceptions=True)

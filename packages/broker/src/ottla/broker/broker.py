@@ -326,6 +326,7 @@ class Broker:
         services.configs.on_broker_change.append(self._broker_changed)
         services.replicas.subscribe(services.produce_fast_path.known)
         services.replicas.subscribe(services.fetch_fast_path.known)
+        services.replicas.subscribe(services.topic_metrics)
 
     def _topic_changed(self, topic: str, config: Any) -> None:
         for log in self.services.logs.of_topic(topic):
@@ -459,11 +460,10 @@ class Broker:
 
     async def _metrics_endpoint(self, tasks: BackgroundTasks) -> None:
         if self.config.metrics_port >= 0:
-            from ottla.broker.metrics.prometheus import prometheus_endpoint
-            from ottla.broker.metrics.snapshot import Snapshots
+            from ottla.broker.metrics.prometheus import Pages, prometheus_endpoint
 
-            snapshots = Snapshots(self.metrics, asyncio.get_running_loop())
-            tasks.lasting(snapshots.run(), "metrics-snapshots")
+            pages = Pages(self.metrics, asyncio.get_running_loop())
+            tasks.lasting(pages.run(), "metrics-pages")
             self.metrics_port = await self._stack.enter_async_context(
-                prometheus_endpoint(snapshots, self.config.metrics_host, self.config.metrics_port)
+                prometheus_endpoint(pages, self.config.metrics_host, self.config.metrics_port)
             )

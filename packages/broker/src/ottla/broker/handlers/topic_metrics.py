@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Meter, Metrics
+    from ottla.protocol.topics import TopicPartition
 
-_KIND = ("kafka.server", "BrokerTopicMetrics")
+_KIND: Final = ("kafka.server", "BrokerTopicMetrics")
+_NAMES: Final = {
+    "messages_in": "MessagesInPerSec",
+    "bytes_in": "BytesInPerSec",
+    "bytes_out": "BytesOutPerSec",
+    "bytes_rejected": "BytesRejectedPerSec",
+    "produce_requests": "TotalProduceRequestsPerSec",
+    "failed_produce_requests": "FailedProduceRequestsPerSec",
+    "fetch_requests": "TotalFetchRequestsPerSec",
+    "failed_fetch_requests": "FailedFetchRequestsPerSec",
+    "produce_conversions": "ProduceMessageConversionsPerSec",
+    "fetch_conversions": "FetchMessageConversionsPerSec",
+}
 
 
 @dataclass(slots=True)
@@ -28,11 +43,15 @@ class TopicMeters:
 
 
 class TopicMetrics:
-    """Makes the meters of each topic on their first use."""
+    """Makes the meters of each topic on their first use.
+
+    They are removed when this broker leads no partition of the topic any more, as it is after a deletion.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._by_topic: dict[str, TopicMeters] = {}
+        self._led: defaultdict[str, set[int]] = defaultdict(set)
         self.all_topics = self._make({})
 
     def of(self, topic: str) -> TopicMeters:
@@ -42,19 +61,27 @@ class TopicMetrics:
             found = self._by_topic[topic] = self._make({"topic": topic})
         return found
 
-    def _make(self, tags: dict[str, str]) -> TopicMeters:
-        def meter(name: str) -> Meter:
-            return self._metrics.meter(*_KIND, name, **tags)
+    def leadership_changed(
+        self,
+        elected: Sequence[tuple[TopicPartition, int]],
+        resigned: Sequence[tuple[TopicPartition, int]],
+    ) -> None:
+        """Remove the meters of topics of which the last partition is given up."""
+        for (topic, partition), _ in elected:
+            self._led[topic].add(partition)
+        for (topic, partition), _ in resigned:
+            led = self._led[topic]
+            led.discard(partition)
+            if not led:
+                del self._led[topic]
+                self._remove(topic)
 
+    def _remove(self, topic: str) -> None:
+        if self._by_topic.pop(topic, None) is not None:
+            for name in _NAMES.values():
+                self._metrics.remove(*_KIND, name, topic=topic)
+
+    def _make(self, tags: dict[str, str]) -> TopicMeters:
         return TopicMeters(
-            messages_in=meter("MessagesInPerSec"),
-            bytes_in=meter("BytesInPerSec"),
-            bytes_out=meter("BytesOutPerSec"),
-            bytes_rejected=meter("BytesRejectedPerSec"),
-            produce_requests=meter("TotalProduceRequestsPerSec"),
-            failed_produce_requests=meter("FailedProduceRequestsPerSec"),
-            fetch_requests=meter("TotalFetchRequestsPerSec"),
-            failed_fetch_requests=meter("FailedFetchRequestsPerSec"),
-            produce_conversions=meter("ProduceMessageConversionsPerSec"),
-            fetch_conversions=meter("FetchMessageConversionsPerSec"),
+            **{field: self._metrics.meter(*_KIND, name, **tags) for field, name in _NAMES.items()}
         )

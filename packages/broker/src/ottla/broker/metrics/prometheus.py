@@ -13,14 +13,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Metric as Family
 from prometheus_client.registry import Collector
 
 from ottla.broker.metrics.catalogue import Kind, meaning_of
-from ottla.broker.metrics.registry import HistogramCounts, MetricName
-from ottla.broker.metrics.snapshot import Snapshot, Snapshots
+from ottla.broker.metrics.page_server import PageServer
+from ottla.broker.metrics.registry import HistogramCounts, MetricName, Metrics
+from ottla.broker.metrics.snapshot import SLICE_MS, MadeOnLoop, Sample, Snapshot, take_snapshot
 
+SAMPLES_PER_SLICE: Final = 20
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 _TYPES: Final[Mapping[Kind, str]] = {"meter": "counter", "gauge": "gauge", "histogram": "summary"}
 _NOT_A_NAME: Final = re.compile(r"[^a-z0-9_]")
@@ -32,22 +34,68 @@ def prometheus_name(name: MetricName) -> str:
     return _NOT_A_NAME.sub("_", f"{name.group}_{name.type}_{short}".lower())
 
 
-class KafkaCollector(Collector):
-    """Renders a new snapshot whenever Prometheus scrapes; it touches no live metric."""
+class _Slice(Collector):
+    """A few samples of one family."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, family: Family) -> None:
+        self._family = family
 
     def collect(self) -> Iterator[Family]:
-        families: dict[str, Family] = {}
-        for name, kind, value in self._snapshot():
-            title = prometheus_name(name)
-            family = families.get(title)
-            if family is None:
-                family = families[title] = Family(title, _about(name), _TYPES[kind])
-            if family.type == _TYPES[kind]:
-                _add_samples(family, title, dict(name.tags), value)
-        return iter(families.values())
+        yield self._family
+
+
+async def render(snapshot: Snapshot, now_ms: Callable[[], float]) -> bytes:
+    """Return the page in Prometheus' text format; yields to the event loop after each slice.
+
+    On a thread of its own it would take the interpreter from the event loop for 5 ms at a time.
+    """
+    chunks: list[bytes] = []
+    slice_ends_ms = now_ms() + SLICE_MS
+    for title, samples in _families(snapshot).items():
+        for begin in range(0, len(samples), SAMPLES_PER_SLICE):
+            text = _rendered(title, samples[begin : begin + SAMPLES_PER_SLICE])
+            chunks.append(text if begin == 0 else _without_head(text))
+            if now_ms() >= slice_ends_ms:
+                await asyncio.sleep(0)
+                slice_ends_ms = now_ms() + SLICE_MS
+    return b"".join(chunks)
+
+
+def _families(snapshot: Snapshot) -> dict[str, list[Sample]]:
+    """Group samples by their name; of one name all have the kind of the first."""
+    families: dict[str, list[Sample]] = {}
+    for sample in snapshot:
+        family = families.setdefault(prometheus_name(sample.name), [])
+        if not family or family[0].kind == sample.kind:
+            family.append(sample)
+    return families
+
+
+def _rendered(title: str, samples: list[Sample]) -> bytes:
+    family = Family(title, _about(samples[0].name), _TYPES[samples[0].kind])
+    for sample in samples:
+        _add_samples(family, title, dict(sample.name.tags), sample.value)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Slice(family))
+    return generate_latest(registry)
+
+
+def _without_head(text: bytes) -> bytes:
+    """Leave out the lines of a family's help and type, which its first slice has."""
+    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
+
+
+class Pages(MadeOnLoop[bytes]):
+    """The page of a broker's metrics, for the threads that serve it."""
+
+    def __init__(self, metrics: Metrics, loop: asyncio.AbstractEventLoop) -> None:
+        def now_ms() -> float:
+            return loop.time() * 1_000
+
+        async def make() -> bytes:
+            return await render(await take_snapshot(metrics, now_ms), now_ms)
+
+        super().__init__(make, loop)
 
 
 def _about(name: MetricName) -> str:
@@ -69,19 +117,16 @@ def _add_summary(family: Family, title: str, tags: dict[str, str], counts: Histo
 
 
 @asynccontextmanager
-async def prometheus_endpoint(snapshots: Snapshots, host: str, port: int) -> AsyncIterator[int]:
-    """Serve `/metrics` on a thread of its own while the context lasts; gives the bound port.
+async def prometheus_endpoint(pages: Pages, host: str, port: int) -> AsyncIterator[int]:
+    """Serve `/metrics` on threads of its own while the context lasts; gives the bound port.
 
-    `snapshots.run()` must run on the loop. Port 0 takes a free port. Raises OSError when the address cannot
-    be bound.
+    `pages.run()` must run on the loop. Port 0 takes a free port. Raises OSError when the address cannot be
+    bound.
     """
-    registry = CollectorRegistry()
-    registry.register(KafkaCollector(snapshots.take))
-    server, thread = start_http_server(port, host, registry)
+    server = PageServer(host, port, pages.take)
+    server.start()
     try:
-        yield int(server.server_port)
+        yield server.port
     finally:
         # On a thread: the server looks for its end only every half second.
-        await asyncio.to_thread(server.shutdown)
-        server.server_close()
-        thread.join(timeout=5)
+        await asyncio.to_thread(server.stop)

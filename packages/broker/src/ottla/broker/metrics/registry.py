@@ -180,12 +180,6 @@ class Metrics:
         """Remove one metric, if it exists."""
         self._metrics.pop(metric_name(group, type, name, tags), None)
 
-    def remove_tagged(self, **tags: str) -> None:
-        """Remove every metric with all the given tags: those of a deleted topic, for example."""
-        wanted = set(tags.items())
-        for name in [name for name in self._metrics if wanted <= set(name.tags)]:
-            del self._metrics[name]
-
     def tick(self, monotonic_ms: float) -> None:
         """Bring rates and histogram windows up to date; call it every `TICK_MS`."""
         rotate = monotonic_ms - self._rotated_ms >= _ROTATE_MS

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from ottla.broker.frozen_classes import frozen
 from ottla.broker.metrics.catalogue import Kind, kind_of
@@ -24,9 +24,11 @@ from ottla.broker.metrics.registry import (
     Metrics,
 )
 
-SLICE_MS: Final = 4.0
+SLICE_MS: Final = 1.0
 SNAPSHOT_WITHIN_S: Final = 5.0
 """How long a reader waits for the event loop. Prometheus itself gives a scrape ten seconds."""
+
+T = TypeVar("T")
 
 
 class Sample(NamedTuple):
@@ -87,26 +89,26 @@ def _value_of(metric: Metric) -> float | HistogramCounts:
             return metric.counts()
 
 
-class Snapshots:
-    """Takes a snapshot on the event loop whenever another thread asks for one.
+class MadeOnLoop(Generic[T]):
+    """Makes a value on the event loop whenever another thread asks for one.
 
-    `run` is the loop's part; `take` is called by the other thread. Requests that arrive during a snapshot
+    `run` is the loop's part; `take` is called by the other thread. Requests that arrive while a value is made
     share the next one, so each sees everything that happened before it asked.
     """
 
-    def __init__(self, metrics: Metrics, loop: asyncio.AbstractEventLoop) -> None:
-        self._metrics = metrics
+    def __init__(self, make: Callable[[], Awaitable[T]], loop: asyncio.AbstractEventLoop) -> None:
+        self._make = make
         self._loop = loop
-        self._waiting: list[concurrent.futures.Future[Snapshot]] = []
+        self._waiting: list[concurrent.futures.Future[T]] = []
         self._asked = asyncio.Event()
         self._stopped = False
 
-    def take(self, within_s: float = SNAPSHOT_WITHIN_S) -> Snapshot:
-        """Return a new snapshot; blocks the calling thread, which must not be the loop's.
+    def take(self, within_s: float = SNAPSHOT_WITHIN_S) -> T:
+        """Return a new value; blocks the calling thread, which must not be the loop's.
 
         Raises SnapshotNotTaken when the loop is stuck for `within_s` or does not run any more.
         """
-        wanted: concurrent.futures.Future[Snapshot] = concurrent.futures.Future()
+        wanted: concurrent.futures.Future[T] = concurrent.futures.Future()
         try:
             self._loop.call_soon_threadsafe(self._ask, wanted)
         except RuntimeError as error:
@@ -116,7 +118,7 @@ class Snapshots:
         except TimeoutError as error:
             raise SnapshotNotTaken(f"the event loop made no snapshot within {within_s:g} s") from error
 
-    def _ask(self, wanted: concurrent.futures.Future[Snapshot]) -> None:
+    def _ask(self, wanted: concurrent.futures.Future[T]) -> None:
         if self._stopped:
             wanted.set_exception(SnapshotNotTaken("the broker stops"))
             return
@@ -124,8 +126,8 @@ class Snapshots:
         self._asked.set()
 
     async def run(self) -> None:
-        """Take the snapshots that are asked for, until cancelled."""
-        waiting: list[concurrent.futures.Future[Snapshot]] = []
+        """Make the values that are asked for, until cancelled."""
+        waiting: list[concurrent.futures.Future[T]] = []
         try:
             while True:
                 await self._asked.wait()
@@ -138,13 +140,12 @@ class Snapshots:
                 if not wanted.done():
                     wanted.set_exception(SnapshotNotTaken("the broker stops"))
 
-    async def _serve(self, waiting: list[concurrent.futures.Future[Snapshot]]) -> None:
-        loop = asyncio.get_running_loop()
+    async def _serve(self, waiting: list[concurrent.futures.Future[T]]) -> None:
         try:
-            snapshot = await take_snapshot(self._metrics, lambda: loop.time() * 1000)
+            made = await self._make()
         except Exception as error:  # a gauge that fails fails the scrape, not the snapshots to come
             for wanted in waiting:
                 wanted.set_exception(error)
         else:
             for wanted in waiting:
-                wanted.set_result(snapshot)
+                wanted.set_result(made)
