@@ -31,12 +31,13 @@ from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
 class World:
     """What a broker among three others would have at hand."""
 
-    def __init__(self, session: MemorySession, **settings: str) -> None:
+    def __init__(self, session: MemorySession, most_replicas: int = 3, **settings: str) -> None:
         self.session = session
         self.metadata = MetadataCache(0)
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         config = broker_config_from(dotted)
-        self.topics = Topics(session, config, Environment(random=Random(7)), self.metadata)
+        environment = Environment(random=Random(7))
+        self.topics = Topics(session, config, environment, self.metadata, most_replicas=most_replicas)
         self.tell()
 
     def tell(self, *topics: str) -> None:
@@ -86,6 +87,38 @@ async def test_counts_that_are_not_given_are_the_brokers_defaults(session: Memor
     created = await world.topics.create(NewTopic("orders"))
 
     assert (created.partitions, created.replication_factor) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "topic", [NewTopic("orders", 1, 2), NewTopic("orders", assignments={0: [3, 1], 1: [1, 2]})]
+)
+async def test_several_replicas_are_refused_as_long_as_followers_copy_nothing(
+    session: MemorySession, topic: NewTopic
+) -> None:
+    world = World(session, most_replicas=1)
+
+    with pytest.raises(errors.InvalidReplicationFactor, match=r"2 larger than 1.* replication factor 1\."):
+        await world.topics.create(topic)
+
+    assert await session.children(paths.BROKER_TOPICS) == []
+
+
+async def test_defaults_of_several_replicas_are_one_as_long_as_followers_copy_nothing(
+    session: MemorySession, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(session, most_replicas=1, default_replication_factor="3", offsets_topic_num_partitions="1")
+
+    created = await world.topics.create(NewTopic("orders"))
+    ensured = asyncio.ensure_future(world.topics.ensure_internal(GROUP_METADATA_TOPIC))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    world.tell(GROUP_METADATA_TOPIC)
+    await ensured
+
+    assert created.replication_factor == 1
+    internal = await world.assignment(GROUP_METADATA_TOPIC)
+    assert {len(replicas) for replicas in internal.partitions.values()} == {1}
+    assert [one.__dict__["asked"] for one in caplog.records if hasattr(one, "asked")] == [3]
 
 
 async def test_replicas_can_be_placed_by_hand(session: MemorySession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,6 +18,7 @@ from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
+from ottla.zookeeper.znodes import TopicAssignment
 
 BOUND_S = 60.0
 
@@ -55,6 +57,12 @@ async def both_know(brokers: list[Broker], topic: str, leaders: dict[int, int]) 
             await metadata.until(partial(knows, metadata))
 
 
+async def create_replicated(broker: Broker, topic: str, partitions: dict[int, tuple[int, ...]]) -> None:
+    """Write the assignment of a topic with several replicas, which CreateTopics refuses so far."""
+    node = TopicAssignment(topic, partitions, uuid.uuid4())
+    await broker.services.zookeeper.create(node.path, node.encode())
+
+
 async def test_the_controller_gives_roles_to_brokers_over_the_network(
     coordinator: EmbeddedCoordinator, tmp_path: Path
 ) -> None:
@@ -83,7 +91,7 @@ async def test_when_the_controller_leaves_the_other_broker_takes_over(
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(broker_on(coordinator, tmp_path, 1))
         async with broker_on(coordinator, tmp_path, 2) as two:
-            await one.services.topics.create(NewTopic("orders", assignments={0: [1, 2]}))
+            await create_replicated(one, "orders", {0: (1, 2)})
             await both_know([one, two], "orders", {0: 1})
 
             await stack.aclose()
@@ -98,7 +106,7 @@ async def test_a_broker_that_is_not_controller_hands_its_leaderships_over_before
 ) -> None:
     async with broker_on(coordinator, tmp_path, 1) as one, AsyncExitStack() as stack:
         two = await stack.enter_async_context(broker_on(coordinator, tmp_path, 2))
-        await one.services.topics.create(NewTopic("orders", assignments={0: [2, 1]}))
+        await create_replicated(one, "orders", {0: (2, 1)})
         await both_know([one, two], "orders", {0: 2})
 
         assert await two.handover.try_once()

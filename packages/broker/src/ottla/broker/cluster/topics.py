@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
@@ -17,6 +18,7 @@ from ottla.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
+    InvalidReplicationFactor,
     InvalidRequest,
     InvalidTopicException,
     KafkaError,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.environment import Environment
     from ottla.zookeeper.session import Session
+
+_log = logging.getLogger(__name__)
 
 DEFAULT = -1
 AUTO_CREATION_WAIT_MS = 2_000
@@ -98,7 +102,19 @@ class Topics:
         environment: Environment,
         metadata: MetadataCache,
         room: Room | None = None,
+        *,
+        most_replicas: int = 1,
     ) -> None:
+        """`most_replicas` is how many replicas a topic may have: 1, as long as followers copy nothing.
+
+        More would promise what they do not keep, and hold up `acks=all` until the others leave the ISR.
+        """
+        self._most_replicas = most_replicas
+        if config.default_replication_factor > most_replicas:
+            _log.warning(
+                "topics get fewer replicas than default.replication.factor: records are not copied to others",
+                extra={"asked": config.default_replication_factor, "replicas": most_replicas},
+            )
         self._session = session
         self.config = config
         self._environment = environment
@@ -168,12 +184,23 @@ class Topics:
     def _place(self, topic: NewTopic) -> Assignments:
         if topic.assignments:
             self._check_assignments(topic.assignments)
+            self._check_copied(len(topic.assignments[0]))
             return {partition: list(brokers) for partition, brokers in sorted(topic.assignments.items())}
         config = self.config
         partitions = config.num_partitions if topic.partitions == DEFAULT else topic.partitions
         factor = topic.replication_factor
-        factor = config.default_replication_factor if factor == DEFAULT else factor
-        return self._assign(partitions, factor)
+        if factor == DEFAULT:
+            factor = min(config.default_replication_factor, self._most_replicas)
+        assignments = self._assign(partitions, factor)
+        self._check_copied(factor)
+        return assignments
+
+    def _check_copied(self, factor: int) -> None:
+        if factor > self._most_replicas:
+            raise InvalidReplicationFactor(
+                f"Replication factor: {factor} larger than {self._most_replicas}: this release does not copy "
+                "records to other brokers. Create the topic with replication factor 1."
+            )
 
     def _assign(self, partitions: int, factor: int, **more: int) -> Assignments:
         brokers = self._metadata.brokers
@@ -249,16 +276,21 @@ class Topics:
         """Create an internal topic if it is missing, and wait a moment for its leaders."""
         if name not in self._metadata:
             await self._create_quietly(name)
-        partitions = internal_topic(name, self.config, len(self._metadata.brokers)).partitions
+        partitions = internal_topic(name, self.config, self._internal_replicas).partitions
         await self.wait_until_led(name, partitions, INTERNAL_CREATION_WAIT_MS)
 
     async def _create_quietly(self, name: str) -> None:
-        brokers = len(self._metadata.brokers)
-        topic = internal_topic(name, self.config, brokers) if name in INTERNAL_TOPICS else NewTopic(name)
+        is_internal = name in INTERNAL_TOPICS
+        topic = internal_topic(name, self.config, self._internal_replicas) if is_internal else NewTopic(name)
         try:
             await self.create(topic)
         except TopicAlreadyExists:
             return
+
+    @property
+    def _internal_replicas(self) -> int:
+        """How many replicas an internal topic may have now."""
+        return min(len(self._metadata.brokers), self._most_replicas)
 
     # ---- deleting and enlarging
 
