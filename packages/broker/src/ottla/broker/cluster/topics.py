@@ -420,8 +420,8 @@ class Topics:
                 return False
 
 
-def internal_topic(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
-    """Return what an internal topic is created with, in a cluster of that many brokers."""
+def internal_topic(name: str, config: BrokerConfig, most_replicas: int) -> NewTopic:
+    """Return what an internal topic is created with, where it may have that many replicas."""
     partitions, factor, segment_bytes = {
         GROUP_METADATA_TOPIC: (
             config.offsets_topic_num_partitions,
@@ -434,7 +434,7 @@ def internal_topic(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
             config.transaction_state_log_segment_bytes,
         ),
     }[name]
-    factor = max(1, min(factor, brokers))
+    factor = max(1, min(factor, most_replicas))
     configs: dict[str, str | None] = {
         "cleanup.policy": "compact",
         "segment.bytes": str(segment_bytes),

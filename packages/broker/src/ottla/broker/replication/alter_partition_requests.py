@@ -130,9 +130,21 @@ class AlterPartitionRequests:
             return False
         if one.unanswered:
             replicas.isr_retracted(partition, token)
+            self._inherit(partition, one)
         else:
             replicas.isr_refused(partition, token)
         return True
+
+    def _inherit(self, partition: TopicPartition, before: _Sending) -> None:
+        """Copies of the proposal before may be under way, too, when the one that retracts it is refused."""
+        retraction = self._waiting.get(partition)
+        if retraction is not None:
+            retraction.unanswered = before.unanswered + 1
+            retraction.due_s = self._later_s(before)
+
+    def _later_s(self, one: _Sending) -> float:
+        backoff_s = min(MAX_RETRY_BACKOFF_S, RETRY_BACKOFF_S * 2 ** min(one.unanswered, 10))
+        return asyncio.get_running_loop().time() + backoff_s
 
     async def _read_back(self, partition: TopicPartition, replicas: Replicas) -> None:
         """Take over the committed state, if it can be read and is later than the known one."""
@@ -146,11 +158,9 @@ class AlterPartitionRequests:
 
     def _repeat(self, carried: dict[TopicPartition, _Sending], replicas: Replicas) -> None:
         """Queue what is still proposed once more, each later than the last time."""
-        now_s = asyncio.get_running_loop().time()
         for partition in replicas.still_proposed(
             (partition, one.proposal.token) for partition, one in carried.items()
         ):
             one = carried[partition]
-            backoff_s = min(MAX_RETRY_BACKOFF_S, RETRY_BACKOFF_S * 2 ** min(one.unanswered, 10))
-            one.due_s = now_s + backoff_s
+            one.due_s = self._later_s(one)
             self._waiting.setdefault(partition, one)
