@@ -143,7 +143,7 @@ class AlterPartitionRequests:
             retraction.due_s = self._later_s(before)
 
     def _later_s(self, one: _Sending) -> float:
-        backoff_s = min(MAX_RETRY_BACKOFF_S, RETRY_BACKOFF_S * 2 ** min(one.unanswered, 10))
+        backoff_s = min(MAX_RETRY_BACKOFF_S, RETRY_BACKOFF_S * (1 << min(one.unanswered, 10)))
         return asyncio.get_running_loop().time() + backoff_s
 
     async def _read_back(self, partition: TopicPartition, replicas: Replicas) -> None:
