@@ -350,3 +350,24 @@ async def test_a_wait_ends_when_the_controller_publishes_a_live_leader(session: 
     assert not await world.topics.wait_until_led("orders", 1, 10)
     world.tell("orders")
     assert await world.topics.wait_until_led("orders", 1, 10)
+
+
+async def test_a_topic_whose_request_was_lost_is_answered_with_a_timeout() -> None:
+    ensemble = MemoryEnsemble()
+    async with ensemble.session() as session:
+        await make_roots(session)
+        world = World(session)
+        create = session.create
+
+        async def lose_request(path: str, *rest: object, **named: object) -> str:
+            if path == paths.topic("orders"):
+                ensemble.lose_next_request(session)
+            return await create(path, *rest, **named)  # type: ignore[arg-type]
+
+        session.create = lose_request  # type: ignore[method-assign]
+
+        with pytest.raises(errors.RequestTimedOut, match="did not store"):
+            await world.topics.create(NewTopic("orders", 1, 1))
+
+        session.create = create  # type: ignore[method-assign]
+        await world.topics.create(NewTopic("orders", 1, 1))

@@ -22,6 +22,7 @@ from ottla.protocol.errors import (
     InvalidRequest,
     InvalidTopicException,
     KafkaError,
+    RequestTimedOut,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
@@ -242,7 +243,10 @@ class Topics:
         except (ConnectionLoss, OperationTimeout):
             # The write may have arrived: the topic id tells whether the present znode is ours.
             async with asyncio.timeout(self._session.timeout_ms / 1000):
-                data, _ = await retrying(lambda: self._session.get(node.path))
+                try:
+                    data, _ = await retrying(lambda: self._session.get(node.path))
+                except NoNode:
+                    raise RequestTimedOut("ZooKeeper did not store the topic.") from None
             if TopicAssignment.decode(created.name, data).topic_id != created.id:
                 raise TopicAlreadyExists(f"Topic '{created.name}' already exists.") from None
 

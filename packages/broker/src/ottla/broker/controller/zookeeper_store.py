@@ -9,14 +9,14 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from ottla.broker.cluster.zookeeper_session import retrying
+from ottla.broker.cluster.zookeeper_session import RETRY_BACKOFF_S, retrying
 from ottla.broker.controller.controller_context import Assignment, Endpoint, Leadership, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership
 from ottla.broker.controller.events import PartitionStates, WriteResult, WriteResults
 from ottla.broker.frozen_classes import replace
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 from ottla.zookeeper import paths
-from ottla.zookeeper.errors import MalformedZnode, NoAuth
+from ottla.zookeeper.errors import MalformedZnode, NoAuth, NotStored
 from ottla.zookeeper.session import (
     BadVersion,
     Check,
@@ -224,6 +224,8 @@ class Store:
             except ZooKeeperError as error:
                 if not (error.retriable or isinstance(error, (BadVersion, NodeExists))):
                     raise
+                if isinstance(error, NotStored):  # reads succeed meanwhile, and would make this a busy loop
+                    await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> None:
         for topic in {partition.topic for partition in partitions}:
