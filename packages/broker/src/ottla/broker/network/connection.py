@@ -238,6 +238,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
                     answers = self._shared.fetch_fast_path.answer(reader, session.fetch_targets)
                     if answers is not None:
                         self._answer_fetches(answers, received_ms)
+                        if reader.exhausted:
+                            return True
                         if self._queue.turn_is_over():
                             self._queue.flush_soon(self)
                             return False
