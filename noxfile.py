@@ -190,9 +190,9 @@ def _environment_of(session: nox.Session, ref: str) -> str:
 
 @nox.session
 def crash(session: nox.Session) -> None:
-    """Cut the power at thousands of moments of a log's life; `OTTLA_CRASH_STATES` says how many."""
+    """Cut the power at thousands of moments of a log's life; `CRASH_STATES` says how many."""
     _install(session, *TESTING)
-    states = {"OTTLA_CRASH_STATES": os.environ.get("OTTLA_CRASH_STATES", "5000")}
+    states = {"CRASH_STATES": os.environ.get("CRASH_STATES", "5000")}
     session.run(
         "pytest", "--timeout", "3600", "packages/broker/tests/log/test_crash_states.py", *session.posargs,
         env=states,

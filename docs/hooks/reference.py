@@ -11,7 +11,18 @@ import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from ottla.broker.config import ALIASES, IGNORED, TOPIC_SYNONYMS, BrokerConfig, Setting, keys_of, topic_keys
+from ottla.broker.config import (
+    ALIASES,
+    IGNORED,
+    IGNORED_PREFIXES,
+    SECURITY_KEYS,
+    SECURITY_PREFIXES,
+    TOPIC_SYNONYMS,
+    BrokerConfig,
+    Setting,
+    keys_of,
+    topic_keys,
+)
 from ottla.broker.metrics.catalogue import catalogue
 from ottla.broker.routes import ROUTES
 from ottla.client.cli import main as ottla
@@ -95,9 +106,23 @@ def broker_configuration() -> Iterator[str]:
     yield from table(("Name", "Stands for"), ((code(old), code(new)) for old, new in ALIASES.items()))
     yield "## Keys without effect"
     yield ""
-    yield "The broker accepts them and logs a warning."
+    yield (
+        "The broker starts with them and names each in a warning. So it does with the keys above that are "
+        "not implemented yet or accepted for compatibility."
+    )
     yield ""
-    yield from table(("Key", "Why"), ((code(name), why) for name, why in IGNORED.items()))
+    ignored = {**IGNORED, **{f"{prefix}…": why for prefix, why in IGNORED_PREFIXES.items()}}
+    yield from table(("Key", "Why"), ((code(name), why) for name, why in ignored.items()))
+    yield "## Keys that refuse the start"
+    yield ""
+    yield (
+        "They ask for TLS, logins or access control, which are not there yet: a broker that ignored them "
+        "would be open without a word. They refuse the start when they are set to anything but the value "
+        "that asks for no protection, also with `listener.name.….` before them."
+    )
+    yield ""
+    refused = {**{f"{prefix}…": None for prefix in SECURITY_PREFIXES}, **SECURITY_KEYS}
+    yield from table(("Key", "Value that is accepted"), ((code(k), code(v)) for k, v in refused.items()))
 
 
 def topic_configuration() -> Iterator[str]:

@@ -258,8 +258,8 @@ def kill_drivers(rounds: int, kafka: KraftKafka, topics: Topics, name: str, fold
     In the first round, and maybe in more, that is the first batch; the source has a partition more when this
     comes again.
     """
-    seed = int(os.environ.get("OTTLA_SEED", random.randrange(2**32)))
-    print("OTTLA_SEED =", seed)
+    seed = int(os.environ.get("SINK_SEED", random.randrange(2**32)))
+    print("SINK_SEED =", seed)
     chance = random.Random(seed)
     copying = killed_in_its_first_batch(kafka, topics, name, folder, chance)
     sent = ROWS_OF_A_ROUND

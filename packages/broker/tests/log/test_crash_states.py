@@ -1,7 +1,7 @@
 """Power is lost at any moment of a log's life; what is found afterwards is a prefix that holds all that was
 synced.
 
-`OTTLA_CRASH_STATES` says how many states are made; 300 by default.
+`CRASH_STATES` says how many states are made; 300 by default.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ottla.protocol.storage.indexes import AbortedTransaction
 from ottla.protocol.storage.producer_snapshot import ProducerEntry
 from ottla.protocol.topics import TopicPartition
 
-STATES = int(os.environ.get("OTTLA_CRASH_STATES", "300"))
+STATES = int(os.environ.get("CRASH_STATES", "300"))
 STATES_OF_A_TRACE = 5
 DIRECTORY = Path("/logs")
 PARTITION = TopicPartition("torn", 0)

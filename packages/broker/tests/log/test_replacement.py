@@ -1,6 +1,6 @@
 """Replacing segments: power lost at any step leaves all old or all new ones.
 
-`OTTLA_CRASH_STATES` says how many states are made: one of each kind of loss at each step for every 300.
+`CRASH_STATES` says how many states are made: one of each kind of loss at each step for every 300.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIRECTORY = Path("/logs/topic-0")
 CONFIG = LogConfig(
     cleanup_policy=("compact",), segment_bytes=250, index_interval_bytes=100, segment_index_bytes=400
 )
-STATES_OF_A_STEP = max(1, int(os.environ.get("OTTLA_CRASH_STATES", "300")) // 300)
+STATES_OF_A_STEP = max(1, int(os.environ.get("CRASH_STATES", "300")) // 300)
 
 State = tuple[list[bytes], list[AbortedTransaction]]
 

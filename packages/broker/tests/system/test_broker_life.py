@@ -237,13 +237,13 @@ def test_the_command_starts_a_daemon_and_stops_it(tmp_path: Path) -> None:
         assert "is ready on 127.0.0.1:" in started.stdout
         again = ottla("start", "--listen", "127.0.0.1:0")
         assert again.returncode == 1
-        assert again.stderr.startswith("error: another broker runs on")
+        assert again.stderr.startswith("Error: another broker runs on")
         assert again.stderr.count("\n") == 1
     finally:
         stopped = ottla("stop")
     assert "stopped" in stopped.stdout
     advice = "name its directory with --data-dir"
-    assert ottla("stop").stderr == f"error: no broker runs on {tmp_path}; {advice}\n"
+    assert ottla("stop").stderr == f"Error: no broker runs on {tmp_path}; {advice}\n"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_damaged_bit_in_the_journal_stops_the_start_with_one_line(tmp_path: Pa
         broker.start()
 
     (line,) = broker.log_file.read_text().splitlines()
-    assert line.startswith(f"error: {journal}: its bytes ")
+    assert line.startswith(f"Error: {journal}: its bytes ")
     assert "`ottla zookeeper rebuild`" in line
 
 
@@ -170,7 +170,7 @@ broker(sys.argv[1:])
         _, said = process.communicate(timeout=60)
 
     assert process.returncode == 1
-    assert said.splitlines()[-1].startswith(f"error: {tmp_path / 'data' / 'coordinator'} cannot be written")
+    assert said.splitlines()[-1].startswith(f"Error: {tmp_path / 'data' / 'coordinator'} cannot be written")
     assert "Traceback" not in said
 
 

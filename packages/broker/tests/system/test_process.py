@@ -51,7 +51,7 @@ def test_a_broker_whose_last_directory_fails_says_so_in_one_line(tmp_path: Path)
     returncode = broker.wait(TIMEOUT_S)
 
     assert returncode == 1
-    assert broker.last_words(1).startswith("error: every log directory has failed")
+    assert broker.last_words(1).startswith("Error: every log directory has failed")
     assert "Traceback" not in broker.log_file.read_text()
 
 
@@ -74,5 +74,5 @@ def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
         )
 
     (line,) = ended.stderr.splitlines()
-    assert line.startswith(f"error: cannot listen on {address}: Address already in use; ")
+    assert line.startswith(f"Error: cannot listen on {address}: Address already in use; ")
     assert ended.returncode == 1

@@ -155,7 +155,7 @@ def test_a_running_broker_is_not_rebuilt(tmp_path: Path) -> None:
 
     assert result.exit_code == 1
     (line,) = result.output.splitlines()
-    assert line.startswith("error: another broker uses the log directory")
+    assert line.startswith("Error: another broker uses the log directory")
 
 
 def test_a_coordinator_of_another_cluster_is_refused(data: Path, tmp_path: Path) -> None:

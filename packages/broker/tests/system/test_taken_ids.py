@@ -50,7 +50,7 @@ async def test_a_broker_that_slept_while_another_took_its_id_ends_with_one_line(
     assert status == 1
     said = slept.log_file.read_text()
     assert "Traceback" not in said
-    assert slept.last_words(1).startswith("error: a broker with id 7 is registered already")
+    assert slept.last_words(1).startswith("Error: a broker with id 7 is registered already")
     async with asyncio.timeout(TIMEOUT_S):
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
@@ -93,5 +93,5 @@ async def test_a_second_broker_with_the_same_id_is_refused_with_one_line(
         await asyncio.to_thread(second.start)
 
     (line,) = second.log_file.read_text().splitlines()
-    assert line.startswith("error: a broker with id 7 is registered already")
+    assert line.startswith("Error: a broker with id 7 is registered already")
     await asyncio.to_thread(first.stop)

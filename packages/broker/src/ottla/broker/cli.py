@@ -314,7 +314,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _fail(message: str) -> NoReturn:
-    click.echo(f"error: {message}", err=True)
+    click.echo(f"Error: {message}", err=True)
     sys.exit(1)
 
 
@@ -375,7 +375,7 @@ def _start_daemon(config: BrokerConfig) -> None:
         line = _read_within(pipe.fileno(), _DAEMON_START_S)
     if not line:
         words = log_path.read_text(errors="replace").strip().splitlines()
-        reason = words[-1].removeprefix("error: ") if words else f"see {log_path}"
+        reason = words[-1].removeprefix("Error: ") if words else f"see {log_path}"
         _fail(f"the broker did not start: {reason}")
     click.echo(line)
 

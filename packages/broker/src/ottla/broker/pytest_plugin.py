@@ -32,8 +32,22 @@ def ottla_broker_settings(request: pytest.FixtureRequest) -> dict[str, str]:
     """The broker's settings by Kafka's dotted keys; override this fixture or use the marker."""
     settings: dict[str, str] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):
+        _check_arguments(marker)
         settings |= {key.replace("_", "."): _text(value) for key, value in marker.kwargs.items()}
     return settings
+
+
+def _check_arguments(marker: pytest.Mark) -> None:
+    """Fail the test for a marker with arguments that are not settings of the broker."""
+    from ottla.broker.config import is_known, nearest_key
+
+    if marker.args:
+        pytest.fail(f"@pytest.mark.{MARKER} takes settings by name, not {marker.args[0]!r}", pytrace=False)
+    for name in marker.kwargs:
+        if not is_known(name.replace("_", ".")):
+            near = nearest_key(name.replace("_", "."))
+            advice = f"; did you mean {near.replace('.', '_')}?" if near else ""
+            pytest.fail(f"@pytest.mark.{MARKER}: {name} is not a broker setting{advice}", pytrace=False)
 
 
 @pytest.fixture

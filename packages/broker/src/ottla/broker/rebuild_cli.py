@@ -248,5 +248,5 @@ def _report(made: Rebuilt, kept: Salvage, place: Path, aside: Path, topics: int,
 
 
 def _fail(message: str) -> NoReturn:
-    click.echo(f"error: {message}", err=True)
+    click.echo(f"Error: {message}", err=True)
     sys.exit(1)

@@ -113,9 +113,8 @@ class BrokerThread:
         from ottla.broker.config import load_broker_config
 
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        config = load_broker_config(
-            settings_for_tests(self.data_dir, self.host, self.port, self._settings)
-        ).config
+        settings = settings_for_tests(self.data_dir, self.host, self.port, self._settings)
+        config = load_broker_config(flags=settings).config
         async with Broker(config) as self.broker:
             self.port = self.broker.port
             self._ready.set()

@@ -23,6 +23,7 @@ from ottla.broker.config import (
     keys_of,
     synonyms_of,
     topic_keys,
+    why_no_setting,
 )
 from ottla.broker.frozen_classes import frozen, replace
 from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
@@ -458,7 +459,7 @@ def _check_dynamic(settings: Mapping[str, str], *, per_broker: bool) -> None:
     known = keys_of(BrokerConfig)
     for name in settings:
         if name not in known:
-            raise InvalidConfig(f"{name} is not a broker configuration")
+            raise InvalidConfig(f"{name} {why_no_setting(name)}")
     if fixed := sorted(name for name in settings if known[name].update == "read-only"):
         raise InvalidRequest(f"Cannot update these configs dynamically: {', '.join(fixed)}")
     own = sorted(name for name in settings if known[name].update == "per-broker")

@@ -1,11 +1,19 @@
 """The typed configuration of the broker and of topics."""
 
 from ottla.broker.config.broker import BrokerConfig
+from ottla.broker.config.foreign_keys import (
+    ALIASES,
+    IGNORED,
+    IGNORED_PREFIXES,
+    SECURITY_KEYS,
+    SECURITY_PREFIXES,
+    is_known,
+    nearest_key,
+    why_no_setting,
+)
 from ottla.broker.config.keys import keys_of
 from ottla.broker.config.listeners import Listener, parse_listeners
 from ottla.broker.config.loading import (
-    ALIASES,
-    IGNORED,
     Loaded,
     broker_config_from,
     check_broker_config,
@@ -23,6 +31,9 @@ from ottla.client.config_definition import ConfigError, Setting
 __all__ = [
     "ALIASES",
     "IGNORED",
+    "IGNORED_PREFIXES",
+    "SECURITY_KEYS",
+    "SECURITY_PREFIXES",
     "TOPIC_SYNONYMS",
     "BrokerConfig",
     "ConfigError",
@@ -32,10 +43,13 @@ __all__ = [
     "Setting",
     "broker_config_from",
     "check_broker_config",
+    "is_known",
     "keys_of",
     "load_broker_config",
+    "nearest_key",
     "parse_listeners",
     "parse_topic_overrides",
     "synonyms_of",
     "topic_keys",
+    "why_no_setting",
 ]

@@ -49,7 +49,7 @@ class BrokerConfig(NetworkSettings, RequestLimits):
         10, "No effect yet: requests to ZooKeeper in flight at once.", at_least(1)
     )
     zookeeper_set_acl: bool = setting(
-        False, "No effect yet: whether only brokers may change the znodes that brokers create."
+        False, "Not supported: whether only brokers may change the znodes that brokers create."
     )
     controlled_shutdown_enable: bool = setting(
         True, "Whether the broker hands over its leaderships before it stops."

@@ -5,44 +5,28 @@ Later sources win: defaults, properties file, environment (`OTTLA_LOG_RETENTION_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ottla.broker.config.broker import BrokerConfig
+from ottla.broker.config.environment_keys import from_environment
+from ottla.broker.config.foreign_keys import (
+    ADVERTISED_PARTS,
+    ALIASES,
+    LISTENER_PARTS,
+    NO_PROTECTION,
+    is_known,
+    reason_without_effect,
+    unmet_protection,
+    why_no_setting,
+)
 from ottla.broker.config.keys import keys_of
 from ottla.broker.config.listeners import is_loopback
 from ottla.broker.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError
 
-ENVIRONMENT_PREFIX = "OTTLA_"
-
-ALIASES: Mapping[str, str] = {
-    "log.delete.delay.ms": "log.segment.delete.delay.ms",
-}
-"""Older names of keys that kept their meaning."""
-
-IGNORED: Mapping[str, str] = {
-    "replica.lag.max.messages": "followers leave the in-sync replicas by time only (replica.lag.time.max.ms)",
-    "controller.message.queue.size": "the controller's queues are unbounded: one broker cannot block it",
-    "zookeeper.sync.time.ms": "it applied to consumers that kept offsets in ZooKeeper",
-    "kafka.metrics.reporters": "metrics are served by the Prometheus endpoint (metrics.port)",
-    "kafka.metrics.polling.interval.secs": "metrics are served by the Prometheus endpoint (metrics.port)",
-    "metric.reporters": "metrics are served by the Prometheus endpoint (metrics.port)",
-    "auto.include.jmx.reporter": "there is no JVM",
-    "log.dir.failure.timeout.ms": "it applies to Kafka's own quorum",
-    "confluent.support.metrics.enable": "the broker sends no reports",
-    "zookeeper.clientCnxnSocket": "the ZooKeeper client is not Java's",
-    "authorizer.class.name": "access control is not implemented yet: every client may do everything",
-    "super.users": "access control is not implemented yet: every client may do everything",
-    "allow.everyone.if.no.acl.found": "access control is not implemented yet: every client may do everything",
-}
-"""Keys of Kafka that have no effect here, and why."""
-
 KAFKA_LISTENERS: Final = "PLAINTEXT://:9092"
 """What a properties file without `listeners` means: every interface."""
-
-_LISTENER_PARTS = ("host.name", "port")
-_ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
 
 
 @frozen
@@ -61,21 +45,39 @@ def load_broker_config(
 ) -> Loaded:
     """Merge the sources and check every key.
 
-    `properties` is None where there is no file: the broker then listens on 127.0.0.1 only. Unknown and
-    ignored keys become warnings, and so do listeners that are open to other machines; an invalid value
-    raises `ConfigError`.
+    `properties` is None where there is no file: the broker then listens on 127.0.0.1 only. Unknown keys of a
+    file, and keys without effect, become warnings, and so do listeners that are open to other machines. An
+    unknown key of the environment or the flags, an invalid value, and a key that asks for protection which
+    is not there raise `ConfigError`.
     """
-    merged = {**(properties or {}), **_from_environment(environment or {}), **(flags or {})}
+    flags = flags or {}
+    _refuse_unknown(flags)
+    merged = {**(properties or {}), **from_environment(environment or {}), **flags}
+    _refuse_unmet_protection(merged)
     warnings: list[str] = []
     settings = _old_listener_names(
         _rename_aliases(merged, warnings), "127.0.0.1" if properties is None else ""
     )
     known = keys_of(BrokerConfig)
-    warnings += _warnings_for(name for name in settings if name not in known)
+    warnings += _warnings_for(settings)
     explicit = {name: text for name, text in settings.items() if name in known}
     implied = {} if properties is None else {"listeners": KAFKA_LISTENERS}
     config = broker_config_from(implied | explicit)
     return Loaded(config, explicit, (*warnings, *_exposure(config)))
+
+
+def _refuse_unknown(flags: Mapping[str, str]) -> None:
+    for name in flags:
+        if not is_known(name):
+            raise ConfigError(name, why_no_setting(name))
+
+
+def _refuse_unmet_protection(settings: Mapping[str, str]) -> None:
+    if names := unmet_protection(settings):
+        raise ConfigError(
+            ", ".join(names),
+            f"must not be set: {NO_PROTECTION}, so nothing would be protected",
+        )
 
 
 def _exposure(config: BrokerConfig) -> list[str]:
@@ -95,7 +97,7 @@ def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
     values: dict[str, Any] = {}
     for name, text in settings.items():
         if name not in known:
-            raise ConfigError(name, "is not a broker configuration")
+            raise ConfigError(name, why_no_setting(name))
         values[known[name].field] = known[name].parse(text)
     config = BrokerConfig(**values)
     check_broker_config(config)
@@ -130,17 +132,6 @@ def check_broker_config(config: BrokerConfig) -> None:
         raise ConfigError("create.topic.policy.class.name", "must be empty: Java policies cannot run here")
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    dotted = {
-        name[len(ENVIRONMENT_PREFIX) :].lower().replace("_", "."): value
-        for name, value in environment.items()
-        if name.startswith(ENVIRONMENT_PREFIX)
-    }
-    # Ottla's other programs read variables with the same prefix: take only those of broker keys.
-    known = keys_of(BrokerConfig)
-    return {name: value for name, value in dotted.items() if name in known or name in ALIASES}
-
-
 def _rename_aliases(settings: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
     renamed: dict[str, str] = {}
     for name, value in settings.items():
@@ -156,8 +147,8 @@ def _old_listener_names(settings: dict[str, str], default_host: str) -> dict[str
     `default_host` is where to listen when only a port is given.
     """
     for new, (host, port), default in (
-        ("listeners", _LISTENER_PARTS, default_host),
-        ("advertised.listeners", _ADVERTISED_PARTS, ""),
+        ("listeners", LISTENER_PARTS, default_host),
+        ("advertised.listeners", ADVERTISED_PARTS, ""),
     ):
         parts = settings.pop(host, None), settings.pop(port, None)
         if new not in settings and any(part is not None for part in parts):
@@ -165,10 +156,7 @@ def _old_listener_names(settings: dict[str, str], default_host: str) -> dict[str
     return settings
 
 
-def _warnings_for(names: Iterable[str]) -> list[str]:
-    return [
-        f"{name} is ignored: {IGNORED[name]}"
-        if name in IGNORED
-        else f"{name} is not a known broker configuration"
-        for name in names
-    ]
+def _warnings_for(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        if not is_known(name) or reason_without_effect(name) is not None:
+            yield f"{name} {why_no_setting(name)}"

@@ -1,0 +1,56 @@
+"""Take the broker's settings from environment variables: `OTTLA_LOG_RETENTION_HOURS=24`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from ottla.broker.config.foreign_keys import IGNORED, is_known, nearest_key
+from ottla.client.config_definition import ConfigError
+
+PREFIX: Final = "OTTLA_"
+
+OTHER_COMMANDS: Final = frozenset({"OTTLA_BOOTSTRAP_SERVER", "OTTLA_ZOOKEEPER"})
+"""Variables that Ottla's other commands read."""
+
+_OF_KUBERNETES = re.compile(
+    r"OTTLA_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+_URL = re.compile(r"(?:tcp|udp|sctp)://")
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable of a key."""
+    return PREFIX + key.replace(".", "_").upper()
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings among environment variables, by dotted key.
+
+    Raises `ConfigError` for a variable with the prefix that no command of Ottla reads. Kubernetes sets such
+    variables in every container beside a service named ottla; those are left out.
+    """
+    settings: dict[str, str] = {}
+    for variable, text in environment.items():
+        if variable.startswith(PREFIX) and not _is_for_others(variable, text):
+            settings[_key_of(variable)] = text
+    return settings
+
+
+def _is_for_others(variable: str, text: str) -> bool:
+    if variable in OTHER_COMMANDS or _OF_KUBERNETES.fullmatch(variable):
+        return True
+    return variable.endswith("_PORT") and _URL.match(text) is not None
+
+
+def _key_of(variable: str) -> str:
+    key = variable.removeprefix(PREFIX).lower().replace("_", ".")
+    if is_known(key):
+        return key
+    for name in IGNORED:  # one of them has a capital letter
+        if name.lower() == key:
+            return name
+    near = nearest_key(key)
+    problem = "is not a variable of Ottla"
+    raise ConfigError(variable, f"{problem}; did you mean {variable_of(near)}?" if near else problem)
