@@ -41,6 +41,7 @@ from ottla.broker.handlers.services import Services
 from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.leadership_handover import LeadershipHandover
 from ottla.broker.local_control_requests import LocalSender
+from ottla.broker.log.record_threads import RecordThreads
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.dispatcher import Dispatcher, Routes
@@ -147,6 +148,7 @@ class Broker:
         await services.configs.load()
         await logs.open(services.configs.log_config)
         self._stack.push_async_callback(logs.close)
+        self._stack.callback(services.record_threads.close)
         await services.replicas.load()
         self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
         await enter(services.groups)
@@ -263,6 +265,7 @@ class Broker:
             groups=self._groups(replicas, metadata),
             transactions=Transactions(ProducerIds(zookeeper, self.broker_id)),
             topic_metrics=topic_metrics,
+            record_threads=RecordThreads(),
             fetch_sessions=fetch_sessions,
             delayed_fetches=DelayedFetches(config.max_delayed_fetches),
             produce_fast_path=ProduceFastPath(topic_metrics, environment.clock),

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.handlers.delayed_fetch import is_enough, read_when_enough
 from ottla.broker.handlers.fetch_read import FetchTerms, Needs, read_all, reading
@@ -15,6 +14,7 @@ from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition, 
 from ottla.broker.handlers.fetch_sessions import FetchContext, RequestedPartition
 from ottla.broker.handlers.inter_broker_requests import may_be_refused, refusal_of_replica
 from ottla.broker.handlers.pacing import LONG, at_once
+from ottla.broker.log.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.file_slices import warm
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import convert_down
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ottla.protocol.messages.fetch import FetchPartition, FetchRequest
 
 __all__ = ["Needs", "handle"]
+
+MAX_CONVERTED_BYTES: Final = 8 * 1024 * 1024
+"""Converted records that one answer holds in memory; others are sent from the file."""
 
 
 def handle(
@@ -163,13 +166,22 @@ async def _prepared_answer(
 
 
 async def _convert_all(terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]) -> None:
-    """Convert the records for a client that knows older formats only, on a thread, one by one."""
+    """Convert the records for a client that knows older formats only, on a thread, one by one.
+
+    When the converted records exceed what one answer may hold in memory, the partitions behind have none: the
+    client asks for them again.
+    """
+    converted_bytes = 0
     for wanted, result in zip(fetch.wanted, results, strict=True):
         records = result.records
         if records is None or isinstance(records, bytes):
             continue
+        if converted_bytes >= MAX_CONVERTED_BYTES:
+            result.records = b""
+            continue
         try:
-            result.records = await asyncio.to_thread(_convert, records, terms.magic)
+            result.records = await terms.services.record_threads.run(_convert, records, terms.magic)
+            converted_bytes += len(result.records)
         except KafkaError as error:
             result.records, result.error_code = None, int(error.code)
         terms.services.topic_metrics.of(wanted.topic_partition.topic).fetch_conversions.mark()
@@ -177,7 +189,7 @@ async def _convert_all(terms: FetchTerms, fetch: FetchContext, results: list[Fet
 
 
 def _convert(records: Slice, magic: int) -> bytes:
-    return bytes(convert_down(records.read(), magic))
+    return convert_down(records.read(), magic, max_decompressed_bytes=MAX_OPENED_BYTES)
 
 
 def _count_requests(services: Needs, fetch: FetchContext) -> None:

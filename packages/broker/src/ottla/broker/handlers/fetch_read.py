@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.broker.handlers.fetch_sessions import FetchSessions, RequestedPartition
     from ottla.broker.handlers.request_context import RequestContext
     from ottla.broker.handlers.topic_metrics import TopicMetrics
+    from ottla.broker.log.record_threads import RecordThreads
     from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.protocol.messages.fetch import FetchRequest
     from ottla.protocol.topics import TopicPartition
@@ -50,6 +51,7 @@ class Needs(Protocol):
     fetch_sessions: FetchSessions
     fetch_fast_path: FetchFastPath
     inter_broker: InterBrokerAccess
+    record_threads: RecordThreads
     replicas: Replicas
     topic_metrics: TopicMetrics
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ottla.broker.environment import Environment
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.handlers.topic_metrics import TopicMetrics
+    from ottla.broker.log.record_threads import RecordThreads
     from ottla.broker.replication.replicas import Replicas
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
@@ -65,6 +66,7 @@ class Needs(Protocol):
 
     environment: Environment
     produce_fast_path: ProduceFastPath
+    record_threads: RecordThreads
     replicas: Replicas
     topic_metrics: TopicMetrics
 
@@ -184,12 +186,12 @@ async def _open_all(services: Needs, request: ProduceRequest, context: RequestCo
 async def _open_one(services: Needs, topic_partition: TopicPartition, records: bytes | memoryview) -> bytes:
     config = services.replicas.leader(topic_partition).log.config
     if not needs_conversion(records):
-        return await asyncio.to_thread(opened, records, config)
+        return await services.record_threads.run(opened, records, config)
     now_ms = services.environment.clock.now_ms()
-    converted = await asyncio.to_thread(convert, records, now_ms, config)
+    converted = await services.record_threads.run(convert, records, now_ms, config)
     services.topic_metrics.of(topic_partition.topic).produce_conversions.mark()
     services.topic_metrics.all_topics.produce_conversions.mark()
-    return await asyncio.to_thread(opened, converted, config)
+    return await services.record_threads.run(opened, converted, config)
 
 
 def _appended(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.handlers.fetch_sessions import FetchSessions
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.handlers.topic_metrics import TopicMetrics
+    from ottla.broker.log.record_threads import RecordThreads
     from ottla.broker.log.registry import LogRegistry
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.transactions.coordinator import Transactions
@@ -47,6 +48,7 @@ class Services:
     groups: GroupCoordinator
     transactions: Transactions
     topic_metrics: TopicMetrics
+    record_threads: RecordThreads
     fetch_sessions: FetchSessions
     delayed_fetches: DelayedFetches
     produce_fast_path: ProduceFastPath

@@ -19,6 +19,7 @@ from ottla.broker.handlers.request_context import Ordering, RequestContext, Targ
 from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import Log
+from ottla.broker.log.record_threads import RecordThreads
 from ottla.broker.log.recovery import open_log
 from ottla.broker.metrics import Metrics
 from ottla.broker.replication.partition import Assignment
@@ -99,6 +100,7 @@ class DataServices:
     inter_broker: InterBrokerAccess
     replicas: Replicas
     topic_metrics: TopicMetrics
+    record_threads: RecordThreads
     fetch_sessions: FetchSessions
     delayed_fetches: DelayedFetches
     produce_fast_path: ProduceFastPath
@@ -145,6 +147,7 @@ class DataPlane:
             inter_broker=self._access,
             replicas=self.replicas,
             topic_metrics=topic_metrics,
+            record_threads=RecordThreads(),
             fetch_sessions=FetchSessions(
                 self.config.max_incremental_fetch_session_cache_slots,
                 lambda: self.environment.random.randrange(1, 2**31),

@@ -1,7 +1,8 @@
 """Preparation of client batches on a thread: conversion of legacy formats, recompression, opening for checks.
 
 The functions are pure and may run on any thread. `convert`, `prepare` and `opened` may take milliseconds and
-belong on one: decompressed records can be a thousand times as large as the request.
+belong on one (`record_threads`): decompressed records can be a thousand times as large as the request. Of one
+batch they open at most 32 MiB; beyond that they raise MessageTooLarge.
 """
 
 from __future__ import annotations
@@ -9,17 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.config.compression import DEFAULT_LZ4_LEVEL
-from ottla.broker.log.batch_validation import check_keys, check_size
+from ottla.broker.log.batch_validation import MAX_OPENED_BYTES, check_keys, check_size
 from ottla.protocol.errors import InvalidRecord
 from ottla.protocol.records import (
-    BatchBuilder,
     Codec,
-    TimestampType,
     all_magic_2,
     convert_to_v2,
-    iter_records,
     magic_at,
     read_header,
+    recompress,
     split_batches,
     validate_batches,
 )
@@ -27,7 +26,6 @@ from ottla.protocol.records import (
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
 
-_NO_LIMIT: Final = 2**31 - 1
 _CODEC: Final = 0x07
 _CODECS: Final = {
     "uncompressed": Codec.NONE,
@@ -71,7 +69,11 @@ def convert(batches: bytes | bytearray | memoryview, now_ms: int, config: LogCon
         raise InvalidRecord("formats are mixed in one set of records")
     appended = config.message_timestamp_type == "LogAppendTime"
     return convert_to_v2(
-        batches, now_ms if appended else None, codec=target_codec(config), level=target_level(config)
+        batches,
+        now_ms if appended else None,
+        codec=target_codec(config),
+        level=target_level(config),
+        max_decompressed_bytes=MAX_OPENED_BYTES,
     )
 
 
@@ -121,14 +123,4 @@ def _recompressed(batch: memoryview, codec: Codec, level: int | None) -> bytes:
     header = read_header(batch)
     if header.is_control or header.attributes & _CODEC == codec:
         return bytes(batch)
-    builder = BatchBuilder(_NO_LIMIT, codec=codec, level=level)
-    for record in iter_records(batch):
-        builder.append(record.key, record.value, record.timestamp_ms, record.headers)
-    appended = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    return builder.build(
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-        log_append_time_ms=header.max_timestamp if appended else None,
-    )
+    return recompress(batch, codec, level=level, max_decompressed_bytes=MAX_OPENED_BYTES)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _MAX_LONG: Final = 2**63 - 1
 _CONTROL: Final = 0x20
 _CODEC: Final = 0x07
+MAX_OPENED_BYTES: Final = 32 * 1024 * 1024
+"""What the records of one compressed batch may become when the broker has to look into it."""
 _MAX_NAMED_RECORDS: Final = 1_000
 
 
@@ -95,7 +97,7 @@ def check_keys(batches: memoryview, headers: Sequence[BatchHeader]) -> None:
         if header.attributes & _CONTROL:
             continue
         batch = _bytes_of(batches, header)
-        if count := scan_records(batch).keyless_count:
+        if count := scan_records(batch, max_decompressed_bytes=MAX_OPENED_BYTES).keyless_count:
             error = KeylessRecords(f"{count} records have no key, which a compacted topic needs")
             error.record_errors = _refused(
                 batch, lambda record: "a compacted topic needs a key" if record.key is None else None
@@ -108,5 +110,6 @@ def _bytes_of(batches: memoryview, header: BatchHeader) -> memoryview:
 
 
 def _refused(batch: memoryview, violation: Callable[[Record], str | None]) -> tuple[tuple[int, str], ...]:
-    found = ((index, violation(record)) for index, record in enumerate(iter_records(batch)))
+    records = iter_records(batch, max_decompressed_bytes=MAX_OPENED_BYTES)
+    found = ((index, violation(record)) for index, record in enumerate(records))
     return tuple(islice(((index, said) for index, said in found if said is not None), _MAX_NAMED_RECORDS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from ottla.broker.log.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.file_slices import Slice
 from ottla.broker.log.offset_lookup import whole_end
 from ottla.broker.log.segment_scan import check_entries
@@ -151,7 +152,7 @@ class Reading:
         for entry in check_entries(segment.file, start, segment.size):
             if entry.max_timestamp < timestamp_ms or entry.last_offset < log_start_offset:
                 continue
-            for record in iter_records(entry.data):
+            for record in iter_records(entry.data, max_decompressed_bytes=MAX_OPENED_BYTES):
                 if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
                     return TimestampOffset(record.timestamp_ms, record.offset)
         return None

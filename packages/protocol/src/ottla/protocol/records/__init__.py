@@ -37,7 +37,7 @@ from ottla.protocol.records.control import (
     end_transaction_marker,
     read_end_transaction_marker,
 )
-from ottla.protocol.records.conversion import convert_down, convert_to_v2
+from ottla.protocol.records.conversion import convert_down, convert_to_v2, recompress
 from ottla.protocol.records.errors import CorruptRecords, DecompressedTooLarge
 from ottla.protocol.records.types import NO_TIMESTAMP, Codec, TimestampType
 
@@ -72,6 +72,7 @@ __all__ = [
     "read_end_transaction_marker",
     "read_header",
     "read_headers",
+    "recompress",
     "retain_records",
     "scan_records",
     "set_log_append_time",

@@ -1,5 +1,9 @@
-"""Conversion between the record formats: up when an old client produces, down when an old client fetches."""
+"""Conversion between record formats, as old clients need it, and between codecs, as topics with their own do.
 
+Up when an old client produces, down when an old client fetches.
+"""
+
+import struct
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
@@ -9,17 +13,48 @@ from ottla.protocol.records._codec import (
     BatchBuilder,
     Record,
     RecordIterator,
+    crc32c,
     magic_at,
     read_header,
+    scan_records,
     split_batches,
 )
-from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer
+from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer, compress, decompress
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.types import Codec, TimestampType
 
-__all__ = ["convert_down", "convert_to_v2"]
+__all__ = ["convert_down", "convert_to_v2", "recompress"]
 
 _NO_LIMIT = 2**31 - 1
+_LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT, _RECORDS_AT = 8, 17, 21, 35, 61
+_CODEC_MASK = 0x07
+
+
+def recompress(
+    batch: Buffer,
+    codec: Codec,
+    *,
+    level: int | None = None,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> bytes:
+    """The same v2 batch with its records in another codec; no record is looked at one by one.
+
+    Raises DecompressedTooLarge beyond the limit, and CorruptRecords where header and records disagree.
+    """
+    view = memoryview(batch)
+    header = read_header(view)
+    scan = scan_records(view, max_decompressed_bytes=max_decompressed_bytes, dense=True)
+    plain = decompress(header.codec, view[_RECORDS_AT:], max_bytes=max_decompressed_bytes)
+    packed = compress(codec, plain, level=level)
+    out = bytearray(_RECORDS_AT + len(packed))
+    out[:_RECORDS_AT] = view[:_RECORDS_AT]
+    out[_RECORDS_AT:] = packed
+    struct.pack_into(">i", out, _LENGTH_AT, len(out) - legacy.LOG_OVERHEAD)
+    struct.pack_into(">h", out, _ATTRIBUTES_AT, header.attributes & ~_CODEC_MASK | codec)
+    if header.timestamp_type is TimestampType.CREATE_TIME:
+        struct.pack_into(">q", out, _MAX_TIMESTAMP_AT, scan.max_timestamp)
+    struct.pack_into(">I", out, _CRC_AT, crc32c(memoryview(out)[_ATTRIBUTES_AT:]))
+    return bytes(out)
 
 
 def convert_to_v2(
@@ -82,6 +117,8 @@ def convert_down(
 ) -> bytes:
     """The same records for a client that reads up to `to_magic`, 0 or 1.
 
+    Neither the decompressed records of a batch nor what they become may exceed the limit (MessageTooLarge).
+
     Offsets, times and compression stay; headers go, times go in magic 0, and control batches are left out.
     Entries of an old enough format stay as they are. Uncompressed records below `first_offset` are left out.
     An incomplete batch at the end, as a fetch may leave it, is ignored. The result may be empty.
@@ -99,7 +136,9 @@ def _down(entry: memoryview, to_magic: int, first_offset: int, max_decompressed_
         return _down_from_2(entry, to_magic, first_offset, max_decompressed_bytes)
     source = legacy.read_entry(entry, check_crc=False)
     records = legacy.records_of(source, max_decompressed_bytes=max_decompressed_bytes, check_crc=False)
-    return _encode(records, to_magic, source.codec, source.timestamp_type, first_offset)
+    return _encode(
+        records, to_magic, source.codec, source.timestamp_type, first_offset, max_decompressed_bytes
+    )
 
 
 def _down_from_2(batch: memoryview, to_magic: int, first_offset: int, max_decompressed_bytes: int) -> bytes:
@@ -110,15 +149,20 @@ def _down_from_2(batch: memoryview, to_magic: int, first_offset: int, max_decomp
     if codec == Codec.ZSTD:
         raise UnsupportedCompressionType(f"zstd does not exist in magic {to_magic}")
     records = RecordIterator(batch, max_decompressed_bytes=max_decompressed_bytes)
-    return _encode(records, to_magic, codec, header.timestamp_type, first_offset)
+    return _encode(records, to_magic, codec, header.timestamp_type, first_offset, max_decompressed_bytes)
 
 
 def _encode(
-    records: Iterable[Record], magic: int, codec: Codec, timestamp_type: TimestampType, first_offset: int
+    records: Iterable[Record],
+    magic: int,
+    codec: Codec,
+    timestamp_type: TimestampType,
+    first_offset: int,
+    max_bytes: int,
 ) -> bytes:
     kept = (
         legacy.LegacyRecord(record.offset, record.timestamp_ms, record.key, record.value)
         for record in records
         if codec != Codec.NONE or record.offset >= first_offset
     )
-    return legacy.encode_set(kept, magic, codec=codec, timestamp_type=timestamp_type)
+    return legacy.encode_set(kept, magic, codec=codec, timestamp_type=timestamp_type, max_bytes=max_bytes)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ottla.protocol.errors import MessageTooLarge
 from ottla.protocol.records._codec import Record
 from ottla.protocol.records.compression import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
@@ -41,6 +42,7 @@ RECORD_OVERHEAD = {0: 14, 1: 22}
 """Bytes of a message with neither key nor value, by magic."""
 
 _CODEC_MASK = 0x07
+_NO_LIMIT = 2**31 - 1
 _LOG_APPEND_TIME = 0x08
 _HEADERS = {0: struct.Struct(">qiIBB"), 1: struct.Struct(">qiIBBq")}
 _LENGTH = struct.Struct(">i")
@@ -159,28 +161,44 @@ def records_of(
     if entry.codec == Codec.NONE:
         yield _record(entry, entry.offset, entry.timestamp_ms)
         return
-    inner = _inner_entries(entry, max_decompressed_bytes, check_crc)
-    first_offset = _offset_of_relative_zero(entry, inner[-1].offset)
+    plain = _unwrapped(entry, max_decompressed_bytes)
+    first_offset = _offset_of_relative_zero(entry, _last_offset(plain))
     appended = entry.timestamp_type == TimestampType.LOG_APPEND_TIME
-    for message in inner:
+    for message in iter_entries(plain, check_crc=check_crc):
+        _check_inner(message, entry)
         yield _record(
             message, first_offset + message.offset, entry.timestamp_ms if appended else message.timestamp_ms
         )
 
 
-def _inner_entries(wrapper: LegacyEntry, max_decompressed_bytes: int, check_crc: bool) -> list[LegacyEntry]:
+def _unwrapped(wrapper: LegacyEntry, max_decompressed_bytes: int) -> bytearray:
     if wrapper.value is None:
         raise CorruptRecords(f"the compressed message at offset {wrapper.offset} is null")
     plain = decompress(wrapper.codec, wrapper.value, max_bytes=max_decompressed_bytes, magic=wrapper.magic)
-    inner = list(iter_entries(plain, check_crc=check_crc))
-    if not inner:
+    if not plain:
         raise CorruptRecords(f"the compressed message at offset {wrapper.offset} is empty")
-    for message in inner:
-        if message.magic != wrapper.magic:
-            raise CorruptRecords(f"a message of magic {message.magic} inside one of magic {wrapper.magic}")
-        if message.codec != Codec.NONE:
-            raise CorruptRecords(f"a compressed message inside the one at offset {wrapper.offset}")
-    return inner
+    return plain
+
+
+def _last_offset(plain: bytearray) -> int:
+    """The offset of the last message. Only sizes are looked at: a list of a million messages is large."""
+    position = last = 0
+    while position < len(plain):
+        if len(plain) - position < LOG_OVERHEAD:
+            raise CorruptRecords(f"{len(plain) - position} bytes behind the last message")
+        last = position
+        size = int.from_bytes(plain[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
+        if size < 0 or size > len(plain) - position - LOG_OVERHEAD:
+            raise CorruptRecords(f"a message of {size} bytes at byte {position} of {len(plain)}")
+        position += LOG_OVERHEAD + size
+    return int.from_bytes(plain[last : last + 8], "big", signed=True)
+
+
+def _check_inner(message: LegacyEntry, wrapper: LegacyEntry) -> None:
+    if message.magic != wrapper.magic:
+        raise CorruptRecords(f"a message of magic {message.magic} inside one of magic {wrapper.magic}")
+    if message.codec != Codec.NONE:
+        raise CorruptRecords(f"a compressed message inside the one at offset {wrapper.offset}")
 
 
 def _offset_of_relative_zero(wrapper: LegacyEntry, last_inner: int) -> int:
@@ -228,19 +246,26 @@ def encode_set(
     *,
     codec: Codec = Codec.NONE,
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    max_bytes: int = _NO_LIMIT,
 ) -> bytes:
     """A message set: plain entries, or one wrapper around all of them when there is a codec.
 
-    Under LOG_APPEND_TIME the wrapper's time is the largest of the records'.
+    Under LOG_APPEND_TIME the wrapper's time is the largest of the records'. The records are taken one by one;
+    raises MessageTooLarge when their entries together have more than `max_bytes`, before compression.
     """
-    messages = list(records)
-    if codec == Codec.NONE or not messages:
-        return b"".join(encode_entry(m, magic, timestamp_type=timestamp_type) for m in messages)
-    first = 0 if magic == 0 else messages[0].offset
-    inner = b"".join(
-        encode_entry(m._replace(offset=m.offset - first), magic, timestamp_type=timestamp_type)
-        for m in messages
-    )
-    newest = max(m.timestamp_ms for m in messages)
-    wrapper = LegacyRecord(messages[-1].offset, newest, None, compress(codec, inner, magic=magic))
+    messages = iter(records)
+    entries = bytearray()
+    first, last, newest = None, 0, -1
+    for message in messages:
+        last, newest = message.offset, max(newest, message.timestamp_ms)
+        if first is None:
+            first = 0 if magic == 0 or codec == Codec.NONE else message.offset
+        entries += encode_entry(
+            message._replace(offset=message.offset - first), magic, timestamp_type=timestamp_type
+        )
+        if len(entries) > max_bytes:
+            raise MessageTooLarge(f"messages of magic {magic} take more than {max_bytes} bytes")
+    if codec == Codec.NONE or first is None:
+        return bytes(entries)
+    wrapper = LegacyRecord(last, newest, None, compress(codec, entries, magic=magic))
     return encode_entry(wrapper, magic, codec=codec, timestamp_type=timestamp_type)
