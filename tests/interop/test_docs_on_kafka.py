@@ -61,7 +61,7 @@ def test_the_loop_of_the_page_loses_nothing_when_a_transaction_is_aborted(
     monkeypatch.setattr(Producer, "send_offsets", fails_once)
     with ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="384m") as kafka:
         # The page itself asserts that each record is printed once.
-        run_page(EXACTLY_ONCE, kafka.bootstrap_servers, tmp_path, TRANSACTIONS)
+        run_page(EXACTLY_ONCE, kafka.bootstrap_servers, tmp_path, TRANSACTIONS, one_program=True)
     assert aborted
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
 import os
 import re
 import signal
@@ -59,8 +56,13 @@ def run_page(
     zookeeper: str = PRINTED_ZOOKEEPER,
     printed: str = PRINTED_SERVERS,
     timeout_s: float = TIMEOUT_S,
+    one_program: bool = False,
 ) -> None:
-    """Run the blocks of a page in order, against a broker; names persist from block to block."""
+    """Run the blocks of a page in order, against a broker, as a reader does who copies them.
+
+    Each Python block is a program: a file of its own, run alone. With `one_program` they are one
+    program instead, run in this process: names persist from block to block.
+    """
     names: dict[str, object] = {"__name__": "snippet"}
     for block in blocks(page, mark):
         code = block.code.replace(printed, bootstrap_servers)
@@ -69,17 +71,27 @@ def run_page(
             run_console(code, bootstrap_servers, folder, timeout_s)
         elif re.search(r"^def test_", code, re.MULTILINE):
             run_as_tests(code, folder)
-        else:
+        elif one_program:
             run_python(code, names, page, block.line)
+        else:
+            run_program(code, folder, f"{page.stem}_line_{block.line}.py", timeout_s)
 
 
 def run_python(code: str, names: dict[str, object], page: Path, line: int) -> None:
-    """Run a block with the line numbers of its page, for tracebacks; `await` is allowed."""
-    compiled = compile("\n" * line + code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if compiled.co_flags & inspect.CO_COROUTINE:
-        asyncio.run(asyncio.wait_for(eval(compiled, names), TIMEOUT_S))
-    else:
-        exec(compiled, names)
+    """Run a block in this process, with the line numbers of its page for tracebacks."""
+    exec(compile("\n" * line + code, str(page), "exec"), names)
+
+
+def run_program(code: str, folder: Path, name: str, timeout_s: float = TIMEOUT_S) -> None:
+    """Copy a block into a file and run that file: it ends well, without a traceback in its log."""
+    (folder / name).write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, name],
+        capture_output=True, text=True, timeout=timeout_s, cwd=folder, check=False,
+    )  # fmt: skip
+    said = f"{name} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, said
+    assert "Traceback" not in done.stderr, said
 
 
 def run_as_tests(code: str, folder: Path) -> None:

@@ -23,7 +23,7 @@ def test_the_page_does_what_it_shows(spark: SparkSession, tmp_path: Path) -> Non
     assert blocks(PAGE, ANYWHERE)
     # A broker of its own: the names on the page are plain ones.
     with BrokerProcess(tmp_path / "broker") as broker:
-        run_page(PAGE, broker.bootstrap_servers, tmp_path, ANYWHERE)
+        run_page(PAGE, broker.bootstrap_servers, tmp_path, ANYWHERE, one_program=True)
 
 
 def test_the_page_does_what_it_shows_of_transactions(spark: SparkSession, tmp_path: Path) -> None:
@@ -31,4 +31,4 @@ def test_the_page_does_what_it_shows_of_transactions(spark: SparkSession, tmp_pa
         pytest.skip(missing)
     assert blocks(PAGE, TRANSACTIONS)
     with KraftKafka(tmp_path / "kafka") as kafka:
-        run_page(PAGE, kafka.bootstrap_servers, tmp_path, TRANSACTIONS)
+        run_page(PAGE, kafka.bootstrap_servers, tmp_path, TRANSACTIONS, one_program=True)

@@ -32,11 +32,11 @@ def test_the_page_does_what_it_shows(
         (tmp_path / "orders.toml").write_text(
             declaration[1].replace(PRINTED_SERVERS, broker.bootstrap_servers)
         )
-        run_page(PAGE, broker.bootstrap_servers, tmp_path, MARK, timeout_s=200)
+        run_page(PAGE, broker.bootstrap_servers, tmp_path, MARK, timeout_s=200, one_program=True)
 
 
 def test_the_readme_does_what_it_shows(spark: SparkSession, tmp_path: Path) -> None:
     page = ROOT / "packages/pipeline/README.md"
     assert blocks(page, "needs Spark")
     with BrokerProcess(tmp_path / "broker") as broker:
-        run_page(page, broker.bootstrap_servers, tmp_path, "needs Spark")
+        run_page(page, broker.bootstrap_servers, tmp_path, "needs Spark", one_program=True)
