@@ -13,6 +13,7 @@ from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.cluster.topics import NewTopic, Topics
 from ottla.broker.config import broker_config_from
+from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
 from ottla.broker.environment import Environment
 from ottla.protocol import errors
 from ottla.protocol.messages.update_metadata import (
@@ -24,6 +25,7 @@ from ottla.protocol.messages.update_metadata import (
 )
 from ottla.protocol.topics import GROUP_METADATA_TOPIC
 from ottla.zookeeper import paths
+from ottla.zookeeper.errors import OperationTimeout
 from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
 from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
 
@@ -36,7 +38,7 @@ class World:
         self.metadata = MetadataCache(0)
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         config = broker_config_from(dotted)
-        environment = Environment(random=Random(7))
+        environment = Environment(clock=LoopClock(), random=Random(7))
         self.topics = Topics(session, config, environment, self.metadata, most_replicas=most_replicas)
         self.tell()
 
@@ -247,6 +249,40 @@ async def test_the_offsets_topic_takes_the_replication_that_live_brokers_allow(
     assert errors_of == {}
     assert (len(node.partitions), len(node.partitions[0])) == (5, 3)
     assert (await world.settings(GROUP_METADATA_TOPIC))["cleanup.policy"] == "compact"
+
+
+def test_topics_without_leaders_are_waited_for_together() -> None:
+    async def create() -> tuple[float, dict[str, errors.KafkaError], int]:
+        async with MemoryEnsemble().session() as session:
+            await make_roots(session)
+            world, loop = World(session), asyncio.get_running_loop()
+            begun_s = loop.time()
+            errors_of = await world.topics.auto_create([f"topic-{one}" for one in range(100)])
+            return loop.time() - begun_s, errors_of, len(await session.children(paths.BROKER_TOPICS))
+
+    took_s, errors_of, created = run_in_virtual_time(create())
+
+    assert (errors_of, created) == ({}, 100)
+    assert 2.0 <= took_s < 3.0
+
+
+async def test_when_zookeeper_is_silent_one_topic_is_tried(
+    session: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    async def silent(path: str, _: object = None) -> None:
+        tried.append(path)
+        raise OperationTimeout(path, "no answer within 18 s")
+
+    monkeypatch.setattr(session, "exists", silent)
+
+    errors_of = await World(session).topics.auto_create(["a", "b", "c"])
+
+    assert {name: type(error) for name, error in errors_of.items()} == dict.fromkeys(
+        "abc", errors.RequestTimedOut
+    )
+    assert tried == [paths.topic("a")]
 
 
 async def test_partitions_are_added_and_the_old_ones_keep_their_replicas(session: MemorySession) -> None:

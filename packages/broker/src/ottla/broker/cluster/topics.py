@@ -260,20 +260,27 @@ class Topics:
     # ---- automatic creation
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, KafkaError]:
-        """Create missing topics of a Metadata request, and wait a moment for their leaders.
+        """Create missing topics of a Metadata request, and wait a moment for the leaders of all together.
 
         Returns the errors of those that were not created. A topic without a leader is no error here: the
-        response says LEADER_NOT_AVAILABLE.
+        response says LEADER_NOT_AVAILABLE. Once ZooKeeper is silent, the other names are not tried.
         """
         errors: dict[str, KafkaError] = {}
+        silent: RequestTimedOut | None = None
         for name in dict.fromkeys(names):
+            if silent is not None:
+                errors[name] = silent
+                continue
             try:
                 await self._create_quietly(name)
             except KafkaError as error:
                 errors[name] = error
-        for name in names:
+                silent = error if isinstance(error, RequestTimedOut) else None
+        deadline_ms = self._environment.clock.monotonic_ms() + AUTO_CREATION_WAIT_MS
+        for name in dict.fromkeys(names):
             if name not in errors:
-                await self.wait_until_led(name, 1, AUTO_CREATION_WAIT_MS)
+                left_ms = deadline_ms - self._environment.clock.monotonic_ms()
+                await self.wait_until_led(name, 1, left_ms)
         return errors
 
     async def ensure_internal(self, name: str) -> None:
