@@ -1,8 +1,10 @@
 """Broker CPU per request, next to the floor: a C server that only moves the same bytes.
 
-The load comes from a C program, so that the client is never the limit. The unit is the CPU time of the
-broker's process per request; within a round the contenders run one after another. Point it at any broker with
-`--broker HOST:PORT --pid PID`; otherwise it starts Ottla and, if it is installed, Apache Kafka 3.9.
+The floor appends the same batches to new files, and answers with the same batches of the first broker's own
+segment, as many bytes at the same positions. The load comes from a C program, so that the client is never the
+limit. The unit is the CPU time of the broker's process per request; within a round the contenders run one
+after another. Point it at any broker with `--broker HOST:PORT --pid PID`; otherwise it starts Ottla and, if it is
+installed, Apache Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from contenders import Contender, apache_kafka, kafka_is_here, ottla, quiet, sho
 
 NATIVE = Path(__file__).resolve().parent / "native"
 FETCH_OFFSETS_BYTES = 64 << 20
+WARM_UP_S = 0.3
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -35,18 +38,18 @@ class Case:
     size: int
     connections: int
     in_flight: int
-    goal_us: float
-    """CPU per request that the design asks for."""
+    goal: float | None = None
+    """CPU per request, in floors, that the design asks for."""
 
 
 CASES = (
-    Case("produce 200 B, 32 in flight x 16", "produce", 200, 16, 32, 2.0),
-    Case("produce 200 B, 1 in flight x 32", "produce", 200, 32, 1, 6.7),
-    Case("produce 16 KB, 8 in flight x 8", "produce", 16 << 10, 8, 8, 7.7),
-    Case("produce 1 MB, 2 in flight x 4", "produce", 1_000_000, 4, 2, 417.0),
-    Case("fetch 16 KB, 4 in flight x 8", "fetch", 16 << 10, 8, 4, 6.7),
-    Case("fetch 64 KB, 4 in flight x 8", "fetch", 64 << 10, 8, 4, 16.4),
-    Case("fetch 1 MB, 2 in flight x 4", "fetch", 1_000_000, 4, 2, 250.0),
+    Case("produce 200 B, 32 in flight x 16", "produce", 200, 16, 32, 1.0),
+    Case("produce 200 B, 1 in flight x 32", "produce", 200, 32, 1),
+    Case("produce 16 KB, 8 in flight x 8", "produce", 16 << 10, 8, 8, 1.25),
+    Case("produce 1 MB, 2 in flight x 4", "produce", 1_000_000, 4, 2, 1.25),
+    Case("fetch 16 KB, 4 in flight x 8", "fetch", 16 << 10, 8, 4),
+    Case("fetch 64 KB, 4 in flight x 8", "fetch", 64 << 10, 8, 4, 1.25),
+    Case("fetch 1 MB, 2 in flight x 4", "fetch", 1_000_000, 4, 2),
 )
 
 
@@ -91,22 +94,48 @@ def cpu_of(pid: int) -> float:
 
 
 @contextmanager
-def floor(folder: Path, case: Case) -> Iterator[tuple[int, int]]:
-    """Run the C server for one case; yield its pid and port."""
-    file = folder / "floor.data"
-    if case.api == "fetch":
-        with file.open("wb") as out:
-            for _ in range(256):
-                out.write(bytes(1 << 20))
-    extra = [str(case.size)] if case.api == "fetch" else []
-    process = subprocess.Popen([folder / "floor", case.api, file, *extra], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.pid, int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.communicate()
-        file.unlink(missing_ok=True)
+def floor(folder: Path, case: Case, topic: str, segment: Path) -> Iterator[tuple[int, int]]:
+    """Run the C server for one case, on `segment` for fetches; yield its pid and port."""
+    extra = [str(len(topic))]
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        if case.api == "fetch":
+            extra.append(str(batch_bytes(case.size)))
+        file = segment if case.api == "fetch" else Path(own, "segment")
+        process = subprocess.Popen(
+            [folder / "floor", case.api, file, *extra], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            yield process.pid, int(process.stdout.readline())
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def batch_bytes(value_bytes: int) -> int:
+    """Return the size of the load generator's batches: one record, without key and headers."""
+    record = 5 + _varint_bytes(value_bytes) + value_bytes
+    return 61 + _varint_bytes(record) + record
+
+
+def _varint_bytes(value: int) -> int:
+    return max(1, ((2 * value).bit_length() + 6) // 7)
+
+
+def segment_of(folder: Path, contender: Contender, topic: str, case: Case, count: int) -> Path:
+    """Return the segment that holds a topic that was filled for fetches.
+
+    For a running broker, whose directory is not known, a file of as many batches is written.
+    """
+    size = batch_bytes(case.size)
+    for path in contender.data_dir.rglob(f"{topic}-0/{0:020}.log"):
+        if path.stat().st_size == count * size:
+            return path
+    path = folder / "segment"
+    with path.open("wb", buffering=0) as out:
+        for _ in range(count):
+            out.write(bytes(size))
+    return path
 
 
 def measure(
@@ -126,33 +155,34 @@ def prepare(folder: Path, contender: Contender, case: Case) -> tuple[str, int]:
 
     topic = f"{case.api}-{case.size}-{case.in_flight}-{time.monotonic_ns()}"
     admin = AdminClient({"bootstrap.servers": contender.bootstrap_servers})
-    config = {"retention.bytes": "-1", "max.message.bytes": "4000000"}
+    config = {"retention.bytes": "-1", "max.message.bytes": "4000000", "file.delete.delay.ms": "100"}
     for future in admin.create_topics([NewTopic(topic, 1, 1, config=config)]).values():
         future.result(30)
     if case.api == "produce":
         return topic, 1
     count = max(8, FETCH_OFFSETS_BYTES // case.size)
-    filler = Case("fill", "fill", case.size, 1, 8, 0)
+    filler = Case("fill", "fill", case.size, 1, 8)
     load(folder, contender.port, topic, filler, count, 1, floor=False)
     return topic, count
+
+
+def delete(contender: Contender, topic: str) -> None:
+    """Delete a topic before its data reaches the disk."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": contender.bootstrap_servers})
+    for future in admin.delete_topics([topic]).values():
+        future.result(30)
 
 
 def run(folder: Path, contenders: list[Contender], rounds: int, seconds: float, only: str) -> None:
     rows = []
     for case in (one for one in CASES if only in one.name):
         figures = {name: Figures() for name in ("floor", *(one.name for one in contenders))}
-        prepared = [(one, *prepare(folder, one, case)) for one in contenders]
-        for contender, topic, last in prepared:  # warm compilers, caches and segments
-            measure(folder, contender.pid, contender.port, topic, case, seconds, last, floor=False)
-        for _ in range(rounds):
-            with floor(folder, case) as (pid, port):
-                note(figures["floor"], measure(folder, pid, port, "t", case, seconds, 1, floor=True))
-            for contender, topic, last in prepared:
-                quiet(contender, 5)
-                note(
-                    figures[contender.name],
-                    measure(folder, contender.pid, contender.port, topic, case, seconds, last, floor=False),
-                )
+        for number in range(rounds + 1):
+            for name, measured in one_round(folder, contenders, case, seconds):
+                if number:  # the first warms compilers and caches
+                    note(figures[name], measured)
         rows.append(row(case, figures))
         print("  " + "  ".join(rows[-1]), flush=True)
     names = [one.name for one in contenders]
@@ -160,9 +190,29 @@ def run(folder: Path, contenders: list[Contender], rounds: int, seconds: float, 
         "",
         "floor µs",
         *(text for name in names for text in (f"{name} µs", "x floor", "req/s")),
-        "goal µs",
+        "goal",
     )
     show("broker CPU per request", rows, header)
+
+
+def one_round(
+    folder: Path, contenders: list[Contender], case: Case, seconds: float
+) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    """Measure every contender on a topic of its own, and the floor on the first one's."""
+    prepared = [(one, *prepare(folder, one, case)) for one in contenders]
+    first, topic, last = prepared[0]
+    segment = segment_of(folder, first, topic, case, last)
+    with floor(folder, case, topic, segment) as (pid, port):
+        load(folder, port, topic, case, WARM_UP_S, last, floor=True)
+        yield "floor", measure(folder, pid, port, topic, case, seconds, last, floor=True)
+    for contender, topic, last in prepared:
+        load(folder, contender.port, topic, case, WARM_UP_S, last, floor=False)
+        quiet(contender, 5)
+        yield (
+            contender.name,
+            measure(folder, contender.pid, contender.port, topic, case, seconds, last, floor=False),
+        )
+        delete(contender, topic)
 
 
 def note(figures: Figures, measured: tuple[float, float, float]) -> None:
@@ -177,18 +227,18 @@ def row(case: Case, figures: dict[str, Figures]) -> tuple[str, ...]:
         if name != "floor":
             rate = statistics.median(one.per_second)
             cells += [f"{one.median_us:.2f}", f"{one.median_us / base:.2f}", f"{rate:,.0f}"]
-    return (*cells, f"{case.goal_us:g}")
+    return (*cells, "" if case.goal is None else f"{case.goal:g} x")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--quick", action="store_true", help="two short rounds")
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--broker", help="HOST:PORT of a running broker, instead of starting one")
     parser.add_argument("--pid", type=int, help="the running broker's process")
     parser.add_argument("--without-kafka", action="store_true", help="do not start Apache Kafka")
     options = parser.parse_args()
-    rounds, seconds = (1, 1.5) if options.quick else (5, 3.0)
+    rounds, seconds = (2, 3.0) if options.quick else (5, 3.0)
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as name, ExitStack() as stack:
         folder = Path(name)
         compile_native(folder)
