@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import threading
+import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from ottla.client.cli import main
+from ottla.client.cli import PACKAGES, main
 from ottla.client.commands import show
 from ottla.client.config import ClientConfig
 from ottla.client.settings import from_properties
@@ -21,8 +24,31 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from ottla.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
 
 
 @pytest.fixture
@@ -158,3 +184,140 @@ def test_properties_of_kafka_are_read(tmp_path: Path) -> None:
 def test_invalid_properties_are_named(key: str, value: str) -> None:
     with pytest.raises(ValueError, match=key):
         from_properties(ClientConfig, {key: value})
+
+
+def test_a_command_of_a_package_that_is_not_installed_names_the_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ottla.client.cli._installed", dict)
+
+    done = ottla("pipeline", "run")
+
+    advice = "Error: No such command 'pipeline': python -m pip install ottla-pipeline brings it.\n"
+    assert (done.exit_code, done.output.endswith(advice)) == (2, True)
+    assert ottla("pipelines").output.endswith("Error: No such command 'pipelines'.\n")
+
+
+def test_the_commands_of_all_packages_are_known() -> None:
+    found: dict[str, str] = {}
+    for path in Path(__file__).parents[2].glob("*/pyproject.toml"):
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        commands = project.get("entry-points", {}).get("ottla.commands", {})
+        found |= {name: project["name"] for name in commands if project["name"] != "ottla-client"}
+
+    assert found == PACKAGES
+
+
+def test_a_login_at_a_broker_without_logins_is_refused_with_what_to_change(
+    broker: ScriptedBroker, tmp_path: Path
+) -> None:
+    properties = tmp_path / "login.properties"
+    properties.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=it\n"
+    )
+
+    done = ottla("topic", "list", "--command-config", str(properties), broker=broker)
+
+    assert done.output == (
+        "Error: the broker knows no logins (SASL): connect with security.protocol=PLAINTEXT, "
+        "not SASL_PLAINTEXT\n"
+    )
+
+
+@pytest.fixture
+def away() -> Iterator[int]:
+    """A port that refuses connections."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_a_topic_is_described_while_a_leader_is_away(broker: ScriptedBroker, away: int) -> None:
+    metadata = broker.metadata("orders", partitions=3)
+    metadata.brokers.append(MetadataResponseBroker(node_id=2, host="127.0.0.1", port=away))
+    metadata.topics[0].partitions[1].leader_id = 2
+    metadata.topics[0].partitions[2].leader_id = 3  # not even in the cluster
+    broker.on(MetadataRequest, lambda _: metadata)
+    broker.on(ListOffsetsRequest, lambda request: _offsets(request, 7))
+    broker.on(DescribeConfigsRequest, lambda _: DescribeConfigsResponse(results=[DescribeConfigsResult()]))
+    began = time.monotonic()
+
+    done = ottla("topic", "describe", "orders", "--json", broker=broker)
+
+    assert time.monotonic() - began < 30, done.output
+    partitions = json.loads(done.output)["partitions"]
+    assert [(each["leader"], each["end_offset"]) for each in partitions] == [(1, 7), (2, None), (3, None)]
+
+
+def test_a_partition_that_is_not_there_is_refused_at_once(broker: ScriptedBroker) -> None:
+    broker.on(FindCoordinatorRequest, lambda _: _coordinator(broker))
+    broker.on(OffsetFetchRequest, lambda _: OffsetFetchResponse())
+    began = time.monotonic()
+
+    done = ottla("group", "reset-offsets", "g", "--topic", "orders:7", "--to-latest", broker=broker)
+
+    assert time.monotonic() - began < 30
+    assert done.output.endswith("Error: topic 'orders' has no partition 7, only 0 to 1\n")
+
+
+def test_commits_of_a_deleted_topic_are_left_out_and_named(broker: ScriptedBroker) -> None:
+    topics = [
+        OffsetFetchResponseTopic(
+            name=name, partitions=[OffsetFetchResponsePartition(partition_index=1, committed_offset=5)]
+        )
+        for name in ("orders", "gone")
+    ]
+    broker.on(FindCoordinatorRequest, lambda _: _coordinator(broker))
+    broker.on(OffsetFetchRequest, lambda _: OffsetFetchResponse(topics=topics))
+    broker.on(ListOffsetsRequest, lambda request: _offsets(request, 7))
+    began = time.monotonic()
+
+    done = ottla("group", "reset-offsets", "g", "--to-latest", "--json", broker=broker)
+
+    assert time.monotonic() - began < 30
+    assert done.stderr == "gone-1 is left out: there is no such partition any more.\n"
+    (row,) = json.loads(done.stdout)
+    assert row == {"topic": "orders", "partition": 1, "offset": 5, "new_offset": 7}
+
+
+@pytest.mark.parametrize("versions", [(0, 3), (0, 9)])
+def test_describing_a_topic_does_not_create_it(versions: tuple[int, int], broker: ScriptedBroker) -> None:
+    broker._limits[MetadataRequest.API_KEY] = versions
+    broker.on(MetadataRequest, lambda request: _unless_created(broker, request, versions))
+
+    done = ottla("topic", "describe", "missing", broker=broker)
+
+    assert done.output == "Error: topic 'missing' does not exist\n"
+    asked = broker.seen(MetadataRequest)
+    assert all(each.topics in (None, []) or not each.allow_auto_topic_creation for each in asked)
+
+
+def _unless_created(
+    broker: ScriptedBroker, request: MetadataRequest, versions: tuple[int, int]
+) -> MetadataResponse:
+    """Answer as a broker that creates what it is asked for, unless the request forbids it."""
+    response = broker.metadata("orders")
+    if request.topics and versions[1] < 4:
+        response = broker.metadata("orders", *(each.name or "" for each in request.topics))
+    elif request.topics:
+        response.topics.append(MetadataResponseTopic(name="missing", error_code=3))
+    return response
+
+
+def _coordinator(broker: ScriptedBroker) -> FindCoordinatorResponse:
+    return FindCoordinatorResponse(node_id=1, host=broker.host, port=broker.port)
+
+
+def _offsets(request: ListOffsetsRequest, offset: int) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=each.partition_index, offset=offset)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

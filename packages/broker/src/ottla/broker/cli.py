@@ -38,7 +38,10 @@ def broker() -> None:
     "--listen", metavar="HOST:PORT",
     help="Address to listen on; `:9092` is every interface. Default: 127.0.0.1:9092.",
 )  # fmt: skip
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Directory of the partitions (log.dirs).")
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the partitions (log.dirs).",
+)  # fmt: skip
 @click.option(
     "--config", "properties", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A server.properties file, Kafka's own included.",
@@ -85,7 +88,8 @@ def start(
     flags = _flags(listen, data_dir, settings, metrics_port)
     config = _load(properties, flags)
     if daemon:
-        _start_daemon(config)
+        with _one_line_errors():
+            _start_daemon(config)
         return
     _set_up_logging(log_level)
     _allow_all_descriptors()
@@ -96,8 +100,9 @@ def start(
 
 @broker.command()
 @click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="The data directory the broker was started with."
-)
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path),
+    help="The data directory the broker was started with.",
+)  # fmt: skip
 @click.option(
     "--config", "properties", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The server.properties file the broker was started with.",
@@ -280,6 +285,8 @@ def _words(error: Exception) -> str:
     """Format an error: the file, the problem, and the remedy for an address in use."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
+    if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
+        return f"{error.filename} cannot be a data directory: a file stands there, or above it"
     text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return (
         f"{text}; stop the process that uses it, or choose another port"

@@ -14,7 +14,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.client.environment import nonce
-from ottla.client.errors import AuthenticationFailed
+from ottla.client.errors import AuthenticationFailed, UnsupportedByBroker
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -172,9 +172,7 @@ async def authenticate(connection: Requester, config: SecurityConfig) -> int:
     Raises AuthenticationFailed with the broker's message.
     """
     mechanism = await mechanism_for(config)
-    handshake = await connection.send_ahead(
-        SaslHandshakeRequest(mechanism=config.sasl_mechanism), SaslHandshakeResponse, min_version=1
-    )
+    handshake = await _handshake(connection, config)
     if handshake.error_code != ErrorCode.NONE:
         offered = ", ".join(handshake.mechanisms) or "none"
         raise AuthenticationFailed(
@@ -192,6 +190,20 @@ async def authenticate(connection: Requester, config: SecurityConfig) -> int:
             return reply.session_lifetime_ms
         token = further
     raise AuthenticationFailed(f"{config.sasl_mechanism} did not end within {MAX_STEPS} steps")
+
+
+async def _handshake(connection: Requester, config: SecurityConfig) -> SaslHandshakeResponse:
+    request = SaslHandshakeRequest(mechanism=config.sasl_mechanism)
+    try:
+        return await connection.send_ahead(request, SaslHandshakeResponse, min_version=1)
+    except UnsupportedByBroker as error:
+        if error.is_served:
+            raise
+        without = "SSL" if config.uses_tls else "PLAINTEXT"
+        raise AuthenticationFailed(
+            f"the broker knows no logins (SASL): connect with security.protocol={without}, "
+            f"not {config.security_protocol}"
+        ) from error
 
 
 def renewal_s(lifetime_ms: int, chance: float) -> float:

@@ -22,6 +22,17 @@ from ottla.client import __version__
 
 ENTRY_POINTS = "ottla.commands"
 
+PACKAGES = {
+    "broker": "ottla-broker",
+    "log": "ottla-broker",
+    "zookeeper": "ottla-zookeeper",
+    "produce": "ottla-producer",
+    "consume": "ottla-consumer",
+    "zookeeper-group": "ottla-consumer",
+    "pipeline": "ottla-pipeline",
+}
+"""The package that brings each command which is not in this one."""
+
 EXAMPLES = """\b
 Examples:
   ottla broker start --listen 127.0.0.1:9092 --data-dir ./data
@@ -43,7 +54,11 @@ class InstalledCommands(click.Group):
         """Import a command. A package that cannot be imported fails this command only."""
         entry = _installed().get(cmd_name)
         if entry is None:
-            return None
+            if (package := PACKAGES.get(cmd_name)) is None:
+                return None
+            raise click.UsageError(
+                f"No such command {cmd_name!r}: python -m pip install {package} brings it.", ctx
+            )
         try:
             command = entry.load()
         except ImportError as error:

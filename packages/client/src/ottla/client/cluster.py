@@ -253,12 +253,14 @@ class Cluster:
         self, connection: Connection, topics: Iterable[str] | None, may_create: bool
     ) -> MetadataRequest:
         has_null = connection.versions.get(MetadataRequest.API_KEY, (0, 0))[1] >= 1
-        if topics is None:  # in version 0 an empty list means all topics
-            return MetadataRequest(topics=None if has_null else [], allow_auto_topic_creation=may_create)
-        wanted = [MetadataRequestTopic(name=name) for name in topics]
         # Before version 4 (0.11) a request for a topic always creates it, if the broker auto-creates topics.
         has_choice = connection.versions.get(MetadataRequest.API_KEY, (0, 0))[1] >= 4
-        return MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create or not has_choice)
+        allowed = may_create or not has_choice
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        if wanted is None or (wanted and not may_create and not has_choice):
+            # In version 0 an empty list means all topics.
+            return MetadataRequest(topics=None if has_null else [], allow_auto_topic_creation=allowed)
+        return MetadataRequest(topics=wanted, allow_auto_topic_creation=allowed)
 
     def _remember(self, topic: MetadataResponseTopic, now_s: float) -> None:
         name = topic.name or ""
@@ -280,7 +282,8 @@ class Cluster:
 
         async def ask() -> Topic:
             response = await self.refresh([name], may_create=may_create)
-            error = next((t.error_code for t in response.topics if t.name == name), ErrorCode.NONE)
+            codes = {topic.name: topic.error_code for topic in response.topics}
+            error = codes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not may_create:
                 raise NoSuchTopic(name)
             if error != ErrorCode.NONE:

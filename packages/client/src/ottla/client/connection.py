@@ -18,6 +18,7 @@ from ottla.client.authentication import authenticate, certificate_problem, renew
 from ottla.client.config import Address, ClientConfig
 from ottla.client.environment import chance
 from ottla.client.errors import (
+    NO_TLS_THERE,
     AuthenticationFailed,
     BadResponse,
     ConnectFailed,
@@ -192,8 +193,11 @@ class Connection:
             if (problem := certificate_problem(error)) is not None:
                 raise AuthenticationFailed(f"{self.address}: {problem}") from error
             # asyncio gives no reason when the other side closes the connection during the TLS handshake.
-            hung_up = "it hung up" + (" on our TLS greeting; does that port speak TLS?" if tls else "")
+            hung_up = f"it {NO_TLS_THERE}={self._without_tls()}" if tls else "it hung up"
             raise ConnectFailed(*self.address, _reason(error) or hung_up) from error
+
+    def _without_tls(self) -> str:
+        return "SASL_PLAINTEXT" if self.config.security.uses_sasl else "PLAINTEXT"
 
     async def _log_in(self) -> None:
         lifetime_ms = await authenticate(self, self.config.security)

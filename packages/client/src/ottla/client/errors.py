@@ -63,6 +63,7 @@ class UnsupportedByBroker(ClientError):
         name = ApiKey(key).name
         has = "does not serve it" if theirs is None else f"serves versions {theirs[0]} to {theirs[1]}"
         super().__init__(f"{name} is needed in a version from {ours[0]} to {ours[1]}; the broker {has}")
+        self.is_served = theirs is not None
         self.api_key = key
         self.ours = ours
         self.theirs = theirs
@@ -74,6 +75,10 @@ class BadResponse(ClientError):
 
 class AuthenticationFailed(ClientError):
     """The broker or the client rejected the other's credentials or certificate."""
+
+
+NO_TLS_THERE = "hung up on our TLS greeting; if that port speaks no TLS, connect with security.protocol"
+"""The words about a port that ends connections when they begin with TLS."""
 
 
 class NoBrokerAvailable(ClientError):

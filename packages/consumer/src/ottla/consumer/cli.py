@@ -85,6 +85,7 @@ def consume(
         config = ConsumerConfig(
             group_id=group,
             auto_offset_reset="earliest" if from_beginning else "latest",
+            allow_auto_create_topics=False,
             enable_auto_commit=False,  # offsets of printed records are committed, not of delivered ones
             isolation_level=isolation_level,  # type: ignore[arg-type]
             client=client,
@@ -113,8 +114,9 @@ async def _consume(
     if partition is None:
         consumer.subscribe(topics, listener=printed_offsets)
     async with consumer:
+        known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
+        _check_topics(known)
         if partition is not None:
-            known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
             consumer.assign(_only(partition, known))
         if offset is not None and partition is not None:
             consumer.seek(TopicPartition(topics[0], partition), offset)
@@ -124,16 +126,24 @@ async def _consume(
             await printed_offsets.end()
 
 
+def _check_topics(known: Mapping[str, set[int] | None]) -> None:
+    """Raise NoSuchTopic for a topic that does not exist: the command creates none, and waits for none."""
+    from ottla.client.cluster import NoSuchTopic
+
+    for topic, partitions in known.items():
+        if partitions is None:
+            raise NoSuchTopic(topic)
+
+
 def _only(partition: int, known: Mapping[str, set[int] | None]) -> list[TopicPartition]:
     """Return one partition of every topic. Raises ValueError if a topic does not have it."""
-    from ottla.client.cluster import NoSuchTopic
     from ottla.protocol.topics import TopicPartition
 
     for topic, partitions in known.items():
-        if not partitions:
-            raise NoSuchTopic(topic)
-        if partition not in partitions:
-            raise ValueError(f"topic {topic!r} has no partition {partition}, only 0 to {max(partitions)}")
+        if partitions is None or partition not in partitions:
+            raise ValueError(
+                f"topic {topic!r} has no partition {partition}, only 0 to {max(partitions or {0})}"
+            )
     return [TopicPartition(topic, partition) for topic in known]
 
 

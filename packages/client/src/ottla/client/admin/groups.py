@@ -128,10 +128,12 @@ class Groups:
 
         return await self._cluster.retry(f"describing group {name!r}", ask)
 
-    async def offsets(self, name: str, partitions: Iterable[TopicPartition] | None = None) -> Commits:
-        """Return a group's committed offsets with each partition's end; None requests all partitions.
+    async def committed(
+        self, name: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Return a group's committed offsets and their metadata; None requests all partitions.
 
-        Partitions without a commit are left out.
+        Partitions without a commit are left out; those that do not exist any more are not.
         """
         wanted = None if partitions is None else list(partitions)
         request = OffsetFetchRequest(group_id=name, topics=None if wanted is None else _fetch_topics(wanted))
@@ -148,7 +150,14 @@ class Groups:
                         found[partition] = (each.committed_offset, each.metadata or "")
             return found
 
-        committed = await self._cluster.retry(f"reading the offsets of group {name!r}", ask)
+        return await self._cluster.retry(f"reading the offsets of group {name!r}", ask)
+
+    async def offsets(self, name: str, partitions: Iterable[TopicPartition] | None = None) -> Commits:
+        """Return a group's committed offsets with each partition's end; None requests all partitions.
+
+        Partitions without a commit are left out.
+        """
+        committed = await self.committed(name, partitions)
         ends = await self._offsets.find(dict.fromkeys(committed, LATEST)) if committed else {}
         return [
             CommittedOffset(partition, offset, ends[partition], metadata)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from ottla.client.cluster import Cluster, is_stale, raise_for
+from ottla.client.errors import ClientError
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -24,6 +27,7 @@ from ottla.protocol.topics import TopicPartition
 EARLIEST: Final = -2
 LATEST: Final = -1
 NO_REPLICA: Final = -1
+REACHABLE_S: Final = 3.0
 
 
 class Offsets:
@@ -48,6 +52,32 @@ class Offsets:
         if late and not all(wanted[partition] == LATEST for partition in late):
             found |= await self.find(late, read_committed=read_committed)
         return found
+
+    async def find_reachable(
+        self, wanted: Mapping[TopicPartition, int], *, timeout_s: float = REACHABLE_S
+    ) -> dict[TopicPartition, int]:
+        """Return EARLIEST or LATEST of the partitions whose leaders answer at once; leave out the others.
+
+        Each leader is asked one time, all together, and `timeout_s` bounds the wait.
+        """
+        by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        for partition, which in wanted.items():
+            if (leader := self._cluster.known_leader(partition)) is not None:
+                by_leader[leader][partition] = which
+        async with asyncio.TaskGroup() as tasks:
+            asked = [
+                tasks.create_task(self._try(leader, part, timeout_s)) for leader, part in by_leader.items()
+            ]
+        return {partition: offset for one in asked for partition, offset in one.result().items()}
+
+    async def _try(
+        self, leader: int, wanted: Mapping[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, int]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._find_on(leader, wanted, False)
+        except (ClientError, KafkaError, TimeoutError):
+            return {}
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete all records below an offset, -1 for all records; return the new log start offsets.

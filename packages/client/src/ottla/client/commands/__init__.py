@@ -97,11 +97,13 @@ def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Aw
 
 
 def _one_line(error: Exception) -> str:
-    from ottla.client.errors import DeadlineExceeded, NoBrokerAvailable
+    from ottla.client.errors import NO_TLS_THERE, DeadlineExceeded, NoBrokerAvailable
 
     text = " ".join(str(error).split())
     cause = error.__cause__ if isinstance(error, DeadlineExceeded) else error
     if isinstance(cause, NoBrokerAvailable):
+        if NO_TLS_THERE in str(cause):  # something listens there
+            return str(cause)
         return f"{cause}. Is a broker running there? Name one with --bootstrap-server HOST:PORT."
     return text
 

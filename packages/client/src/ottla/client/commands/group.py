@@ -10,6 +10,8 @@ import click
 from ottla.client.commands import cluster_options, json_option, records, show, show_json, with_admin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ottla.client.admin import Admin, CommittedOffset, GroupDescription, MemberDescription
     from ottla.protocol.topics import TopicPartition
 
@@ -127,8 +129,8 @@ def reset_offsets(
     timestamp_ms = _timestamp_ms(to_datetime) if to_datetime else (-2 if to_earliest else -1)
 
     async def use(admin: Admin) -> list[tuple[str, int, int | None, int]]:
-        current = {each.partition: each.offset for each in await admin.groups.offsets(name)}
-        partitions = await _partitions(admin, topics) if topics else list(current)
+        current = {each: offset for each, (offset, _) in (await admin.groups.committed(name)).items()}
+        partitions = await _partitions(admin, topics) if topics else await _existing(admin, current)
         if not partitions:
             raise ValueError(f"group {name!r} has no committed offsets; name topics with --topic")
         if shift_by is not None:
@@ -157,8 +159,19 @@ async def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartit
         if index and not index.isdigit():
             raise ValueError(f"{text!r} must be TOPIC or TOPIC:PARTITION")
         known = (await admin.topics.describe(topic)).partitions
+        if index and int(index) not in known:
+            raise ValueError(f"topic {topic!r} has no partition {index}, only 0 to {max(known)}")
         wanted += [TopicPartition(topic, each) for each in ([int(index)] if index else sorted(known))]
     return wanted
+
+
+async def _existing(admin: Admin, committed: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions that are there; name those that were deleted since their commit."""
+    partitions = sorted(committed)
+    there = {each.name: each.partitions for each in await admin.topics.list(internal=True)}
+    for gone in (each for each in partitions if each.partition not in there.get(each.topic, ())):
+        click.echo(f"{gone} is left out: there is no such partition any more.", err=True)
+    return [each for each in partitions if each.partition in there.get(each.topic, ())]
 
 
 async def _within_log(admin: Admin, goal: dict[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -96,6 +96,8 @@ def list_topics(internal: bool, as_json: bool, bootstrap_server: str, properties
 def describe(name: str, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
     """Show a topic's partitions: leaders, replicas, first and end offsets, and its configuration.
 
+    A partition whose leader does not answer is shown without offsets.
+
     \b
     Examples:
       ottla topic describe orders
@@ -108,8 +110,8 @@ def describe(name: str, as_json: bool, bootstrap_server: str, properties: str | 
 
         found = await admin.topics.describe(name)
         led = [TopicPartition(name, p.index) for p in found.partitions.values() if p.leader >= 0]
-        first = await admin.offsets.find(dict.fromkeys(led, EARLIEST))
-        last = await admin.offsets.find(dict.fromkeys(led, LATEST))
+        first = await admin.offsets.find_reachable(dict.fromkeys(led, EARLIEST))
+        last = await admin.offsets.find_reachable(dict.fromkeys(first, LATEST))
         entries = await admin.configs.describe(TOPIC, name)
         set_here = {entry.name: entry.value for entry in entries if entry.source == "topic"}
         partitions: list[dict[str, object]] = [
