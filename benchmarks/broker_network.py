@@ -3,8 +3,8 @@
 The floor appends the same batches to new files, and answers with the same batches of the first broker's own
 segment, as many bytes at the same positions. The load comes from a C program, so that the client is never the
 limit. The unit is the CPU time of the broker's process per request; within a round the contenders run one
-after another. Point it at any broker with `--broker HOST:PORT --pid PID`; otherwise it starts Ottla and, if it is
-installed, Apache Kafka 3.9.
+after another. Point it at any broker with `--broker HOST:PORT --pid PID`; otherwise it starts Ottla and, if
+it is installed, Apache Kafka 3.9.
 """
 
 from __future__ import annotations
