@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from ottla.broker.environment import SystemClock
+from ottla.broker.handlers.full_collections import FullCollections
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class Turns:
         self.used_ms = 0.0
         """What long requests have used of the present turn of the loop."""
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._full_collections = FullCollections()
         self._ends = False
 
     def charge(self, used_ms: float) -> None:
@@ -52,6 +54,7 @@ class Turns:
 
     async def next(self) -> None:
         """Wait for a turn, behind those that wait already."""
+        self._full_collections.hold_off()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self.charge(0.0)

@@ -1,0 +1,50 @@
+"""Full garbage collections are held off while long requests are served, and never for good."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+from ottla.broker.groups.testing import in_virtual_time
+from ottla.broker.handlers.full_collections import LONGEST_S, QUIET_S, FullCollections
+from ottla.broker.handlers.pacing import Turns
+
+
+@in_virtual_time
+async def test_they_are_possible_again_a_second_after_the_last_step() -> None:
+    before, collections = gc.get_threshold(), FullCollections()
+
+    for _ in range(5):
+        collections.hold_off()
+        assert gc.get_threshold()[:2] == before[:2]
+        assert gc.get_threshold()[2] > 1_000_000
+        await asyncio.sleep(QUIET_S * 0.9)
+    await asyncio.sleep(2 * QUIET_S)
+
+    assert gc.get_threshold() == before
+    assert not collections.are_held_off
+
+
+@in_virtual_time
+async def test_an_endless_attack_does_not_hold_them_off_for_ever() -> None:
+    before, collections, possible = gc.get_threshold(), FullCollections(), 0
+
+    for _ in range(int(4 * LONGEST_S / 0.5)):
+        possible += not collections.are_held_off
+        collections.hold_off()
+        await asyncio.sleep(0.5)
+    await asyncio.sleep(LONGEST_S)
+
+    assert possible >= 3
+    assert gc.get_threshold() == before
+
+
+@in_virtual_time
+async def test_a_request_that_rests_holds_them_off() -> None:
+    before, turns = gc.get_threshold(), Turns(lambda: 0.0)
+
+    await turns.next()
+
+    assert gc.get_threshold()[2] > before[2]
+    await asyncio.sleep(2 * QUIET_S)
+    assert gc.get_threshold() == before
