@@ -262,6 +262,18 @@ def test_torn_bytes_are_kept_in_a_file_aside(tmp_path: Path) -> None:
     assert (tmp_path / "journal.torn").read_bytes() == b"torn"
 
 
+def test_a_full_disk_does_not_keep_a_torn_journal_from_starting(tmp_path: Path) -> None:
+    written(tmp_path, 2)
+    with (tmp_path / "journal").open("ab") as file:
+        file.write(b"torn")
+    (tmp_path / "journal.torn").symlink_to("/dev/full")
+
+    with TransactionLog(tmp_path) as log:
+        log.recover()
+
+    assert not (tmp_path / "journal").read_bytes().endswith(b"torn")
+
+
 def test_a_directory_has_one_coordinator(tmp_path: Path) -> None:
     with TransactionLog(tmp_path), pytest.raises(DirectoryInUse), TransactionLog(tmp_path):
         pass

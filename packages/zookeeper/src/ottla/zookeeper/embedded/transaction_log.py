@@ -318,10 +318,18 @@ class TransactionLog:
         end = _replay(tree, path, data)
         if end < len(data):
             log.warning("the journal's last %d bytes are torn and were dropped", len(data) - end)
-            (self._directory / "journal.torn").write_bytes(data[end:])
+            self._keep_torn(data[end:])
         self._file = _open_journal(path)
         self._cut(end)
         return tree
+
+    def _keep_torn(self, torn: bytes) -> None:
+        """Keep bytes that are cut off for whoever looks for the cause, if there is room."""
+        try:
+            with open(self._directory / "journal.torn", "wb", opener=_for_the_owner) as file:
+                file.write(torn)
+        except OSError as error:  # a full disk has torn the record: it may be full still
+            log.warning("they are not kept: %s", error.strerror or error)
 
     def read_back(self) -> Tree:
         """Give up what was not written: cut its part from the journal, and read the tree on the disk."""
