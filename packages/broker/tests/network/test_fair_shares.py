@@ -29,6 +29,22 @@ async def test_a_wait_ends_when_its_client_disconnects_while_another_request_sta
         assert made.answering.cancelled == [1]
 
 
+async def test_a_wait_that_ends_before_its_first_step_leaves_nothing_queued() -> None:
+    async with network() as made:
+        client = await made.client()
+        await made.until(lambda: bool(made.server.connections))
+        connection = made.server.connections.all()[0]
+        frames = b"".join(struct.pack(">i", len(one)) + one for one in (heartbeat(1, "wait"), heartbeat(2)))
+        connection.get_buffer(-1)[: len(frames)] = frames
+        connection.buffer_updated(len(frames))
+
+        connection.end_wait()
+
+        assert await client.numbers(1) == [2]
+        assert made.server.queue.unstarted == 0
+        assert made.server.request_memory.in_progress == 0
+
+
 async def test_many_requests_of_one_client_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_queue, "TURN_MS", 0.0)
     async with network() as made:

@@ -431,7 +431,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         """Drop the request that waits, for the client is gone; what it sent behind it is still read."""
         task = self._pending[0].task
         if task is not None:
-            task.cancel()
+            # Soon, as in `connection_lost`: it may not have made its first step.
+            asyncio.get_running_loop().call_soon(task.cancel)
 
     @property
     def descriptor(self) -> int:
