@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.handlers.pacing import LONG
 from ottla.broker.log.batch_validation import RefusedRecords
-from ottla.protocol.errors import KafkaError, KafkaStorageError, RequestTimedOut
+from ottla.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower, RequestTimedOut
 from ottla.protocol.messages.produce import BatchIndexAndErrorMessage
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
 class Placed:
     """The outcome of one partition's batches: where they were appended, or an error."""
 
-    __slots__ = ("appended", "partition", "response")
+    __slots__ = ("appended", "leader_epoch", "partition", "response")
 
     def __init__(self, response: PartitionProduceResponse) -> None:
         self.response = response
         self.partition: HostedPartition | None = None
         self.appended: Appended | None = None
+        self.leader_epoch = -1
+        """The partition's, when the batches were appended."""
 
     def failed(self, error: KafkaError) -> None:
         """Answer with an error instead of an offset."""
@@ -54,23 +56,36 @@ class Placed:
         response.log_append_time_ms = appended.log_append_time_ms
         response.log_start_offset = appended.log_start_offset
         self.partition, self.appended = partition, appended
+        self.leader_epoch = partition.core.leader_epoch
 
     @property
     def is_committed(self) -> bool:
         """Whether the batches are committed, or failed; they may still have to be flushed."""
         if self.partition is None or self.appended is None:
             return True
-        return self.partition.high_watermark > self.appended.last_offset
+        return self.is_of_leader and self.partition.high_watermark > self.appended.last_offset
+
+    @property
+    def is_of_leader(self) -> bool:
+        """Whether the leadership goes on in which the batches were appended.
+
+        After it they may be cut off, and the high watermark says nothing about them.
+        """
+        return self.partition is None or self.partition.core.leader_epoch == self.leader_epoch
 
     @property
     def is_durable(self) -> bool:
         """Whether the answer does not wait for a flush."""
         return self.partition is None or not self.partition.log.config.flush_before_acknowledge
 
+    def is_safe(self, acks: int) -> bool:
+        """Whether the answer waits for nothing."""
+        return self.is_durable and (acks == LEADER_ACKS or self.is_committed)
+
 
 def nothing_to_wait_for(acks: int, placed: list[Placed]) -> bool:
     """Return whether the response can be sent at once."""
-    return all(one.is_durable and (acks == LEADER_ACKS or one.is_committed) for one in placed)
+    return all(one.is_safe(acks) for one in placed)
 
 
 async def when_safe(
@@ -82,11 +97,12 @@ async def when_safe(
 ) -> ProduceResponse:
     """Wait for the flush if the topic requires it, and for the replicas if the client does."""
     began_ms = clock.monotonic_ms()
-    appended = [one for one in placed if one.appended is not None]
+    waiting = [one for one in placed if one.appended is not None and not one.is_safe(request.acks)]
     # Each wait is a task; those of a long request are made a few at a time.
-    for start in range(0, len(appended), LONG):
+    while waiting:
         left_ms = began_ms + request.timeout_ms - clock.monotonic_ms()
-        await _wait_for(appended[start : start + LONG], request.acks, left_ms)
+        await _wait_for(waiting[:LONG], request.acks, left_ms)
+        waiting = [one for one in waiting[LONG:] if not one.is_safe(request.acks)]
     context.remote_ms += clock.monotonic_ms() - began_ms
     return response
 
@@ -107,6 +123,8 @@ async def _safe(placed: Placed, acks: int) -> None:
     if partition.log.config.flush_before_acknowledge:
         await partition.log.commit.wait(appended.last_offset + 1)
     if acks == ALL_ACKS:
+        if not placed.is_of_leader:  # this wait begins late where a request has many partitions
+            raise NotLeaderOrFollower
         await partition.replicated(appended.last_offset + 1)
 
 
