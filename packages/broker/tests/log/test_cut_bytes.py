@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ import pytest
 from ottla.broker.config import BrokerConfig
 from ottla.broker.environment import Environment
 from ottla.broker.log.background_passes import LogPasses
+from ottla.broker.log.cut_bytes import whole_batches
 from ottla.broker.log.fake_files import Loss, MemoryFile, MemoryFiles, PowerLoss
 from ottla.broker.log.files import Buffer
 from ottla.broker.log.log import Log
@@ -188,3 +190,26 @@ async def test_the_bytes_are_deleted_after_a_day(tmp_path: Path) -> None:
             assert found is not None
             assert [one.value for one in records_of(found)] == [b"first"]
     assert not kept.exists()
+
+
+def test_values_that_look_like_large_batches_do_not_hold_up_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end, read = 1 << 20, list[int]()
+    files = MemoryFiles()
+    files.make_dirs(AT)
+    file = files.open(AT / "log", create=True)
+    content = bytearray(end)
+    for at in range(0, end - 1000, 61):
+        struct.pack_into(">qiib", content, at, 0, end - at - 100, 0, 2)
+    file.pwrite(bytes(content[:-1]) + b"?", 0)
+    pread = MemoryFile.pread
+
+    def counted(self: MemoryFile, size: int, position: int) -> bytes:
+        read.append(size)
+        return pread(self, size, position)
+
+    monkeypatch.setattr(MemoryFile, "pread", counted)
+
+    assert whole_batches(file, 0, end, 0).batches == 0
+    assert sum(read) < 20 * end

@@ -33,6 +33,8 @@ _HEAD_BYTES: Final = 17
 """From a batch's first byte to its magic."""
 _OVERHEAD: Final = 12
 _SMALLEST_BATCH: Final = 61
+_MOST_IN_VAIN: Final = 4
+"""How often the bytes that are cut off are read for batches that turn out to be none."""
 
 
 def kept_files(files: Files, directory: Path) -> list[Path]:
@@ -110,7 +112,8 @@ class Whole(NamedTuple):
 def whole_batches(file: File, start: int, end: int, next_offset: int) -> Whole:
     """The v2 batches with a right checksum between two positions, wherever they begin.
 
-    Their offsets are at or above `next_offset` and share its upper half.
+    Their offsets are at or above `next_offset` and share its upper half. Values of records can look like the
+    beginnings of large batches: the search ends when these have cost too much.
     """
     found = Whole()
     for base, last, size in _intact(file, start, end, next_offset):
@@ -123,7 +126,7 @@ def whole_batches(file: File, start: int, end: int, next_offset: int) -> Whole:
 def _intact(file: File, start: int, end: int, next_offset: int) -> Iterator[tuple[int, int, int]]:
     """Base offset, last offset and size of each intact batch."""
     begins = _beginning_near(next_offset)
-    window, at = b"", start
+    window, at, to_spend = b"", start, _MOST_IN_VAIN * (end - start)
     while at + _SMALLEST_BATCH <= end:
         window, window_at = file.pread(min(_WINDOW_BYTES, end - at), at), at
         if len(window) < _SMALLEST_BATCH:
@@ -131,8 +134,12 @@ def _intact(file: File, start: int, end: int, next_offset: int) -> Iterator[tupl
         at += max(0, len(window) - len(window.lstrip(b"\0")) - _HEAD_BYTES)
         while (match := begins.search(window, at - window_at)) is not None:
             at = window_at + match.start()
-            one = _batch_at(file, at, end)
+            size = _announced_size(file, at, end)
+            one = _batch_at(file, at, size) if size else None
             if one is None or one[0] < next_offset:
+                to_spend -= size
+                if to_spend < 0:
+                    return
                 at += 1
                 continue
             yield one
@@ -146,11 +153,13 @@ def _beginning_near(offset: int) -> re.Pattern[bytes]:
     return re.compile(upper + rb".{4}[\x00-\x3f].{3}.{4}\x02", re.DOTALL)
 
 
-def _batch_at(file: File, position: int, end: int) -> tuple[int, int, int] | None:
-    length = int.from_bytes(file.pread(4, position + 8), "big")
-    size = length + _OVERHEAD
-    if size < _SMALLEST_BATCH or position + size > end:
-        return None
+def _announced_size(file: File, position: int, end: int) -> int:
+    """The size of a batch by its own account; 0 for one that is too small, or ends behind `end`."""
+    size = int.from_bytes(file.pread(4, position + 8), "big") + _OVERHEAD
+    return size if size >= _SMALLEST_BATCH and position + size <= end else 0
+
+
+def _batch_at(file: File, position: int, size: int) -> tuple[int, int, int] | None:
     try:
         header = validate_batch(memoryview(file.pread(size, position)))
     except KafkaError:
