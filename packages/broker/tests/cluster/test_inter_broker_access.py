@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from dataclasses import dataclass
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from ottla.broker.cluster.inter_broker_access import (
     FRESH_MS,
     InterBrokerAccess,
-    other_brokers_addresses,
+    OtherBrokers,
     plain_address,
 )
 from ottla.broker.cluster.registration import make_roots
@@ -168,7 +169,7 @@ async def test_the_other_brokers_addresses_come_from_their_registrations() -> No
             node = BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", host, 9092),), {}, 0)
             await session.create(node.path, node.encode())
 
-        found = await other_brokers_addresses(session, 1)
+        found = await OtherBrokers(session, lambda: 1).addresses()
 
     assert "10.0.0.2" in found
     assert "127.0.0.1" in found
@@ -187,3 +188,20 @@ async def test_the_other_brokers_addresses_come_from_their_registrations() -> No
 )
 def test_addresses_are_compared_in_one_form(address: str, compared: str) -> None:
     assert plain_address(address) == compared
+
+
+async def test_a_name_that_cannot_be_resolved_for_a_while_keeps_its_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with MemoryEnsemble().session() as session:
+        await make_roots(session)
+        node = BrokerRegistration(2, (Endpoint("PLAINTEXT", "localhost", 9092),), {}, 0)
+        await session.create(node.path, node.encode())
+        others = OtherBrokers(session, lambda: 1)
+        assert "127.0.0.1" in await others.addresses()
+
+        async def failing(*_: object, **__: object) -> None:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", failing)
+        assert "127.0.0.1" in await others.addresses()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ottla.broker.active_controller import ActiveController
 from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.cluster.configs import Configs
-from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, other_brokers_addresses
+from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, OtherBrokers
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.registration import (
     Registration,
@@ -275,7 +275,7 @@ class Broker:
     def _inter_broker(self, zookeeper: Session) -> InterBrokerAccess:
         return InterBrokerAccess(
             self.config,
-            lambda: other_brokers_addresses(zookeeper, self.broker_id),
+            OtherBrokers(zookeeper, lambda: self.broker_id).addresses,
             self.environment.clock.monotonic_ms,
         )
 

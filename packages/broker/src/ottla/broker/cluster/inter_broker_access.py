@@ -137,16 +137,29 @@ def plain_address(text: str) -> str:
     return str(mapped or parsed)
 
 
-async def other_brokers_addresses(operations: Operations, own_id: int) -> frozenset[str]:
-    """Return the addresses of all registered brokers but one: those their endpoints' names stand for.
+class OtherBrokers:
+    """The addresses of all registered brokers but one: those their endpoints' names stand for."""
 
-    Raises ZooKeeperError. Names that cannot be resolved are left out.
-    """
-    hosts: set[str] = set()
-    for name in await operations.children(paths.BROKER_IDS):
-        if name.isdigit() and int(name) != own_id:
-            hosts.update(await _hosts(operations, int(name)))
-    return await _resolve(hosts)
+    def __init__(self, operations: Operations, own_id: Callable[[], int]) -> None:
+        """`own_id` gives the id of the broker that is left out."""
+        self._operations = operations
+        self._own_id = own_id
+        self._found: dict[str, frozenset[str]] = {}
+
+    async def addresses(self) -> frozenset[str]:
+        """Read them, as they are now. Raises ZooKeeperError.
+
+        A name that cannot be resolved now stands for what it stood for last: a controller that is refused
+        does not send its request again.
+        """
+        # This server of ZooKeeper may be behind the one that a new broker has registered with.
+        await self._operations.sync(paths.BROKER_IDS)
+        hosts: set[str] = set()
+        for name in await self._operations.children(paths.BROKER_IDS):
+            if name.isdigit() and int(name) != self._own_id():
+                hosts.update(await _hosts(self._operations, int(name)))
+        self._found = {host: await _resolve(host, self._found.get(host)) for host in hosts}
+        return frozenset().union(*self._found.values())
 
 
 async def _hosts(operations: Operations, broker_id: int) -> Iterable[str]:
@@ -157,14 +170,10 @@ async def _hosts(operations: Operations, broker_id: int) -> Iterable[str]:
         return ()
 
 
-async def _resolve(hosts: Iterable[str]) -> frozenset[str]:
-    loop = asyncio.get_running_loop()
-    found: set[str] = set()
-    for host in hosts:
-        try:
-            entries = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError as error:
-            log.warning("the registered broker's name %s cannot be resolved: %s", host, error)
-            continue
-        found.update(plain_address(str(address[0])) for *_, address in entries)
-    return frozenset(found)
+async def _resolve(host: str, before: frozenset[str] | None) -> frozenset[str]:
+    try:
+        entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        log.warning("the registered broker's name %s cannot be resolved: %s", host, error)
+        return before or frozenset()
+    return frozenset(plain_address(str(address[0])) for *_, address in entries)
