@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import logging
 import struct
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
-import uvloop
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.network import connection as connection_module
-from ottla.broker.network.testing import BOUND_S, heartbeat, leave, network, produce, string, sync
+from ottla.broker.network.testing import (
+    BOUND_S,
+    heartbeat,
+    leave,
+    network,
+    on_both_loops,
+    produce,
+    string,
+    sync,
+)
 from ottla.protocol.api import ApiKey
-
-
-def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on asyncio's own loop and on uvloop."""
-
-    @functools.wraps(test)
-    def run(loop: str, **arguments: Any) -> None:
-        factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(test(**arguments))
-
-    parameters = [
-        inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY),
-        *inspect.signature(test).parameters.values(),
-    ]
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        sorted(
-            (one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters), key=lambda one: one.name
-        )
-    )
-    del run.__wrapped__
-    both: Callable[..., None] = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])(run)
-    return both
 
 
 @on_both_loops

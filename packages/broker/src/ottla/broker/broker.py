@@ -24,6 +24,7 @@ from ottla.broker.cluster.registration import (
     generate_broker_id,
     make_roots,
 )
+from ottla.broker.cluster.session_lease import SessionLease
 from ottla.broker.cluster.topics import Topics
 from ottla.broker.cluster.zookeeper_session import measure_session, retrying
 from ottla.broker.controller.channels import Sender
@@ -173,6 +174,11 @@ class Broker:
         await self._bind()
         self._join_cluster(session, control)
         await self._until_known()
+        if self.config.zookeeper_connect is not None:  # a coordinator of this process sleeps with it
+            lease = SessionLease(
+                session, self.broker_id, self._server.lease, self.environment.clock.monotonic_ms
+            )
+            scheduler.lasting(lease.run(), "session-lease")
         schedule(scheduler, self.config, services, self.metrics)
         await self._metrics_endpoint(scheduler)
         self._stack.push_async_callback(self._hand_over)

@@ -56,15 +56,25 @@ class WriteRound:
     """The connections that write at the end of this iteration of the event loop.
 
     An answer that is written at once wakes its client for itself alone; on a busy broker that costs more than
-    the answer.
+    the answer. `monotonic_ms` is read in each round that has a lease; uvloop's clock stands still meanwhile.
     """
 
+    serve_until_ms: float
+    """Nothing is begun or written later than this on the monotonic clock; infinity without a lease."""
+    overdue: Callable[[], object]
+    """Called when something is to be begun or written later."""
+
     def __init__(
-        self, call_soon: Callable[..., Any], now_ms: Callable[[], int], bytes_in: Meter, bytes_out: Meter
+        self,
+        call_soon: Callable[..., Any],
+        now_ms: Callable[[], int],
+        bytes_in: Meter,
+        bytes_out: Meter,
+        monotonic_ms: Callable[[], float],
     ) -> None: ...
     def add(self, connection: NativeConnection) -> None:
         """Have a connection write at the end of this iteration, after every received request was begun."""
     def now_ms(self) -> int:
         """Return the wall-clock time of this iteration."""
     def write_all(self) -> None:
-        """Write what the connections have, and begin the next round."""
+        """Write what the connections have, and begin the next round; too late for that, keep it."""

@@ -2,6 +2,7 @@
 """The native half of a connection. `_native_connection.pyi` documents it, `native_connection.py` is the way in."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 
 from ottla.broker.handlers._produce_fast_path cimport Target
@@ -54,6 +55,12 @@ cdef class NativeConnection:
         self.last_active_s = now_s
         if not self._reader.received(nbytes):
             self._write_round.count_in(nbytes)
+        elif now_s * 1000 > self._write_round.serve_until_ms:
+            self._write_round.count_in(nbytes)
+            self._write_round.overdue()
+            self.stop_taking()  # also a connection that was accepted since then
+            self._exhausted = False
+            self._reader.park()
         elif self._append_runs(now_s):
             self._write_round.bytes_in += nbytes
         else:
@@ -147,6 +154,10 @@ cdef class NativeConnection:
         return 0
 
 
+def _nobody_holds():
+    """Do nothing: no lease was given to this round."""
+
+
 cdef class WriteRound:
     cdef list _connections
     cdef object _call_soon
@@ -156,10 +167,14 @@ cdef class WriteRound:
     cdef object _meter_out
     cdef int64_t bytes_in       # not metered yet
     cdef int64_t bytes_out
+    cdef public double serve_until_ms
+    cdef public object overdue
+    cdef object _monotonic_ms
 
-    def __init__(self, call_soon, now_ms, bytes_in, bytes_out):
+    def __init__(self, call_soon, now_ms, bytes_in, bytes_out, monotonic_ms):
         self._connections = []
-        self._call_soon, self._clock = call_soon, now_ms
+        self._call_soon, self._clock, self._monotonic_ms = call_soon, now_ms, monotonic_ms
+        self.serve_until_ms, self.overdue = INFINITY, _nobody_holds
         self._meter_in, self._meter_out = bytes_in, bytes_out
 
     cpdef add(self, NativeConnection connection):
@@ -181,9 +196,12 @@ cdef class WriteRound:
 
     def write_all(self):
         cdef NativeConnection connection
-        connections, self._connections = self._connections, []
         self._now = None
-        if self.bytes_in or self.bytes_out:
+        if self.serve_until_ms != INFINITY and <double> self._monotonic_ms() > self.serve_until_ms:
+            self.overdue()  # the answers stay here: `write_all` is called again
+            return
+        connections, self._connections = self._connections, []
+        if connections and (self.bytes_in or self.bytes_out):
             self._meter_in.count += self.bytes_in
             self._meter_out.count += self.bytes_out
             self.bytes_in = self.bytes_out = 0

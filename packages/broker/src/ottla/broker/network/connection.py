@@ -444,6 +444,12 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._taking = False
         self._set_reading(False)
 
+    def take_again(self) -> None:
+        """Undo `stop_taking`, and begin with what was received."""
+        if not self._closing:
+            self._taking = True
+            self._queue.flush_soon(self)
+
     def close(self) -> None:
         """Close once the pending responses are written."""
         if not self._closing:

@@ -22,6 +22,7 @@ from ottla.broker.network.request_memory import RequestMemory
 from ottla.broker.network.request_metrics import RequestMetrics
 from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.request_times import RequestTimes
+from ottla.broker.network.serving_lease import ServingLease
 from ottla.broker.network.session import Session, SessionState
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ class Server:
 
     def _share(self) -> Shared:
         loop, metrics, monotonic_ms = self._loop, self.request_metrics, self._clock.monotonic_ms
+        write_round = WriteRound(
+            loop.call_soon, self._clock.now_ms, metrics.bytes_in, metrics.bytes_out, monotonic_ms
+        )
+        self.lease = ServingLease(write_round, self.connections.all)
         receive_buffer, limit = ReceiveBuffer(), self._config.queued_max_request_bytes
         self.request_memory: RequestMemory[Connection] = RequestMemory(
             receive_buffer, limit, self.connections.all, monotonic_ms
@@ -101,7 +106,7 @@ class Server:
             queue=self.queue,
             memory=self.request_memory,
             connections=self.connections,
-            write_round=WriteRound(loop.call_soon, self._clock.now_ms, metrics.bytes_in, metrics.bytes_out),
+            write_round=write_round,
             bad_frames=LimitedWarnings(log, monotonic_ms),
             is_broker=self._is_broker,
             now_s=loop.time,
@@ -179,8 +184,11 @@ class Server:
         """Take no more requests, answer those begun within `drain_s`, then close and cancel the rest."""
         self.stop_accepting()
         self._looking.cancel()
+        self.lease.end()
         for connection in self.connections.all():
             connection.stop_taking()
+            if self.lease.is_held:
+                connection.abort()  # its answers may be those of a broker that is none any more
         await self.connections.until(lambda: not any(one.busy for one in self.connections.all()), drain_s)
         for connection in self.connections.all():
             connection.close()

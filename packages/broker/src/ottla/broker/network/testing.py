@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,6 +28,31 @@ from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 BOUND_S = 10
+
+
+def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on asyncio's own loop and on uvloop."""
+    import pytest
+    import uvloop
+
+    @functools.wraps(test)
+    def run(loop: str, **arguments: Any) -> None:
+        factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(test(**arguments))
+
+    parameters = [
+        inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY),
+        *inspect.signature(test).parameters.values(),
+    ]
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        sorted(
+            (one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters), key=lambda one: one.name
+        )
+    )
+    del run.__wrapped__
+    both: Callable[..., None] = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])(run)
+    return both
 
 
 def server_of(
