@@ -298,17 +298,15 @@ def make_topic(broker: BrokerProcess, name: str, configs: dict[str, str]) -> Non
 @attack("no descriptor left to accept with")
 def no_descriptors(broker: BrokerProcess) -> None:
     used = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
-    before = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used + 50, used + 50))
-    try:
-        with contextlib.ExitStack() as stack:
-            for _ in range(200):
-                link = stack.enter_context(socket.socket())
-                link.setblocking(False)
-                link.connect_ex((broker.host, broker.port))
-            time.sleep(5)
-    finally:
-        with contextlib.suppress(PermissionError):
-            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (before[0], used + 50))
+    _, most = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used + 50, most))
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            link = stack.enter_context(socket.socket())
+            link.setblocking(False)
+            link.connect_ex((broker.host, broker.port))
+        time.sleep(5)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (most, most))
     size = broker.log_file.stat().st_size
     if size > 100_000:
         raise AssertionError(f"the log has {size:,} bytes after 5 s without descriptors")

@@ -16,6 +16,10 @@ HERE = Path(__file__).resolve().parent
     [
         pytest.param(["fuzz.py", "--frames", "10000"], id="random frames neither stop nor bloat a broker"),
         pytest.param(
+            ["fuzz.py", "--attacks", "stranger", "--ignore-times"],
+            id="strangers are no followers or controllers",
+        ),
+        pytest.param(
             ["kill_rounds.py", "--rounds", "5"], id="nothing acknowledged is lost when it is killed"
         ),
         pytest.param(
