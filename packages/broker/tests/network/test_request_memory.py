@@ -134,6 +134,33 @@ async def test_large_requests_begin_while_those_in_progress_leave_memory() -> No
         assert await clients[1].numbers(1) == [2]
 
 
+async def test_producers_and_small_requests_that_wait_hold_up_no_large_request() -> None:
+    async with network(queued_max_request_bytes=2 * MEBI) as made:
+        producers = [await made.client() for _ in range(3)]
+        for number, one in enumerate(producers, 1):
+            one.send(produce(number, "wait") + b"x" * (600 << 10))
+        small, large = await made.client(), await made.client()
+        small.send(heartbeat(4, "wait"))
+        await made.until(lambda: len(made.answering.started) == 4)
+
+        large.send(heartbeat(5) + b"x" * MEBI)
+
+        assert await large.numbers(1) == [5]
+        made.answering.released.set()
+
+
+async def test_zero_is_no_limit() -> None:
+    async with network(queued_max_request_bytes=0) as made:
+        client = await made.client()
+        frame = heartbeat(7) + b"x" * MEBI
+        data = struct.pack(">i", len(frame)) + frame
+        client.writer.write(data[:1000])
+        await held(made, 1000)
+        client.writer.write(data[1000:])
+
+        assert await client.numbers(1) == [7]
+
+
 async def test_nothing_is_held_when_all_is_answered_or_closed() -> None:
     async with network() as made:
         client, left = await made.client(), await made.client()

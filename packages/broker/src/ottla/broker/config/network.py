@@ -63,7 +63,7 @@ class NetworkSettings:
     queued_max_request_bytes: int = setting(
         268_435_456,
         "Memory of all requests that are being received or answered; above it, the connections whose "
-        "requests come slowest are closed. -1 means no limit.",
+        "requests come slowest are closed. -1 and 0 mean no limit.",
         at_least(-1),
         long=True,
     )

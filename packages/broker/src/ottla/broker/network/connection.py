@@ -364,9 +364,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         )
         self._pending.append(pending)
         # The records of a long Produce are not appended yet when the next request could start.
-        self._last_is_produce = route.api_key == ApiKey.PRODUCE and not call.context.is_long
+        is_produce = route.api_key == ApiKey.PRODUCE
+        self._last_is_produce = is_produce and not call.context.is_long
         self._pending_bytes += call.size
-        self._shared.memory.begun(call.size)
+        self._shared.memory.begun(call.size, is_produce=is_produce)
         self._unstarted += 1
         self._queue.unstarted += 1
         pending.task = self._shared.spawn(self._run(pending, call, begun))
@@ -387,7 +388,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         finally:
             pending.done = True
             self._pending_bytes -= call.size
-            self._shared.memory.ended(call.size)
+            self._shared.memory.ended(call.size, is_produce=call.route.api_key == ApiKey.PRODUCE)
             self._queue.wake()
             self._release()
         self._shared.times.measure(call)

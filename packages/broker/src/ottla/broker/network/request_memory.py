@@ -70,13 +70,15 @@ class RequestMemory(Generic[C]):
     ) -> None:
         """`limit` is `queued.max.request.bytes`; `connections` lists those that are open."""
         self._buffer = buffer
-        if limit >= 0:
+        if limit > 0:
             buffer.budget = limit
         self._connections = connections
         self._progress: FrameProgress[C] = FrameProgress()
         self._warnings = LimitedWarnings(log, monotonic_ms)
         self.in_progress = 0
         """Bytes of requests that were begun and are not answered."""
+        self._large_in_progress = 0
+        """The part of them that `has_room` limits."""
 
     @property
     def held_bytes(self) -> int:
@@ -85,19 +87,26 @@ class RequestMemory(Generic[C]):
 
     # ---- requests in progress
 
-    def begun(self, size: int) -> None:
+    def begun(self, size: int, *, is_produce: bool) -> None:
         """Count a request that goes on after it has begun."""
         self.in_progress += size
+        if size > SMALL_BYTES and not is_produce:
+            self._large_in_progress += size
         self._buffer.hold(size)
 
-    def ended(self, size: int) -> None:
+    def ended(self, size: int, *, is_produce: bool) -> None:
         """Take a request off that was begun."""
         self.in_progress -= size
+        if size > SMALL_BYTES and not is_produce:
+            self._large_in_progress -= size
         self._buffer.hold(-size)
 
     def has_room(self, size: int) -> bool:
-        """Return whether a large request may begin. Half of the memory is for those in progress."""
-        return not self.in_progress or self.in_progress + size <= self._buffer.budget // 2
+        """Return whether a large request may begin. Half of the memory is for those in progress.
+
+        Others do not count: while producers are busy, there would never be room.
+        """
+        return not self._large_in_progress or self._large_in_progress + size <= self._buffer.budget // 2
 
     # ---- frames
 
