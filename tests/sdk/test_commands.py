@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from click.testing import CliRunner, Result
@@ -89,3 +93,96 @@ def start_broker(*options: str) -> str:
     )  # fmt: skip
     assert done.returncode != 0
     return done.stderr
+
+
+def test_ctrl_c_ends_produce_at_a_terminal_and_what_was_typed_arrives(
+    cluster: Servers, ottla: Command, fresh: Callable[[str], str]
+) -> None:
+    topic = fresh("typed")
+    ottla("topic", "create", topic)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("ottla"), "produce", topic, "-b", cluster.bootstrap_servers],
+        stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        os.write(ours, b"hello\n")
+        seen = ottla("consume", topic, "--from-beginning", "--max-messages", "1")
+        process.send_signal(signal.SIGINT)
+
+        assert (seen.output, process.wait(30)) == ("hello\n", 130)
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_line_without_key_is_named_by_number_with_how_many_were_sent(
+    ottla: Command, fresh: Callable[[str], str], tmp_path: Path
+) -> None:
+    topic, lines = fresh("keyed"), tmp_path / "lines.txt"
+    lines.write_text("a:1\nb:2\nno key\nc:3\n")
+
+    done = ottla("produce", topic, str(lines), "--key-separator", ":")
+
+    words = f"{lines}, line 3: there is no key separator ':' in 'no key'; 2 records before it were sent"
+    assert (done.exit_code, done.output) == (1, f"Error: {words}\n")
+    assert ottla("consume", topic, "--from-beginning", "--exit-at-end").output == "1\n2\n"
+
+
+def test_json_of_a_topic_makes_the_same_records_in_another(
+    ottla: Command, fresh: Callable[[str], str]
+) -> None:
+    source, copy = fresh("source"), fresh("copy")
+    for name in (source, copy):
+        ottla("topic", "create", name, "--partitions", "3")
+    records: list[dict[str, Any]] = [
+        {"partition": 2, "timestamp_ms": 1_700_000_000_000, "key": {"base64": "/wA="}, "value": "Zürau"},
+        {"partition": 0, "timestamp_ms": 1_700_000_000_001, "key": "gone", "value": None},
+        {"partition": 1, "timestamp_ms": 7, "key": None, "value": "", "headers": [["h", None], ["h", "2"]]},
+    ]
+
+    written = ottla("produce", source, "--json", given="".join(json.dumps(each) + "\n" for each in records))
+    first = ottla("consume", source, "--from-beginning", "--exit-at-end", "--json").output
+    copied = ottla("produce", copy, "--json", given=first)
+    second = ottla("consume", copy, "--from-beginning", "--exit-at-end", "--json").output
+
+    assert (written.exit_code, copied.output) == (0, f"Produced 3 records to {copy}.\n")
+    assert sorted(first.splitlines()) == sorted(second.replace(copy, source).splitlines())
+    found = {each["partition"]: each for each in map(json.loads, second.splitlines())}
+    for record in records:
+        assert found[record["partition"]] == {"topic": copy, "offset": 0, "headers": [], **record}
+
+
+def test_tabs_and_nulls_go_in_and_out(ottla: Command, fresh: Callable[[str], str]) -> None:
+    topic = fresh("tabs")
+    options = ("--null-marker", "NULL")
+
+    ottla("produce", topic, "-k", r"\t", *options, given="a\t1\nb\tNULL\n")
+    done = ottla(
+        "consume", topic, "--from-beginning", "--exit-at-end", "--format", r"{key}\t{value}\t.", *options
+    )
+
+    assert done.output == "a\t1\t.\nb\tNULL\t.\n"
+
+
+def test_a_range_of_time_and_the_tail_are_read(ottla: Command, fresh: Callable[[str], str]) -> None:
+    topic = fresh("range")
+    hours = [{"timestamp_ms": 1_767_225_600_000 + hour * 3_600_000, "value": str(hour)} for hour in range(5)]
+    ottla("produce", topic, "--json", given="".join(json.dumps(each) + "\n" for each in hours))
+
+    def read(*options: str) -> list[str]:
+        return ottla("consume", topic, "--exit-at-end", *options).output.split()
+
+    since, until = ("--since", "2026-01-01T01:00Z"), ("--until", "2026-01-01T03:00Z")
+    assert read(*since, *until) == ["1", "2"]
+    assert read(*until) == ["0", "1", "2"]
+    assert read(*since) == ["1", "2", "3", "4"]
+    assert read("--since", "2027-01-01") == []
+    assert read("--tail", "2") == ["3", "4"]
+    assert read("--tail", "99", "--partition", "0") == ["0", "1", "2", "3", "4"]
+    assert read("--tail", "0") == []
+    assert ottla("consume", topic, "--tail", "1", "--from-beginning").exit_code == 2
+    assert ottla("consume", topic, "--tail", "1", "--group", "g").exit_code == 2
+    assert "2026-01-31" in ottla("consume", topic, "--since", "yesterday").output

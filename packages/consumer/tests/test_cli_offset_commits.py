@@ -45,7 +45,7 @@ async def test_a_reader_that_closes_the_pipe_has_read_only_what_came_through() -
             consumer.seek(TopicPartition("t", 0), 0)
             printed_offsets = PrintedOffsets(consumer, commits=True)
             with pytest.raises(BrokenPipeError):
-                await cli._print(consumer, printed_offsets, None, False, show)
+                await cli._print(consumer, printed_offsets, {}, None, False, show)
             await printed_offsets.end()
 
         (commit,) = broker.seen(OffsetCommitRequest)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from ottla.producer import (
     ProducerInterceptor,
     RecordTooLarge,
 )
-from ottla.producer.cli import _send_lines
+from ottla.producer.cli import Partitions
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, MessageTooLarge
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -248,6 +247,6 @@ async def test_lines_for_an_unknown_partition_are_rejected_at_once() -> None:
         Producer(bootstrap_servers=serving(broker, partitions=2).bootstrap_servers) as producer,
     ):
         with pytest.raises(ValueError, match="topic 't' has no partition 7, only 0 to 1"):
-            await _send_lines(producer, "t", (io.BytesIO(b"line"),), None, 7, [])
+            await Partitions(producer, "t").check(7)
 
     assert not broker.seen(ProduceRequest)

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.client.commands import cluster_options, load_config, run
+from ottla.client.commands import cluster_options, load_config, read_time, run
+from ottla.client.commands.record_lines import FIELDS, json_bytes, json_headers, unescape
+from ottla.consumer.cli_range import Range
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from ottla.client.config import ClientConfig
     from ottla.consumer.cli_offset_commits import PrintedOffsets
+    from ottla.consumer.config import ConsumerConfig
     from ottla.consumer.consumer import Consumer
     from ottla.consumer.record import ConsumerRecord
     from ottla.protocol.topics import TopicPartition
 
 AT_ONCE = 500
-FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
 
 
 @click.command()
@@ -30,6 +33,15 @@ FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "heade
 @click.option("--exit-at-end", is_flag=True, help="Stop at the end offsets found at the start.")
 @click.option("--partition", type=click.IntRange(0), help="Read only this partition.")
 @click.option("--offset", type=click.IntRange(0), help="With --partition: read from this offset.")
+@click.option(
+    "--tail", metavar="N", type=click.IntRange(0), help="Start N offsets before the end of each partition."
+)
+@click.option(
+    "--since", metavar="ISO", help="Start at the first record at or after this time: 2026-01-31T08:00Z"
+)
+@click.option(
+    "--until", metavar="ISO", help="Stop before the first record at or after this time, or at the end."
+)
 @click.option(
     "--group",
     metavar="NAME",
@@ -48,7 +60,14 @@ FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "heade
     metavar="TEMPLATE",
     help=f"How to print a record, as a Python format string: {', '.join('{' + f + '}' for f in FIELDS)}.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option(
+    "--null-marker", metavar="TEXT", default="",
+    help="What to print for keys and values that are null (tombstones); nothing by default.",
+)  # fmt: skip
+@click.option(
+    "--json", "as_json", is_flag=True,
+    help='Print one JSON object per line; bytes that are not UTF-8 are {"base64": "…"}.',
+)  # fmt: skip
 @cluster_options
 def consume(
     topics: tuple[str, ...],
@@ -57,9 +76,13 @@ def consume(
     exit_at_end: bool,
     partition: int | None,
     offset: int | None,
+    tail: int | None,
+    since: str | None,
+    until: str | None,
     group: str | None,
     isolation_level: str,
     template: str | None,
+    null_marker: str,
     as_json: bool,
     bootstrap_server: str,
     properties: str | None,
@@ -71,32 +94,43 @@ def consume(
       ottla consume orders
       ottla consume orders --from-beginning --max-messages 10
       ottla consume orders --from-beginning --exit-at-end --format '{offset} {key}: {value}'
+      ottla consume orders --from-beginning --format '{key}\\t{value}' --null-marker NULL
+      ottla consume orders --tail 10
+      ottla consume orders --since 2026-01-31T08:00Z --until 2026-01-31T09:00Z --json
       ottla consume orders --group billing --json
     """
     if offset is not None and (partition is None or len(topics) != 1):
         raise click.UsageError("--offset needs one topic and --partition")
-    if template is not None:
-        _check_template(template)
+    wanted = Range(tail, read_time(since) if since else None, read_time(until) if until else None)
+    _check_range(wanted, from_beginning, offset, group)
+    shown = partial(_show, template and _checked_template(template), as_json, null_marker)
     client = load_config(properties)
 
     async def call() -> None:
-        from ottla.consumer import Consumer, ConsumerConfig
+        from ottla.consumer import Consumer
 
-        config = ConsumerConfig(
-            group_id=group,
-            auto_offset_reset="earliest" if from_beginning else "latest",
-            allow_auto_create_topics=False,
-            enable_auto_commit=False,  # offsets of printed records are committed, not of delivered ones
-            isolation_level=isolation_level,  # type: ignore[arg-type]
-            client=client,
-        )
+        config = _config(group, from_beginning, isolation_level, client)
         consumer = Consumer(bootstrap_servers=bootstrap_server, config=config)
-        printing = partial(
-            _print, limit=max_messages, exit_at_end=exit_at_end, show=partial(_show, template, as_json)
-        )
-        await _consume(consumer, topics, partition, offset, printing)
+        ends = exit_at_end or until is not None
+        printing = partial(_print, limit=max_messages, exit_at_end=ends, show=shown)
+        await _consume(consumer, topics, partition, offset, wanted, printing)
 
     run(call)
+
+
+def _config(
+    group: str | None, from_beginning: bool, isolation_level: str, client: ClientConfig
+) -> ConsumerConfig:
+    from ottla.consumer import ConsumerConfig
+
+    return ConsumerConfig(
+        group_id=group,
+        auto_offset_reset="earliest" if from_beginning else "latest",
+        allow_auto_create_topics=False,
+        enable_auto_commit=False,  # offsets of printed records are committed, not of delivered ones
+        isolation_level=isolation_level,  # type: ignore[arg-type]
+        client=client,
+    )
 
 
 async def _consume(
@@ -104,24 +138,30 @@ async def _consume(
     topics: tuple[str, ...],
     partition: int | None,
     offset: int | None,
-    printing: Callable[[Consumer, PrintedOffsets], Awaitable[None]],
+    wanted: Range,
+    printing: Callable[[Consumer, PrintedOffsets, dict[TopicPartition, int]], Awaitable[None]],
 ) -> None:
     """Open a consumer of topics, or of one partition of each; print, and commit what was printed."""
     from ottla.consumer.cli_offset_commits import PrintedOffsets
     from ottla.protocol.topics import TopicPartition
 
     printed_offsets = PrintedOffsets(consumer, commits=consumer.config.group_id is not None)
-    if partition is None:
+    if partition is None and not wanted:
         consumer.subscribe(topics, listener=printed_offsets)
     async with consumer:
         known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
         _check_topics(known)
         if partition is not None:
             consumer.assign(_only(partition, known))
+        elif wanted:
+            consumer.assign(
+                TopicPartition(name, each) for name, found in known.items() for each in found or ()
+            )
+        ends = await wanted.seek(consumer) if wanted else {}
         if offset is not None and partition is not None:
             consumer.seek(TopicPartition(topics[0], partition), offset)
         try:
-            await printing(consumer, printed_offsets)
+            await printing(consumer, printed_offsets, ends)
         finally:
             await printed_offsets.end()
 
@@ -150,18 +190,22 @@ def _only(partition: int, known: Mapping[str, set[int] | None]) -> list[TopicPar
 async def _print(
     consumer: Consumer,
     printed_offsets: PrintedOffsets,
+    ends: dict[TopicPartition, int],
     limit: int | None,
     exit_at_end: bool,
     show: Callable[[ConsumerRecord], object],
 ) -> None:
-    ends: dict[TopicPartition, int] = {}
+    bounds = dict(ends)
     remaining = limit
     while remaining is None or remaining > 0:
         if exit_at_end and await _is_at_end(consumer, ends):
             return
         count = AT_ONCE if remaining is None else min(remaining, AT_ONCE)
-        for records in (await consumer.getmany(timeout_ms=500, max_records=count)).values():
+        polled = await consumer.getmany(timeout_ms=500, max_records=count)
+        for partition, records in polled.items():
             for record in records:
+                if partition in bounds and record.offset >= bounds[partition]:
+                    break
                 show(record)
                 printed_offsets.add(record)
                 remaining = None if remaining is None else remaining - 1
@@ -184,18 +228,25 @@ async def _is_at_end(consumer: Consumer, ends: dict[TopicPartition, int]) -> boo
     return True
 
 
-def _show(template: str | None, as_json: bool, record: ConsumerRecord) -> None:
-    click.echo(_line(record, template, as_json))
+def _show(template: str | None, as_json: bool, null_marker: str, record: ConsumerRecord) -> None:
+    click.echo(_line(record, template, as_json, null_marker))
 
 
-def _line(record: ConsumerRecord, template: str | None, as_json: bool) -> str | bytes:
+def _line(record: ConsumerRecord, template: str | None, as_json: bool, null_marker: str = "") -> str | bytes:
     if as_json:
         import json
 
-        return json.dumps(_shown(record) | {"headers": [(k, _text(v)) for k, v in record.headers]})
+        return json.dumps(_as_json(record))
     if template is None:
-        return record.value or b""
-    return template.format(**{name: "" if value is None else value for name, value in _shown(record).items()})
+        return null_marker if record.value is None else record.value
+    shown = _shown(record).items()
+    return template.format(**{name: null_marker if value is None else value for name, value in shown})
+
+
+def _as_json(record: ConsumerRecord) -> dict[str, object]:
+    plain = {name: getattr(record, name) for name in FIELDS[:4]}
+    payload = {"key": json_bytes(record.key), "value": json_bytes(record.value)}
+    return plain | payload | {"headers": json_headers(record.headers)}
 
 
 def _shown(record: ConsumerRecord) -> dict[str, Any]:
@@ -208,10 +259,22 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
-def _check_template(template: str) -> None:
+def _check_range(wanted: Range, from_beginning: bool, offset: int | None, group: str | None) -> None:
+    starts = (from_beginning, offset is not None, wanted.tail is not None, wanted.since_ms is not None)
+    if sum(starts) > 1:
+        raise click.UsageError("give one of --from-beginning, --offset, --tail and --since")
+    if wanted and group is not None:
+        raise click.UsageError(
+            "--tail, --since and --until need no --group: it starts where `ottla group reset-offsets` puts it"
+        )
+
+
+def _checked_template(text: str) -> str:
+    template = unescape(text)
     try:
         used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
         raise click.UsageError(f"--format: {error}") from None
     if unknown := used - set(FIELDS):
         raise click.UsageError(f"--format knows {', '.join(FIELDS)}, not {', '.join(sorted(unknown))}")
+    return template

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 import click
 
 from ottla.client.commands import cluster_options, key_values, load_config, run
+from ottla.client.commands.record_lines import Headers, JsonRecord, from_json, unescape
 
 if TYPE_CHECKING:
     from ottla.producer.accumulator import Acknowledgement
+    from ottla.producer.cli_input import Lines
     from ottla.producer.producer import Producer
-
-CHUNK_BYTES = 64 * 1024
 
 
 @click.command()
 @click.argument("topic")
 @click.argument("files", nargs=-1, type=click.File("rb"))
-@click.option("--key-separator", "-k", metavar="TEXT", help="The text between key and value in a line.")
+@click.option(
+    "--key-separator", "-k", metavar="TEXT", help=r"The text between key and value in a line; \t is a tab."
+)
+@click.option(
+    "--null-marker",
+    metavar="TEXT",
+    help="Lines, and keys or values, that are this text are null: tombstones.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True,
+    help="Lines are records as `ottla consume --json` prints them; they keep partition and timestamp.",
+)  # fmt: skip
 @click.option("--partition", type=click.IntRange(0), help="Write to this partition; ignore keys.")
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="A header for each record.")
 @click.option(
@@ -42,6 +54,8 @@ def produce(
     topic: str,
     files: tuple[IO[bytes], ...],
     key_separator: str | None,
+    null_marker: str | None,
+    as_json: bool,
     partition: int | None,
     headers: tuple[str, ...],
     acks: str,
@@ -50,17 +64,19 @@ def produce(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Write lines to a topic, one record each, from files or standard input.
+    """Write lines to a topic, one record each, from files or standard input, until its end or Ctrl-C.
 
     \b
     Examples:
       echo hello | ottla produce greetings
       ottla produce orders --key-separator , orders.csv
+      ottla produce orders -k '\\t' --null-marker NULL orders.tsv
+      ottla consume orders --from-beginning --exit-at-end --json | ottla produce copy --json
       journalctl -f -o cat | ottla produce logs --compression zstd
     """
+    parse = _parser(as_json, key_separator, null_marker)
     client = load_config(properties)
-    extra = [(key, value.encode()) for key, value in key_values(headers).items()]
-    separator = key_separator.encode() if key_separator is not None else None
+    extra: Headers = [(key, value.encode()) for key, value in key_values(headers).items()]
 
     async def call() -> int:
         from ottla.producer import Producer, ProducerConfig
@@ -71,75 +87,120 @@ def produce(
             client=client,
         )
         async with Producer(bootstrap_server, config) as producer:
-            return await _send_lines(producer, topic, files, separator, partition, extra)
+            partitions = Partitions(producer, topic)
+            await partitions.check(partition)
+            sending = Sending(producer, topic, parse, partition, partitions, extra)
+            await sending.all_of(files or (sys.stdin.buffer,))
+            return sending.count
 
     count = run(call)
     if not quiet:
-        click.echo(f"Produced {count} {'record' if count == 1 else 'records'} to {topic}.")
+        click.echo(f"Produced {_counted(count)} to {topic}.")
 
 
-async def _send_lines(
-    producer: Producer,
-    topic: str,
-    files: tuple[IO[bytes], ...],
-    separator: bytes | None,
-    partition: int | None,
-    headers: list[tuple[str, bytes]],
-) -> int:
-    import asyncio
+class Partitions:
+    """The partitions of the topic: one that is not there is refused, for the producer would wait for it."""
 
-    # The producer would wait for an unknown partition, which may still be created, until its own timeout.
-    if partition is not None and partition not in (there := await producer.partitions_for(topic)):
-        raise ValueError(f"topic {topic!r} has no partition {partition}, only 0 to {max(there)}")
-    failed: list[BaseException] = []
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._known: set[int] = set()
 
-    def finished(sent: Acknowledgement) -> None:
+    async def check(self, partition: int | None) -> None:
+        """Raise ValueError for a partition that is not there; None stands for any."""
+        if partition is None or partition in self._known:
+            return
+        self._known = await self._producer.partitions_for(self._topic)
+        if partition not in self._known:
+            last = max(self._known)
+            raise ValueError(f"topic {self._topic!r} has no partition {partition}, only 0 to {last}")
+
+
+class Sending:
+    """Sends lines, each a record, and counts those that were sent."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        parse: Callable[[bytes], JsonRecord],
+        partition: int | None,
+        partitions: Partitions,
+        headers: Headers,
+    ) -> None:
+        self.count = 0
+        self._producer = producer
+        self._topic = topic
+        self._parse = parse
+        self._partition = partition
+        self._partitions = partitions
+        self._headers = headers
+        self._failed: list[BaseException] = []
+
+    async def all_of(self, files: Sequence[IO[bytes]]) -> None:
+        """Send all lines of files and wait until they are acknowledged; a wrong line ends it."""
+        from ottla.producer.cli_input import Input
+
+        try:
+            async with Input(files, self._producer.config.max_request_size) as given:
+                while not self._failed and (found := await given.next()) is not None:
+                    await self._send(found)
+        except ValueError as error:
+            await self._flush()
+            sent = f"{_counted(self.count)} before it {'was' if self.count == 1 else 'were'} sent"
+            raise click.ClickException(f"{error}; {sent}") from None
+        await self._flush()
+
+    async def _send(self, found: Lines) -> None:
+        for number, line in enumerate(found.lines, found.first_number):
+            try:
+                record = self._parse(line)
+                partition = record.partition if self._partition is None else self._partition
+                await self._partitions.check(partition)
+            except ValueError as error:
+                raise ValueError(f"{found.file}, line {number}: {error}") from None
+            sent = await self._producer.send(
+                self._topic, record.value, key=record.key, partition=partition,
+                timestamp_ms=record.timestamp_ms, headers=[*record.headers, *self._headers],
+            )  # fmt: skip
+            sent.add_done_callback(self._finished)
+            self.count += 1
+
+    def _finished(self, sent: Acknowledgement) -> None:
         if (error := sent.exception()) is not None:
-            failed.append(error)
+            self._failed.append(error)
 
-    count = 0
-    chunks = _chunks(files or (sys.stdin.buffer,), producer.config.max_request_size)
-    # Standard input may be slow: it is read on a thread, and the lines read so far are sent meanwhile.
-    loop = asyncio.get_running_loop()
-    while (lines := await loop.run_in_executor(None, _next, chunks)) is not None and not failed:
-        for line in lines:
-            key, value = _split(line, separator)
-            sent = await producer.send(topic, value, key=key, partition=partition, headers=headers)
-            sent.add_done_callback(finished)
-        count += len(lines)
-    await producer.flush()
-    if failed:
-        raise failed[0]
-    return count
+    async def _flush(self) -> None:
+        await self._producer.flush()
+        if self._failed:
+            raise self._failed[0]
 
 
-def _next(chunks: Iterator[list[bytes]]) -> list[bytes] | None:
-    return next(chunks, None)
+def _counted(count: int) -> str:
+    return f"{count} {'record' if count == 1 else 'records'}"
 
 
-def _chunks(files: tuple[IO[bytes], ...], longest: int) -> Iterator[list[bytes]]:
-    """Yield the lines of files as they become available, without line ends.
-
-    Raises ValueError for a line longer than a record can be, without reading it to its end.
-    """
-    for file in files:
-        rest = b""
-        read: Callable[[int], bytes] = getattr(file, "read1", file.read)
-        while data := read(CHUNK_BYTES):
-            *lines, rest = (rest + data).split(b"\n")
-            yield [line.removesuffix(b"\r") for line in lines]
-            if len(rest) > longest:
-                raise ValueError(f"a line is longer than a record can be, {longest} bytes")
-        if rest:
-            yield [rest]
+def _parser(as_json: bool, separator: str | None, null: str | None) -> Callable[[bytes], JsonRecord]:
+    if not as_json:
+        return partial(_record, separator=_encoded(separator), null=_encoded(null))
+    if separator is not None or null is not None:
+        raise click.UsageError("--json has keys and nulls: leave out --key-separator and --null-marker")
+    return from_json
 
 
-def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
-    if separator is None:
-        return None, line
-    key, found, value = line.partition(separator)
-    if not found:
-        raise ValueError(
-            f"a line has no key separator {separator.decode()!r}: {line[:60].decode(errors='replace')}"
-        )
-    return key, value
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else unescape(text).encode()
+
+
+def _record(line: bytes, *, separator: bytes | None, null: bytes | None) -> JsonRecord:
+    """Split a line into key and value. Raises ValueError for one without separator."""
+    key: bytes | None = None
+    value: bytes | None = line
+    if separator is not None:
+        key, found, value = line.partition(separator)
+        if not found:
+            start = line[:60].decode(errors="replace")
+            raise ValueError(f"there is no key separator {separator.decode()!r} in {start!r}")
+    if null is not None:
+        key, value = (None if part == null else part for part in (key, value))
+    return JsonRecord(key, value, [], None, None)

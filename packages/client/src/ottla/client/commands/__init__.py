@@ -149,6 +149,16 @@ def _cell(value: object) -> str:
     return str(value)
 
 
+def read_time(text: str) -> int:
+    """Read an ISO time and return its timestamp in ms; local time unless it says otherwise."""
+    from datetime import datetime
+
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1_000)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is not a time like 2026-01-31T08:00:00Z") from None
+
+
 def key_values(pairs: Sequence[str]) -> dict[str, str]:
     """Read KEY=VALUE arguments."""
     parted = [pair.partition("=") for pair in pairs]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
-from ottla.client.commands import cluster_options, json_option, records, show, show_json, with_admin
+from ottla.client.commands import (
+    cluster_options,
+    json_option,
+    read_time,
+    records,
+    show,
+    show_json,
+    with_admin,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -126,7 +133,7 @@ def reset_offsets(
         raise click.UsageError(
             "give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
         )
-    timestamp_ms = _timestamp_ms(to_datetime) if to_datetime else (-2 if to_earliest else -1)
+    timestamp_ms = read_time(to_datetime) if to_datetime else (-2 if to_earliest else -1)
 
     async def use(admin: Admin) -> list[tuple[str, int, int | None, int]]:
         current = {each: offset for each, (offset, _) in (await admin.groups.committed(name)).items()}
@@ -178,13 +185,6 @@ async def _within_log(admin: Admin, goal: dict[TopicPartition, int]) -> dict[Top
     first = await admin.offsets.find(dict.fromkeys(goal, -2))
     last = await admin.offsets.find(dict.fromkeys(goal, -1))
     return {each: min(max(offset, first[each]), last[each]) for each, offset in goal.items()}
-
-
-def _timestamp_ms(text: str) -> int:
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1_000)
-    except ValueError:
-        raise click.UsageError(f"{text!r} is not a time like 2026-01-31T08:00:00Z") from None
 
 
 @group.command()
