@@ -11,7 +11,6 @@ from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.log.offset_lookup import (
     find_entry,
     find_entry_by_walking,
-    read_now,
     whole_end,
     whole_end_by_walking,
 )
@@ -55,7 +54,7 @@ async def test_reading_without_waiting_gives_the_same_as_reading(plane_of_one: D
     for _ in range(400):
         up_to = rng.randrange(1, log.log_end_offset + 1)
         offset, max_bytes = rng.randrange(up_to), rng.randrange(-1, 30_000)
-        found = read_now(log.log_end, offset, max_bytes, up_to)
+        found = log.log_end.read_now(offset, max_bytes, up_to)
         expected = log.read(offset, max_bytes, up_to=up_to)
         if found is not None:
             native += 1

@@ -3,9 +3,11 @@
 
 from libc.stdint cimport int64_t
 
+from ottla.broker.log._log_end cimport LogEnd
+from ottla.broker.log._offset_lookup cimport Slice
+from ottla.broker.replication._append cimport PartitionAppends
 from ottla.protocol.native.fetch cimport PlainFetch
 
-from ottla.broker.log.offset_lookup import read_now
 from ottla.broker.replication.partition import Role
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.storage import CorruptStorage
@@ -21,8 +23,9 @@ cdef enum:
 
 cdef class Target:
     cdef readonly bytes key         # of the partition in a session's index
-    cdef readonly object partition
+    cdef readonly PartitionAppends partition
     cdef readonly object core
+    cdef object log
     cdef readonly object bytes_out
     cdef readonly bint retired
 
@@ -30,12 +33,12 @@ cdef class Target:
         topic, number = partition.topic_partition
         self.key = topic.encode() + number.to_bytes(4)
         self.partition = partition
-        self.core = partition.core
+        self.core, self.log = partition.core, partition.log
         self.bytes_out = bytes_out
 
     def retire(self):
         self.retired = True
-        self.partition = self.core = None
+        self.partition = self.core = self.log = None
 
 
 cdef class Answers:
@@ -46,7 +49,7 @@ cdef class Answers:
     cdef readonly int64_t size              # of the answers
     cdef readonly int64_t records_size
 
-    cdef object add(self, bytes head, records, int64_t size, Py_ssize_t asked):
+    cdef int add(self, bytes head, Slice records, int64_t size, Py_ssize_t asked) except -1:
         self.parts.append(head)
         self.parts.append(records)
         self.size += len(head) + size
@@ -56,20 +59,21 @@ cdef class Answers:
         if self.version >= FIRST_FLEXIBLE:
             self.parts.append(NO_TAGS)
             self.size += 3
+        return 0
 
 
 cdef bint answer(PlainFetch ask, Answers answers, int64_t most_bytes) except -1:
     """Answer one request; false, and nothing was done, when it has to take the general path."""
     cdef Target target = ask.target
     cdef int64_t high_watermark, stable, up_to, log_start, size
-    core = target.core
+    cdef Slice records
+    core, log = target.core, target.log
     if target.retired or core.role is not LEADER:
         return False
     if ask.leader_epoch != -1 and ask.leader_epoch != <int> core.leader_epoch:
         return False
-    log = target.partition.log
     high_watermark, log_start = core.watermark.offset, log.log_start_offset
-    stable = log.last_stable_offset
+    stable = log.last_stable_offset if log.producers.has_transactions else high_watermark
     up_to = stable if ask.committed_only else high_watermark
     if ask.offset < log_start or ask.offset >= up_to:
         return False
@@ -77,7 +81,7 @@ cdef bint answer(PlainFetch ask, Answers answers, int64_t most_bytes) except -1:
         return False
     records = read_records(log, ask, most_bytes, up_to)
     size = records.length
-    if not size or (size < ask.min_bytes and ask.max_wait_ms > 0) or not records.is_hot():
+    if not size or (size < ask.min_bytes and ask.max_wait_ms > 0) or target.partition.is_cold(ask.offset, records):
         return False
     if ask.committed_only and log.aborted_transactions(ask.offset, up_to):
         return False
@@ -86,10 +90,11 @@ cdef bint answer(PlainFetch ask, Answers answers, int64_t most_bytes) except -1:
     return True
 
 
-cdef object read_records(log, PlainFetch ask, int64_t most_bytes, int64_t up_to):
+cdef Slice read_records(log, PlainFetch ask, int64_t most_bytes, int64_t up_to):
     """Read without waiting for the disk."""
     cdef int64_t limit = min(min(<int64_t> ask.partition_max_bytes, <int64_t> ask.max_bytes), most_bytes)
-    records = read_now(log.log_end, ask.offset, limit, up_to)
+    cdef LogEnd log_end = log.log_end
+    cdef Slice records = log_end.read_now(ask.offset, limit, up_to)
     return log.read(ask.offset, limit, up_to=up_to, wait=False) if records is None else records
 
 

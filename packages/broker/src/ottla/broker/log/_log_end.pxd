@@ -3,6 +3,8 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t
 
+from ottla.broker.log._offset_lookup cimport Slice
+
 
 cdef struct Batches:
     int64_t next_offset
@@ -19,6 +21,7 @@ cdef class LogEnd:
     cdef readonly object segment
     cdef readonly object offsets
     cdef readonly object times
+    cdef readonly object file
     cdef object _write_with
     cdef int descriptor         # of a file of the operating system, else -1
     cdef readonly int64_t position
@@ -28,6 +31,7 @@ cdef class LogEnd:
     cdef readonly int64_t bytes_since_index
     cdef readonly int64_t created_ms
     cdef public int32_t leader_epoch
+    cdef readonly int64_t base_offset
     cdef readonly int64_t max_next_offset
     cdef readonly bint index_full
     cdef readonly dict hints
@@ -45,3 +49,6 @@ cdef class LogEnd:
     cdef int _assign_offsets(self, unsigned char *p, Py_ssize_t size) except -1
     cdef int _write(self, unsigned char *data, Py_ssize_t size) except -1
     cdef int _placed(self, int64_t size, int64_t next_offset, int64_t largest, int64_t largest_at) except -1
+    cpdef Slice read_now(self, int64_t offset, int64_t max_bytes, int64_t up_to)
+    cdef int64_t _position_of(self, int64_t offset) except -2
+    cdef int _remember(self, int64_t offset, int64_t position) except -1

@@ -2,6 +2,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.broker.config import LogConfig
+from ottla.broker.log.file_slices import Slice
+from ottla.broker.log.files import File
 from ottla.broker.log.index import OffsetIndex, TimeIndex
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import Segment
@@ -14,7 +16,7 @@ class LogEnd:
     """The largest batch that `append_plain` takes; 0 sends everything to the general path."""
 
     write: Callable[[Any, int], None]
-    """Writes bytes at a position; may be replaced."""
+    """Writes bytes at a position; may be replaced, and lets go of the file then."""
 
     def __init__(self, segment: Segment, next_offset: int, now_ms: int) -> None: ...
     @property
@@ -31,6 +33,11 @@ class LogEnd:
     def max_timestamp(self) -> int: ...
     @property
     def max_timestamp_offset(self) -> int: ...
+    @property
+    def file(self) -> File | None:
+        """What is written to; None once `write` was replaced."""
+    @property
+    def base_offset(self) -> int: ...
     @property
     def max_next_offset(self) -> int:
         """A segment has to be rolled before an append ends above it."""
@@ -72,6 +79,12 @@ class LogEnd:
         now_ms: int,
     ) -> None:
         """Write at the end, and index it. After an OSError `undo` has to be called."""
+    def read_now(self, offset: int, max_bytes: int, up_to: int) -> Slice | None:
+        """Return what `Log.read` does for an `offset` in this segment and below `up_to`, without waiting.
+
+        None leaves it to `Log.read`. Raises CorruptStorage at bytes that are no entry, and BlockingIOError
+        where it would have to wait for the disk.
+        """
     def undo(self) -> None:
         """Truncate the files to what they held before a failed append."""
     def seal(self) -> None:

@@ -7,6 +7,18 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int16_t, int32_t, int64_t
 
+from ottla.broker.log._offset_lookup cimport (
+    CHUNK_BYTES,
+    HEAD_BYTES,
+    Entry,
+    Slice,
+    Walk,
+    begin,
+    following,
+    indexed,
+    new_slice,
+    whole,
+)
 from ottla.protocol.records._batch cimport (
     BASE_SEQUENCE_AT,
     LAST_OFFSET_DELTA_AT,
@@ -34,6 +46,7 @@ cdef extern from "unistd.h" nogil:
 
 cdef enum:
     MAX_HINTS = 128
+    MAX_READ_HINTS = 1024
     RELEASE_ABOVE = 64 << 10    # bytes; a larger write releases the GIL
 
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
@@ -82,9 +95,9 @@ cdef class LogEnd:
 
     def __init__(self, segment, int64_t next_offset, int64_t now_ms):
         self.segment = segment
-        file = segment.file
-        self._write_with = file.pwrite
-        self.descriptor = file.fileno() if type(file) is DiskFile else -1
+        self.file = segment.file
+        self._write_with = self.file.pwrite
+        self.descriptor = self.file.fileno() if type(self.file) is DiskFile else -1
         self.offsets = segment.offsets
         self.times = segment.times
         self.position = segment.size
@@ -94,7 +107,8 @@ cdef class LogEnd:
         self.bytes_since_index = 0
         self.created_ms = now_ms
         self.leader_epoch = -1
-        self.max_next_offset = <int64_t> segment.base_offset + REACH + 1
+        self.base_offset = segment.base_offset
+        self.max_next_offset = self.base_offset + REACH + 1
         self.index_full = self.offsets.full or self.times.full
         self.hints = {}
         self.max_bytes = self.index_interval_bytes = self.segment_ms = self.max_plain_bytes = 0
@@ -106,7 +120,7 @@ cdef class LogEnd:
 
     @write.setter
     def write(self, write):
-        self._write_with, self.descriptor = write, -1
+        self._write_with, self.descriptor, self.file = write, -1, None
 
     def limit(self, config, int64_t jitter_ms):
         self.max_bytes = config.segment_bytes
@@ -236,6 +250,54 @@ cdef class LogEnd:
         self.next_offset = next_offset
         self.position += size
         self.segment.size = self.position
+        return 0
+
+    cpdef Slice read_now(self, int64_t offset, int64_t max_bytes, int64_t up_to):
+        cdef Walk walk
+        cdef Slice found
+        cdef int64_t start, stop = self.position, end, next_offset
+        if self.descriptor < 0 or offset < self.base_offset:
+            return None
+        if up_to < self.next_offset:
+            known = self.hints.get(up_to)
+            if known is None:
+                return None
+            stop = known
+        start = self._position_of(offset)
+        if start < 0:
+            return None
+        end = stop
+        walk.chunk_at = walk.have = 0
+        if stop - start > max_bytes:
+            begin(&walk, self.descriptor, False, stop, HEAD_BYTES, start)
+            end = whole(&walk, self.offsets.mapping, self.offsets.count, start, start + max_bytes, True, &next_offset)
+            if next_offset >= 0:
+                self._remember(next_offset, end)
+        found = new_slice(self.file, self.descriptor, start, end - start if end > start else 0)
+        found.seen_at, found.seen_bytes = walk.chunk_at, walk.have
+        return found
+
+    cdef int64_t _position_of(self, int64_t offset) except -2:
+        """Return where the entry with an offset begins; -1 where the file ends before."""
+        cdef Walk walk
+        cdef Entry entry
+        known = self.hints.get(offset)
+        if known is not None:
+            return known
+        begin(
+            &walk, self.descriptor, False, self.position, CHUNK_BYTES,
+            indexed(self.offsets.mapping, self.offsets.count, 0, offset - self.base_offset),
+        )
+        while following(&walk, &entry):
+            if entry.last_offset >= offset:
+                self._remember(offset, entry.position)
+                return entry.position
+        return -1
+
+    cdef int _remember(self, int64_t offset, int64_t position) except -1:
+        if len(self.hints) >= MAX_READ_HINTS:
+            self.hints.clear()
+        self.hints[offset] = position
         return 0
 
     def undo(self):

@@ -1,5 +1,4 @@
 from ottla.broker.log.files import File, Mapping
-from ottla.broker.log.log_end import LogEnd
 
 def find_entry(
     fd: int,
@@ -37,9 +36,7 @@ class Slice:
         """The bytes."""
 
     def is_hot(self) -> bool:
-        """Whether reading it does not wait for the disk; one page in each 64 KiB is probed.
+        """Whether reading it does not wait for the disk; one page in each 64 KiB is probed, and the last.
 
         True also where the system does not support the probe.
         """
-
-def read_active(log_end: LogEnd, offset: int, max_bytes: int, up_to: int) -> Slice | None: ...

@@ -40,26 +40,8 @@ cdef extern from *:
     ssize_t pread(int fd, void *into, size_t size, int64_t at) nogil
 
 cdef enum:
-    HEAD_BYTES = 27             # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
-    CHUNK_BYTES = 4096
-    MAX_HINTS = 1024
     STEP_BYTES = 64 << 10       # the kernel reads ahead in larger pieces than this
-
-cdef struct Entry:
-    int64_t position
-    int64_t size
-    int64_t base_offset
-    int64_t last_offset
-
-cdef struct Walk:
-    int fd
-    bint wait
-    int64_t position    # of the next entry
-    int64_t end
-    int64_t read_bytes  # to read at once: one header where entries are large
-    int64_t chunk_at
-    int64_t have
-    unsigned char chunk[CHUNK_BYTES]
+    SPARED_BYTES = 16 << 10     # a last step may be longer by this
 
 
 cdef ssize_t read_some(int fd, void *into, size_t size, int64_t at, bint wait) noexcept nogil:
@@ -74,6 +56,11 @@ cdef ssize_t read_some(int fd, void *into, size_t size, int64_t at, bint wait) n
             got = pread(fd, into, size, at)
         if got >= 0 or errno != EINTR:
             return got
+
+
+cdef void begin(Walk *walk, int fd, bint wait, int64_t end, int64_t read_bytes, int64_t position) noexcept:
+    walk.fd, walk.wait, walk.end, walk.read_bytes, walk.position = fd, wait, end, read_bytes, position
+    walk.chunk_at = walk.have = 0
 
 
 cdef int following(Walk *walk, Entry *entry) except -1:
@@ -135,8 +122,7 @@ cdef int64_t indexed(object index, Py_ssize_t count, int column, int64_t value) 
 def find_entry(int fd, index, Py_ssize_t count, int64_t relative_offset, int64_t end, int64_t offset, bint wait):
     cdef Walk walk
     cdef Entry entry
-    walk.fd, walk.wait, walk.end, walk.read_bytes, walk.chunk_at, walk.have = fd, wait, end, CHUNK_BYTES, 0, 0
-    walk.position = indexed(index, count, 0, relative_offset)
+    begin(&walk, fd, wait, end, CHUNK_BYTES, indexed(index, count, 0, relative_offset))
     while following(&walk, &entry):
         if entry.last_offset >= offset:
             return entry.position, entry.size, entry.base_offset, entry.last_offset
@@ -144,16 +130,14 @@ def find_entry(int fd, index, Py_ssize_t count, int64_t relative_offset, int64_t
 
 
 cdef int64_t whole(
-    int fd, object index, Py_ssize_t count, int64_t start, int64_t limit, int64_t stop, bint at_least_one, bint wait,
-    int64_t *next_offset,
+    Walk *walk, object index, Py_ssize_t count, int64_t start, int64_t limit, bint at_least_one, int64_t *next_offset
 ) except -1:
-    cdef Walk walk
+    """Find the end of the last entry below `limit`, with a walk that ends where the entries do."""
     cdef Entry entry
     cdef int64_t end = max(start, indexed(index, count, 1, limit))
     next_offset[0] = -1
-    walk.fd, walk.wait, walk.end, walk.read_bytes, walk.chunk_at, walk.have = fd, wait, stop, HEAD_BYTES, 0, 0
     walk.position = end
-    while following(&walk, &entry):
+    while following(walk, &entry):
         if entry.position + entry.size > limit and (end > start or not at_least_one):
             next_offset[0] = entry.base_offset
             break
@@ -167,16 +151,18 @@ def whole_end(
     int fd, index, Py_ssize_t count, int64_t start, int64_t limit, int64_t stop, bint at_least_one, bint wait
 ):
     cdef int64_t next_offset, end
-    end = whole(fd, index, count, start, limit, stop, at_least_one, wait, &next_offset)
+    cdef Walk walk
+    begin(&walk, fd, wait, stop, HEAD_BYTES, start)
+    end = whole(&walk, index, count, start, limit, at_least_one, &next_offset)
     return end, next_offset
 
 
-cdef bint is_in_memory(int fd, int64_t position, int64_t length) except -1:
-    cdef int64_t at, last = position + length - 1
+cdef bint is_in_memory(int fd, int64_t position, int64_t length, int64_t seen_at, int64_t seen_bytes) except -1:
+    """Look at a byte in every step but in those that were just read without a wait."""
+    cdef int64_t at = position, last = position + length - 1
     cdef char byte
-    at = position
     while length > 0:
-        if ottla_read_now(fd, &byte, 1, at) < 0:
+        if not seen_at <= at < seen_at + seen_bytes and ottla_read_now(fd, &byte, 1, at) < 0:
             if errno == EAGAIN:
                 return False
             if errno in (EOPNOTSUPP, ENOSYS, EINVAL):
@@ -186,81 +172,41 @@ cdef bint is_in_memory(int fd, int64_t position, int64_t length) except -1:
             continue
         if at == last:
             return True
-        at = min(at + STEP_BYTES, last)
+        at += STEP_BYTES
+        if at + SPARED_BYTES > last:
+            at = last
     return True
 
 
 def in_memory(int fd, int64_t position, int64_t length):
-    return is_in_memory(fd, position, length)
+    return is_in_memory(fd, position, length, 0, 0)
 
 
 cdef class Slice:
     """Whole batches in a segment's file; it keeps the file open even when the segment is deleted."""
 
-    cdef readonly object file
-    cdef readonly int64_t position
-    cdef readonly int64_t length
-
-    def __cinit__(self, file, int64_t position, int64_t length):
+    def __init__(self, file, int64_t position, int64_t length):
         self.file = file
         self.position = position
         self.length = length
+        self.descriptor = file.fileno() if type(file) is DiskFile else -1
 
     def __repr__(self):
         return f"Slice({self.file.path.name}, {self.position}, {self.length})"
 
     cpdef int fileno(self) except -1:
-        return self.file.fileno()
+        return self.descriptor if self.descriptor >= 0 else self.file.fileno()
 
     def read(self):
         return self.file.pread(self.length, self.position)
 
     cpdef bint is_hot(self) except -1:
-        return is_in_memory(self.file.fileno(), self.position, self.length)
+        cdef int64_t seen_bytes = self.seen_bytes
+        self.seen_bytes = 0  # later, pages may have gone
+        return is_in_memory(self.fileno(), self.position, self.length, self.seen_at, seen_bytes)
 
 
-def read_active(log_end, int64_t offset, int64_t max_bytes, int64_t up_to):
-    cdef dict hints = log_end.hints
-    cdef Walk walk
-    cdef Entry entry
-    cdef int64_t start, stop, end, next_offset, base_offset
-    cdef int fd
-    segment = log_end.segment
-    file = segment.file
-    index = segment.offsets
-    if type(file) is not DiskFile or offset < segment.base_offset:
-        return None
-    fd = file.fileno()
-    stop = log_end.position
-    if up_to < log_end.next_offset:
-        found = hints.get(up_to)
-        if found is None:
-            return None
-        stop = found
-    found = hints.get(offset)
-    if found is None:
-        base_offset = segment.base_offset
-        walk.fd, walk.wait, walk.end, walk.read_bytes, walk.chunk_at, walk.have = fd, False, log_end.position, CHUNK_BYTES, 0, 0
-        walk.position = indexed(index.mapping, index.count, 0, offset - base_offset)
-        while True:
-            if not following(&walk, &entry):
-                return None
-            if entry.last_offset >= offset:
-                break
-        start = entry.position
-        remember(hints, offset, start)
-    else:
-        start = found
-    end = stop
-    if stop - start > max_bytes:
-        end = whole(fd, index.mapping, index.count, start, start + max_bytes, stop, True, False, &next_offset)
-        if next_offset >= 0:
-            remember(hints, next_offset, end)
-    return Slice(file, start, end - start if end > start else 0)
-
-
-cdef int remember(dict hints, int64_t offset, int64_t position) except -1:
-    if len(hints) >= MAX_HINTS:
-        hints.clear()
-    hints[offset] = position
-    return 0
+cdef Slice new_slice(object file, int descriptor, int64_t position, int64_t length):
+    cdef Slice one = Slice.__new__(Slice)
+    one.file, one.descriptor, one.position, one.length = file, descriptor, position, length
+    return one

@@ -13,12 +13,10 @@ from ottla.broker.log.files import DiskFile
 from ottla.broker.log.segment_scan import Located, locate, walk
 
 if TYPE_CHECKING:
-    from ottla.broker.log._offset_lookup import Slice
     from ottla.broker.log.files import File
     from ottla.broker.log.index import OffsetIndex
-    from ottla.broker.log.log_end import LogEnd
 
-__all__ = ["find_entry", "find_entry_by_walking", "read_now", "whole_end", "whole_end_by_walking"]
+__all__ = ["find_entry", "find_entry_by_walking", "whole_end", "whole_end_by_walking"]
 
 
 def find_entry(
@@ -67,14 +65,6 @@ def whole_end(
     return _offset_lookup.whole_end(
         file.fileno(), index.mapping, index.count, start, limit, stop, at_least_one, wait
     )
-
-
-def read_now(log_end: LogEnd, offset: int, max_bytes: int, up_to: int) -> Slice | None:
-    """The result of `Log.read` for an `offset` in the active segment and below `up_to`.
-
-    None leaves it to `Log.read`. Raises as `find_entry` without `wait`.
-    """
-    return _offset_lookup.read_active(log_end, offset, max_bytes, up_to)
 
 
 def whole_end_by_walking(

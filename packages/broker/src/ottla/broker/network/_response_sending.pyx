@@ -6,6 +6,8 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
 from posix.types cimport off_t
 
+from ottla.broker.log._offset_lookup cimport Slice
+
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void *data, size_t size, int flags)
     enum: MSG_MORE
@@ -42,6 +44,7 @@ cdef ssize_t send_region(int fd, int source, int64_t position, int64_t size) noe
 def send_parts(parts, int fd, int64_t sent):
     cdef int64_t size
     cdef ssize_t count
+    cdef Slice region
     while parts:
         part = parts[0]
         if type(part) is bytes:
@@ -52,8 +55,9 @@ def send_parts(parts, int fd, int64_t sent):
                 continue
             count = send_bytes(fd, part, sent, len(parts) > 1)
         else:
-            size = part.length
-            count = send_region(fd, part.fileno(), part.position + sent, size - sent)
+            region = part
+            size = region.length
+            count = send_region(fd, region.fileno(), region.position + sent, size - sent)
             if not count and sent < size:
                 raise OSError("the file ended before the region did")
         if count < 0:

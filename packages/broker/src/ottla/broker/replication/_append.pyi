@@ -1,7 +1,7 @@
 from asyncio import Future
 from collections.abc import Callable
 
-from ottla.broker.log.log import Log
+from ottla.broker.log.log import Log, Slice
 from ottla.broker.replication.partition import Effect, Partition
 from ottla.protocol.topics import TopicPartition
 
@@ -18,6 +18,8 @@ class PartitionAppends:
     core: Partition
     watchers: dict[Callable[[], None], None]
     """Called when there may be more to read: new records, a higher high watermark, a change of role."""
+    _first_new_offset: int
+    """Records from here on were written by this process."""
     _waiting: list[tuple[int, int, Future[None]]]
 
     def __init__(self, topic_partition: TopicPartition, log: Log, core: Partition) -> None: ...
@@ -34,6 +36,11 @@ class PartitionAppends:
         """
     def grown(self, now_ms: int) -> None:
         """Tell the core that this leader has appended, end waits that are over, wake watchers."""
+    def is_cold(self, offset: int, records: Slice) -> bool:
+        """Whether sending records that were read from `offset` may have to wait for the disk.
+
+        Recent records of this process are in the page cache; of others the page cache is asked.
+        """
     def perform(self, effects: list[Effect]) -> None:
         """Carry out what the core decided."""
     def wake(self) -> None:

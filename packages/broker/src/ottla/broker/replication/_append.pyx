@@ -6,6 +6,7 @@ from heapq import heappop
 from libc.stdint cimport int64_t
 
 from ottla.broker.log._log_end cimport LogEnd
+from ottla.broker.log._offset_lookup cimport Slice
 
 from ottla.broker.replication.partition import Role
 from ottla.protocol.errors import NotEnoughReplicas, NotLeaderOrFollower
@@ -14,6 +15,7 @@ cdef object LEADER = Role.LEADER
 
 cdef enum:
     ALL_ACKS = -1
+    RECENT_BYTES = 32 << 20
 
 
 cdef class PartitionAppends:
@@ -24,6 +26,7 @@ cdef class PartitionAppends:
         self.core = core
         self.watchers = {}
         self._waiting = []
+        self._first_new_offset = log.log_end_offset
 
     cpdef int check_append(self, int required_acks) except -1:
         core = self.core
@@ -62,6 +65,16 @@ cdef class PartitionAppends:
         if self.watchers:
             self.wake()
         return 0
+
+    cpdef bint is_cold(self, int64_t offset, Slice records) except -1:
+        cdef LogEnd log_end = self.log.log_end
+        if (
+            offset >= self._first_new_offset
+            and records.file is log_end.file
+            and log_end.position - records.position <= RECENT_BYTES
+        ):
+            return False
+        return not records.is_hot()
 
     def perform(self, effects):
         raise NotImplementedError

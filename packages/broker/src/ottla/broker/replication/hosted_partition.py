@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.replication._append import PartitionAppends
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ottla.protocol.topics import TopicPartition
 
 
-_RECENT_BYTES: Final = 32 << 20
-
-
 class HostedPartition(PartitionAppends):
     """A partition hosted here. The promises of `append` and `replicated` hold while this broker leads it.
 
@@ -46,8 +43,6 @@ class HostedPartition(PartitionAppends):
         isr_changed: Callable[[IsrChanged], None],
     ) -> None:
         super().__init__(topic_partition, log, core)
-        self._first_new_offset = log.log_end_offset
-        """Records from here on were written by this process."""
         self._propose_isr = propose_isr
         self._isr_changed = isr_changed
         self._waits = 0
@@ -110,20 +105,6 @@ class HostedPartition(PartitionAppends):
         self._waits += 1
         heapq.heappush(self._waiting, (offset, self._waits, future))
         await future
-
-    def is_cold(self, offset: int, records: Slice) -> bool:
-        """Whether sending records that were read from `offset` may have to wait for the disk.
-
-        Recent records of this process are in the page cache; of others the page cache is asked.
-        """
-        log_end = self.log.log_end
-        if (
-            offset >= self._first_new_offset
-            and records.file is log_end.segment.file
-            and log_end.position - records.position <= _RECENT_BYTES
-        ):
-            return False
-        return not records.is_hot()
 
     def read(self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool = True) -> Slice:
         """Return whole batches from `offset` on, below `up_to`."""
