@@ -283,6 +283,34 @@ def test_a_refused_proposal_with_a_copy_under_way_counts_until_the_copy_cannot_b
     play(story)
 
 
+def test_a_retraction_that_moves_no_epoch_ends_once_no_copy_is_under_way() -> None:
+    async def story(leader: Leader) -> None:
+        await shrunk(leader)
+        events: list[AlterPartition] = []
+
+        async def ask_apache(event: AlterPartition) -> Answers:
+            """Answer as Apache Kafka's controller does, which writes no ISR that is committed already."""
+            events.append(event)
+            if len(events) == 1:
+                raise BrokerNotAvailable
+            if set(event.proposals[T0].isr) != {1}:
+                return Answers(partitions={T0: ErrorCode.INELIGIBLE_REPLICA})
+            core = leader.core
+            same = Leadership(1, core.leader_epoch, (1,), 1, core.partition_epoch)
+            return Answers(leaderships={T0: same})
+
+        leader.requests._ask = ask_apache
+        leader.fetch(2)
+        await leader.cluster.until(lambda: len(events) >= 4, "retracted")
+        assert leader.core.maximal_isr == {1, 2}
+
+        await leader.cluster.until(lambda: leader.core.proposal is None, "dropped", 120)
+
+        assert leader.core.maximal_isr == {1}
+
+    play(story)
+
+
 def test_a_repeated_proposal_is_answered_as_it_was_the_first_time() -> None:
     async def story(leader: Leader) -> None:
         active, epoch = leader.cluster.active, leader.cluster.brokers[1].epoch

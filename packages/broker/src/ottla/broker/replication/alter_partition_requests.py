@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 RETRY_BACKOFF_S: Final = 0.1
 MAX_RETRY_BACKOFF_S: Final = 5.0
+COPIES_TRAVEL_S: Final = 60.0
+"""How long copies of a request without an answer may be on their way."""
 
 NOT_ATTEMPTED: Final = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 """Errors that say that the controller did not write the proposed ISR, and did not find it written."""
@@ -42,6 +44,8 @@ class _Sending:
     proposal: IsrProposed
     unanswered: int = 0
     due_s: float = 0.0
+    confirmed_s: float | None = None
+    """When the controller first answered with the committed state."""
 
 
 class AlterPartitionRequests:
@@ -121,6 +125,7 @@ class AlterPartitionRequests:
         token, now = one.proposal.token, answers.leaderships.get(partition)
         if now is not None and not answers.top:
             replicas.isr_answered(partition, token, now.isr, now.partition_epoch)
+            self._outlive_copies(partition, one, replicas)
             return True
         code = answers.top or answers.partitions.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
         error = type(error_for(code)).__name__
@@ -134,6 +139,18 @@ class AlterPartitionRequests:
         else:
             replicas.isr_refused(partition, token)
         return True
+
+    def _outlive_copies(self, partition: TopicPartition, one: _Sending, replicas: Replicas) -> None:
+        """Drop a proposal that an answer did not settle, once no copy of the one before can be under way.
+
+        Apache Kafka's controller writes nothing for an ISR that is committed already, so that the partition
+        epoch stays.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if one.confirmed_s is None:
+            one.confirmed_s = now_s
+        if now_s - one.confirmed_s >= COPIES_TRAVEL_S:
+            replicas.isr_refused(partition, one.proposal.token)
 
     def _inherit(self, partition: TopicPartition, before: _Sending) -> None:
         """Copies of the proposal before may be under way, too, when the one that retracts it is refused."""
