@@ -10,12 +10,19 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ottla.client.commands import cluster_options, key_values, load_config, run
-from ottla.client.commands.record_lines import Headers, JsonRecord, from_json, unescape
+from ottla.client.commands.record_lines import Headers, from_json, unescape
 
 if TYPE_CHECKING:
     from ottla.producer.accumulator import Acknowledgement
     from ottla.producer.cli_input import Lines
     from ottla.producer.producer import Producer
+
+
+Parsed = tuple[bytes | None, bytes | None, Headers, int | None, int | None]
+"""Key, value, headers, partition and timestamp in ms of a line, as in `JsonRecord`."""
+Parser = Callable[[bytes], Parsed]
+
+_NO_HEADERS: Headers = []
 
 
 @click.command()
@@ -123,7 +130,7 @@ class Sending:
         self,
         producer: Producer,
         topic: str,
-        parse: Callable[[bytes], JsonRecord],
+        parse: Parser,
         partition: int | None,
         partitions: Partitions,
         headers: Headers,
@@ -152,18 +159,21 @@ class Sending:
         await self._flush()
 
     async def _send(self, found: Lines) -> None:
+        send, topic, parse, finished = self._producer.send, self._topic, self._parse, self._finished
         for number, line in enumerate(found.lines, found.first_number):
             try:
-                record = self._parse(line)
-                partition = record.partition if self._partition is None else self._partition
-                await self._partitions.check(partition)
+                key, value, headers, partition, timestamp_ms = parse(line)
+                if self._partition is not None:
+                    partition = self._partition
+                elif partition is not None:
+                    await self._partitions.check(partition)
             except ValueError as error:
                 raise ValueError(f"{found.file}, line {number}: {error}") from None
-            sent = await self._producer.send(
-                self._topic, record.value, key=record.key, partition=partition,
-                timestamp_ms=record.timestamp_ms, headers=[*record.headers, *self._headers],
-            )  # fmt: skip
-            sent.add_done_callback(self._finished)
+            headers = [*headers, *self._headers] if headers else self._headers
+            sent = await send(
+                topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+            sent.add_done_callback(finished)
             self.count += 1
 
     def _finished(self, sent: Acknowledgement) -> None:
@@ -180,7 +190,9 @@ def _counted(count: int) -> str:
     return f"{count} {'record' if count == 1 else 'records'}"
 
 
-def _parser(as_json: bool, separator: str | None, null: str | None) -> Callable[[bytes], JsonRecord]:
+def _parser(as_json: bool, separator: str | None, null: str | None) -> Parser:
+    if not as_json and separator is None and null is None:
+        return _whole_line
     if not as_json:
         return partial(_record, separator=_encoded(separator), null=_encoded(null))
     if separator is not None or null is not None:
@@ -192,7 +204,11 @@ def _encoded(text: str | None) -> bytes | None:
     return None if text is None else unescape(text).encode()
 
 
-def _record(line: bytes, *, separator: bytes | None, null: bytes | None) -> JsonRecord:
+def _whole_line(line: bytes) -> Parsed:
+    return None, line, _NO_HEADERS, None, None
+
+
+def _record(line: bytes, *, separator: bytes | None, null: bytes | None) -> Parsed:
     """Split a line into key and value. Raises ValueError for one without separator."""
     key: bytes | None = None
     value: bytes | None = line
@@ -203,4 +219,4 @@ def _record(line: bytes, *, separator: bytes | None, null: bytes | None) -> Json
             raise ValueError(f"there is no key separator {separator.decode()!r} in {start!r}")
     if null is not None:
         key, value = (None if part == null else part for part in (key, value))
-    return JsonRecord(key, value, [], None, None)
+    return key, value, _NO_HEADERS, None, None
