@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from random import Random
+from typing import Any
 
 import pytest
 
 from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.cluster.placement import assign_replicas
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.cluster.topics import NewTopic, Topics
 from ottla.broker.config import broker_config_from
@@ -129,6 +132,34 @@ async def test_replicas_can_be_placed_by_hand(session: MemorySession) -> None:
     await world.topics.create(NewTopic("orders", assignments={0: [3, 1], 1: [1, 2]}))
 
     assert (await world.assignment("orders")).partitions == {0: (3, 1), 1: (1, 2)}
+
+
+@pytest.mark.parametrize(("partitions", "beside"), [(10, False), (50_000, True)])
+async def test_many_partitions_are_placed_and_encoded_once_beside_the_loop(
+    session: MemorySession, monkeypatch: pytest.MonkeyPatch, partitions: int, beside: bool
+) -> None:
+    world = World(session)
+    loop_thread = threading.get_ident()
+    done: list[tuple[str, bool]] = []
+
+    def noting(name: str, of: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            done.append((name, threading.get_ident() != loop_thread))
+            return of(*arguments, **named)
+
+        return called
+
+    placing = noting("place", assign_replicas)
+    monkeypatch.setattr("ottla.broker.cluster.topics.assign_replicas", placing)
+    monkeypatch.setattr(TopicAssignment, "encode", noting("encode", TopicAssignment.encode))
+    await world.topics.create(NewTopic("orders", partitions, 1))
+    created, done[:] = list(done), []
+    await world.topics.create(NewTopic("small", 1, 1))
+    done.clear()
+    await world.topics.add_partitions("small", partitions, None)
+
+    assert created == [("place", beside), ("encode", beside)]
+    assert done == [("place", beside), ("encode", beside)]
 
 
 async def test_a_topic_may_have_as_many_partitions_as_the_default_says(session: MemorySession) -> None:

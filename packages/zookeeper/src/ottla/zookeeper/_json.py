@@ -27,6 +27,8 @@ def parse(path: str, data: bytes) -> object:
 
 def integer(value: object) -> int:
     """Read an integer, also from a string of digits as some tools write them."""
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{value!r} is not an integer")
     if isinstance(value, str) and not (value.isascii() and value.lstrip("-").isdigit()):

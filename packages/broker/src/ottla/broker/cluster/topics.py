@@ -10,6 +10,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.cluster.large_assignments import BYTES_PER_PARTITION, encoded, for_bytes, for_partitions
 from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
 from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
 from ottla.broker.config import ConfigError, parse_topic_overrides
@@ -37,7 +38,6 @@ from ottla.protocol.topics import (
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName
 from ottla.zookeeper.session import (
-    MAX_VALUE_BYTES,
     BadVersion,
     ConnectionLoss,
     NodeExists,
@@ -135,22 +135,29 @@ class Topics:
         overrides = self._check(topic)
         with zookeeper_errors(InvalidPartitions):
             await self._check_name_is_free(topic.name)
-            assignments = self._place(topic)
-            created = CreatedTopic(
-                topic.name,
-                new_topic_id(self._environment.random),
-                len(assignments),
-                len(next(iter(assignments.values()))),
-            )
-            node = TopicAssignment(created.name, {p: tuple(b) for p, b in assignments.items()}, created.id)
-            _check_size(node)
-            self._make_room(assignments.values(), validate_only=validate_only)
+            count = max(self._partitions(topic), len(topic.assignments))
+            created, data, mine = await for_partitions(count, partial(self._plan, topic))
+            self._make_room(mine, validate_only=validate_only)
             if not validate_only:
-                await self._write(created, node, overrides)
+                await self._write(created, data, overrides)
         return created
 
-    def _make_room(self, replicas: Iterable[Sequence[int]], *, validate_only: bool) -> None:
-        mine = sum(self._metadata.broker_id in brokers for brokers in replicas)
+    def _plan(self, topic: NewTopic) -> tuple[CreatedTopic, bytes, int]:
+        """Return the topic, its znode's data, and how many of its partitions are this broker's."""
+        replicas = {partition: tuple(brokers) for partition, brokers in self._place(topic).items()}
+        created = CreatedTopic(
+            topic.name, new_topic_id(self._environment.random), len(replicas), len(replicas[0])
+        )
+        data = encoded(TopicAssignment(created.name, replicas, created.id))
+        return created, data, self._count_mine(replicas.values())
+
+    def _partitions(self, topic: NewTopic) -> int:
+        return self.config.num_partitions if topic.partitions == DEFAULT else topic.partitions
+
+    def _count_mine(self, replicas: Iterable[Sequence[int]]) -> int:
+        return sum(self._metadata.broker_id in brokers for brokers in replicas)
+
+    def _make_room(self, mine: int, *, validate_only: bool) -> None:
         if self._room is not None and mine:
             self._room.check(mine)
             if not validate_only:
@@ -187,12 +194,10 @@ class Topics:
             self._check_assignments(topic.assignments)
             self._check_copied(len(topic.assignments[0]))
             return {partition: list(brokers) for partition, brokers in sorted(topic.assignments.items())}
-        config = self.config
-        partitions = config.num_partitions if topic.partitions == DEFAULT else topic.partitions
         factor = topic.replication_factor
         if factor == DEFAULT:
-            factor = min(config.default_replication_factor, self._most_replicas)
-        assignments = self._assign(partitions, factor)
+            factor = min(self.config.default_replication_factor, self._most_replicas)
+        assignments = self._assign(self._partitions(topic), factor)
         self._check_copied(factor)
         return assignments
 
@@ -230,24 +235,24 @@ class Topics:
                 f"Unknown broker(s) in replica assignment: {', '.join(map(str, sorted(unknown)))}."
             )
 
-    async def _write(
-        self, created: CreatedTopic, node: TopicAssignment, overrides: Mapping[str, str]
-    ) -> None:
+    async def _write(self, created: CreatedTopic, data: bytes, overrides: Mapping[str, str]) -> None:
         # The configuration first: once the assignment exists, brokers create logs with it.
         with zookeeper_errors(InvalidConfig):
             await self._put_config(created.name, overrides)
+        path = paths.topic(created.name)
         try:
-            await self._session.create(node.path, node.encode(), make_parents=True)
+            await self._session.create(path, data, make_parents=True)
         except NodeExists:
             raise TopicAlreadyExists(f"Topic '{created.name}' already exists.") from None
         except (ConnectionLoss, OperationTimeout):
             # The write may have arrived: the topic id tells whether the present znode is ours.
             async with asyncio.timeout(self._session.timeout_ms / 1000):
                 try:
-                    data, _ = await retrying(lambda: self._session.get(node.path))
+                    present, _ = await retrying(lambda: self._session.get(path))
                 except NoNode:
                     raise RequestTimedOut("ZooKeeper did not store the topic.") from None
-            if TopicAssignment.decode(created.name, data).topic_id != created.id:
+            node = await for_bytes(len(present), partial(TopicAssignment.decode, created.name, present))
+            if node.topic_id != created.id:
                 raise TopicAlreadyExists(f"Topic '{created.name}' already exists.") from None
 
     async def _put_config(self, topic: str, overrides: Mapping[str, str]) -> None:
@@ -338,18 +343,25 @@ class Topics:
                     data, stat = await self._session.get(_path_of(name))
                 except NoNode:
                     raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.") from None
-                present = TopicAssignment.decode(name, data)
-                enlarged = self._enlarged(present, count, assignments)
-                _check_size(enlarged)
-                added = [brokers for p, brokers in enlarged.partitions.items() if p not in present.partitions]
-                self._make_room(added, validate_only=validate_only)
+                grow = partial(self._enlarge, name, data, count, assignments)
+                enlarged, mine = await for_partitions(max(count, len(data) // BYTES_PER_PARTITION), grow)
+                self._make_room(mine, validate_only=validate_only)
                 if validate_only:
                     return
                 try:
-                    await self._session.set(enlarged.path, enlarged.encode(), version=stat.version)
+                    await self._session.set(_path_of(name), enlarged, version=stat.version)
                 except BadVersion:
                     continue
                 return
+
+    def _enlarge(
+        self, name: str, data: bytes, count: int, assignments: Sequence[Sequence[int]] | None
+    ) -> tuple[bytes, int]:
+        """Return the znode's data with `count` partitions, and how many of the new ones are this broker's."""
+        present = TopicAssignment.decode(name, data)
+        enlarged = self._enlarged(present, count, assignments)
+        added = [brokers for p, brokers in enlarged.partitions.items() if p not in present.partitions]
+        return encoded(enlarged), self._count_mine(added)
 
     def _enlarged(
         self, present: TopicAssignment, count: int, assignments: Sequence[Sequence[int]] | None
@@ -471,16 +483,6 @@ def checked_overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
     except ConfigError as error:
         raise InvalidConfig(str(error)) from None
     return overrides
-
-
-def _check_size(node: TopicAssignment) -> None:
-    """Raise InvalidPartitions for an assignment that no znode can hold."""
-    size = len(node.encode())
-    if size > MAX_VALUE_BYTES:
-        raise InvalidPartitions(
-            f"The assignment of {len(node.partitions)} partitions with these replicas takes {size} bytes, "
-            f"and a znode holds {MAX_VALUE_BYTES}: ask for fewer partitions, or for fewer replicas."
-        )
 
 
 def _path_of(name: str) -> str:

@@ -7,8 +7,10 @@ import dataclasses
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
+from ottla.broker.cluster.large_assignments import for_bytes
 from ottla.broker.cluster.zookeeper_session import RETRY_BACKOFF_S, retrying
 from ottla.broker.controller.controller_context import Assignment, Endpoint, Leadership, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership
@@ -100,7 +102,7 @@ class Store:
         if read is None:
             return None
         try:
-            node = TopicAssignment.decode(name, read[0])
+            node = await for_bytes(len(read[0]), partial(TopicAssignment.decode, name, read[0]))
         except MalformedZnode as error:
             self._name_once("topic ignored", paths.topic(name), str(error))
             return None

@@ -14,6 +14,7 @@ from ottla.zookeeper._json import Fields, array, by_number, encode, integer, tex
 NO_LEADER = -1
 RECOVERED = 0
 RECOVERING = 1
+SLICE = 1_000
 
 
 def encode_topic_id(topic_id: uuid.UUID) -> str:
@@ -50,13 +51,13 @@ class TopicAssignment:
 
     def encode(self) -> bytes:
         """Return the JSON of version 3, or 2 without a topic id."""
-        value: dict[str, object] = {"partitions": _replicas_json(self.partitions)}
+        value: dict[str, object] = {}
         if self.topic_id is not None:
             value["topic_id"] = encode_topic_id(self.topic_id)
         value["adding_replicas"] = _replicas_json(self.adding_replicas)
         value["removing_replicas"] = _replicas_json(self.removing_replicas)
         value["version"] = 2 if self.topic_id is None else 3
-        return encode(value)
+        return b'{"partitions":%b,%b' % (_encode_in_slices(self.partitions), encode(value)[1:])
 
     @classmethod
     def decode(cls, topic: str, data: bytes) -> TopicAssignment:
@@ -72,6 +73,13 @@ class TopicAssignment:
             fields.optional("adding_replicas", replicas, {}),
             fields.optional("removing_replicas", replicas, {}),
         )
+
+
+def _encode_in_slices(assignment: Mapping[int, Sequence[int]]) -> bytes:
+    """Encode many partitions without holding the interpreter throughout, which one call of `json` would."""
+    replicas = sorted(assignment.items())
+    slices = (dict(replicas[first : first + SLICE]) for first in range(0, len(replicas), SLICE))
+    return b"{%b}" % b",".join(encode(_replicas_json(one))[1:-1] for one in slices)
 
 
 def _replicas_json(assignment: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
