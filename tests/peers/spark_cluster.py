@@ -35,15 +35,18 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
-    """Start a master and workers with one core and 600 MB each; stop them."""
+    """Start a master and workers with one core and 600 MB each; stop them.
+
+    Each worker has an address of its own, for Spark starts no second copy of a task on the host of the first.
+    """
     with ExitStack() as stack:
         master = ("master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         said = stack.enter_context(_started(folder / "master", *master, ready="Starting Spark master at "))
         url = said.split()[-1]
         folders = tuple(folder / f"worker-{number}" for number in range(workers))
-        for each in folders:
+        for number, each in enumerate(folders, 1):
             size = ("--cores", "1", "--memory", "600m", "--work-dir", str(each), "--webui-port", "0")
-            worker = ("worker.Worker", "--host", "127.0.0.1", *size, url)
+            worker = ("worker.Worker", "--host", f"127.0.0.{number}", *size, url)
             stack.enter_context(_started(each, *worker, ready="Successfully registered with master"))
         yield SparkCluster(url, folders)
 

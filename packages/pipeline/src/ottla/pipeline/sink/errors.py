@@ -23,6 +23,13 @@ class NoTransactions(NotSupported):
         )
 
 
+class RowsCut(PipelineError):
+    """A task that ended before all its rows were there; none are committed, and Spark reports the cause."""
+
+    def __init__(self) -> None:
+        super().__init__("an earlier step of this task failed, or the task was stopped, before its last row")
+
+
 class TransactionFenced(PipelineError):
     """The transaction of a task was ended from outside; its rows are not visible."""
 

@@ -67,8 +67,8 @@ def write_exactly_once(
 
     `run` is the same for all tasks of one run of the batch, and differs when the batch is replayed.
 
-    Raises NoTransactions, TransactionFenced, ReplayChanged, StaleBatch, MarkersUnreadable, and the producer's
-    errors; readers of committed records then see none of the rows.
+    Raises RowsCut, NoTransactions, TransactionFenced, ReplayChanged, StaleBatch, MarkersUnreadable, and the
+    producer's errors; readers of committed records then see none of the rows.
     """
     rows = _from_first(batches)
     with sink_client_for(config) as client:

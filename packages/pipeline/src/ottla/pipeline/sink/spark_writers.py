@@ -28,6 +28,7 @@ from ottla.pipeline.sink.exactly_once import (
     write_exactly_once,
 )
 from ottla.pipeline.sink.task_identity import TaskIdentity, batch_task, stream_task
+from ottla.pipeline.sink.task_input import whole
 from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _write(
     batches: Iterator[pa.RecordBatch], columns: Columns, config: SinkConfig, task: TaskIdentity, run: str
 ) -> Written:
     if config.delivery == "exactly-once":
-        return Written(write_exactly_once(batches, columns, config, task, run))
+        return Written(write_exactly_once(whole(batches), columns, config, task, run))
     marked = task if config.delivery == "dedupe" else None
     return Written(TaskResult(task, write_rows(batches, columns, config, marked)))
 
