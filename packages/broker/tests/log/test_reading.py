@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ottla.broker.log.file_slices import bring_into_memory, warm
 from ottla.broker.log.files import DiskFiles
-from ottla.broker.log.testing import append, batch, log_in, records_of, truncate_fully_and_start_at
+from ottla.broker.log.testing import append, batch, commit, log_in, records_of, truncate_fully_and_start_at
 from ottla.protocol.errors import OffsetOutOfRange
-from ottla.protocol.records import iter_records, read_headers
+from ottla.protocol.records import BatchBuilder, Codec, iter_records, read_headers
 
 AT = Path("/data")
 
@@ -125,3 +125,17 @@ def test_a_thousand_sealed_segments_keep_few_files_open(tmp_path: Path) -> None:
     assert len(log.segments) == 300
     assert len(records_of(log)) == 300
     assert sum(1 for one in log.segments if one.is_open) < 20
+
+
+def test_a_search_by_time_ends_at_the_beginning_of_a_batch_that_is_too_large_to_be_opened() -> None:
+    log, large = log_in(AT), BatchBuilder(1 << 30, codec=Codec.ZSTD)
+    for timestamp_ms in (1_000, 2_000, 3_000):
+        large.append(None, bytes(15 << 20), timestamp_ms)
+    append(log, b"before", timestamp_ms=500)
+    log.append(large.build(), leader_epoch=0, now_ms=1_000)
+    commit(log)
+    append(log, b"behind", timestamp_ms=4_000)
+
+    assert log.offset_for_timestamp(500) == (500, 0)
+    assert log.offset_for_timestamp(2_500) == (2_500, 1)
+    assert log.offset_for_timestamp(3_500) == (4_000, 4)

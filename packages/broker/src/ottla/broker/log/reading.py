@@ -9,7 +9,7 @@ from ottla.broker.log.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.file_slices import Slice
 from ottla.broker.log.offset_lookup import whole_end
 from ottla.broker.log.segment_scan import check_entries
-from ottla.protocol.errors import OffsetOutOfRange
+from ottla.protocol.errors import MessageTooLarge, OffsetOutOfRange
 from ottla.protocol.records import iter_records
 
 if TYPE_CHECKING:
@@ -152,9 +152,12 @@ class Reading:
         for entry in check_entries(segment.file, start, segment.size):
             if entry.max_timestamp < timestamp_ms or entry.last_offset < log_start_offset:
                 continue
-            for record in iter_records(entry.data, max_decompressed_bytes=MAX_OPENED_BYTES):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
-                    return TimestampOffset(record.timestamp_ms, record.offset)
+            try:
+                for record in iter_records(entry.data, max_decompressed_bytes=MAX_OPENED_BYTES):
+                    if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
+                        return TimestampOffset(record.timestamp_ms, record.offset)
+            except MessageTooLarge:  # one batch must not fail all searches: none of its records is earlier
+                return TimestampOffset(timestamp_ms, max(entry.base_offset, log_start_offset))
         return None
 
     # ---- transactions
