@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import struct
 from pathlib import Path
@@ -328,6 +329,25 @@ async def test_null_data_is_told_from_empty_data() -> None:
 
         assert (await session.get("/null"))[0] is NULL
         assert (await session.get("/set"))[0] is NULL
+
+
+async def test_the_secret_is_in_no_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = read_or_make_secret(tmp_path)
+    repeats = logging.getLogger("ottla.zookeeper.kazoo").filters[-1]
+    monkeypatch.setattr(
+        repeats, "filter", lambda _: True
+    )  # it would hold back most of what is looked at here
+    with caplog.at_level(logging.DEBUG):
+        async with (
+            EmbeddedCoordinator(tmp_path, secret=secret) as coordinator,
+            KazooSession(coordinator.connect_string, credentials=credentials(secret)) as session,
+        ):
+            await session.get("/")
+
+    assert "Sending request" in caplog.text
+    assert secret not in caplog.text
 
 
 async def test_strangers_are_not_served_where_a_secret_is_asked_for(tmp_path: Path) -> None:

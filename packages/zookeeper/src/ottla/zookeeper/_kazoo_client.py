@@ -16,6 +16,7 @@ from kazoo.exceptions import RolledBackError, RuntimeInconsistency, SessionExpir
 from kazoo.exceptions import ZookeeperError as KazooZookeeperError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization
+from kazoo.protocol.serialization import Auth
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id
 
@@ -60,6 +61,13 @@ class _RepeatFilter(logging.Filter):
         return True
 
 
+def _has_no_secret(record: logging.LogRecord) -> bool:
+    """Hold back a request for authentication: kazoo would log it with the secret in it."""
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    return not any(isinstance(argument, Auth) for argument in arguments)
+
+
+_kazoo_log.addFilter(_has_no_secret)
 _kazoo_log.addFilter(_RepeatFilter())
 
 
