@@ -125,6 +125,16 @@ def test_a_failure_is_in_the_status(tmp_path: Path) -> None:
     assert _status(tmp_path)["error"] == "the lake is dry"
 
 
+def test_a_failure_is_not_hidden_by_a_status_that_cannot_be_written(tmp_path: Path) -> None:
+    def work(run: Run) -> None:
+        # As on a full disk: no new file beside the old one.
+        (tmp_path / "state" / f".{STATUS}.new").mkdir()
+        raise PipelineError("no space for the lake")
+
+    with pytest.raises(PipelineError, match="no space for the lake"):
+        Run(_job(tmp_path, work))()
+
+
 def test_stopping_is_no_failure(tmp_path: Path) -> None:
     Run(_job(tmp_path, lambda run: run.stopping.set()))()
     assert _status(tmp_path)["state"] == "stopped"

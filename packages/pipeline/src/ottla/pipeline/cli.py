@@ -54,6 +54,8 @@ def run(file: Path, once: bool, quiet: bool) -> None:
                 run()
         except PipelineError as error:
             raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(f"{job.name} failed: {error}") from None
     if not quiet:
         shown.print_summary()
 

@@ -97,7 +97,7 @@ class Run:
                     log.warning("Java was stopped, too; unfinished batches are repeated at the next start")
                     self._progress.publish("stopped")
                     return
-                self._progress.publish("failed", one_line(told or error))
+                self._publish_failed(told or error)
                 if told is not None:
                     raise told from error
                 raise
@@ -105,6 +105,13 @@ class Run:
                 self._progress.publish("stopped" if self.stopping.is_set() else "done")
             finally:
                 self._end()
+
+    def _publish_failed(self, error: BaseException) -> None:
+        """Publish a failure; where the disk is full, that fails too, and hides nothing."""
+        try:
+            self._progress.publish("failed", one_line(error))
+        except OSError as unwritten:
+            log.warning("cannot write the status: %s", unwritten)
 
     # --- with Spark
 
