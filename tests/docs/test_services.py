@@ -120,7 +120,7 @@ def test_the_web_application_writes_counts_and_ends_well(broker: BrokerProcess, 
         for offset in range(2):
             written = ask(f"{at}/orders", COFFEE)
             assert written == {"partition": 0, "offset": offset}
-        read = "ottla consume orders --from-beginning --max-messages 2 --format '{key} {value}'"
+        read = "ottla consume web-orders --from-beginning --max-messages 2 --format '{key} {value}'"
         assert ottla(broker, read, tmp_path) == 2 * 'franz {"guest":"franz","drink":"coffee"}\n'
         while ask(f"{at}/drinks") != {"coffee": 2}:
             pass  # the time of `running` bounds it
@@ -133,7 +133,7 @@ def test_the_web_application_writes_counts_and_ends_well(broker: BrokerProcess, 
 def test_the_web_application_says_when_its_consumer_has_ended(broker: BrokerProcess, tmp_path: Path) -> None:
     with served(broker, tmp_path) as (at, _):
         assert ask(f"{at}/health") == "ok"
-        ottla(broker, "echo no JSON | ottla produce orders", tmp_path)
+        ottla(broker, "echo no JSON | ottla produce web-orders", tmp_path)
         while ask(f"{at}/health") == "ok":
             pass  # the time of `running` bounds it
         assert ask(f"{at}/health") == 503

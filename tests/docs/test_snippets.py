@@ -1,10 +1,12 @@
 """Every README and docs page does what it shows: its code is run, its output compared.
 
-Each page has a broker of its own, as its reader has: pages may use the same names.
+README and the tutorial are read one after the other, with one broker: what a page writes, the next
+ones find there. Every other page has a broker of its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +15,22 @@ import pytest
 from ottla.broker.testing import BrokerProcess
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.testing import Background
-from peers.snippets import PAGES, ROOT, blocks, run_page
+from peers.snippets import PAGES, ROOT, blocks, run_console, run_page
+
+TUTORIAL = ROOT / "docs" / "tutorial"
 
 
-def pages() -> Iterator[object]:
-    """Give each page that has something to run."""
+def first_steps() -> list[Path]:
+    """Return README, which ends with the first message, and the tutorial in the order of the site."""
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    tutorial = re.findall(r"^ +- (tutorial/.+\.md)$", navigation, re.MULTILINE)
+    return [ROOT / "README.md", *(ROOT / "docs" / page for page in tutorial)]
+
+
+def other_pages() -> Iterator[object]:
+    """Give each page beside the first steps that has something to run."""
     for page in PAGES:
-        if blocks(page):
+        if blocks(page) and page not in first_steps():
             yield pytest.param(page, id=str(page.relative_to(ROOT)))
 
 
@@ -35,7 +46,18 @@ def broker(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
-@pytest.mark.parametrize("page", list(pages()))
+def test_the_tutorial_is_in_the_order_of_the_site_complete() -> None:
+    assert set(first_steps()) == {ROOT / "README.md", *TUTORIAL.glob("*.md")}
+
+
+def test_the_first_steps_are_taken_with_one_broker(broker: BrokerProcess, tmp_path: Path) -> None:
+    written = "$ echo hello | ottla produce letters\nProduced 1 record to letters."
+    run_console(written, broker.bootstrap_servers, tmp_path)  # as README's two commands do
+    for page in first_steps():
+        run_page(page, broker.bootstrap_servers, tmp_path)
+
+
+@pytest.mark.parametrize("page", list(other_pages()))
 def test_the_page_does_what_it_shows(
     page: Path, broker: BrokerProcess, zookeeper: str, tmp_path: Path
 ) -> None:
