@@ -68,6 +68,12 @@ def test_unknown_and_ignored_keys_warn_by_name() -> None:
         ),
         ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable must be true or false, not 'yes'"),
         ({"listeners": "nonsense"}, "listeners must look like PLAINTEXT://host:port, not 'nonsense'"),
+        ({"listeners": "PLAINTEXT://:99999"}, "listeners must have ports from 0 to 65535, not 99999"),
+        (
+            {"security.inter.broker.protocol": "SSL"},
+            "security.inter.broker.protocol must be PLAINTEXT, as `listeners` has it, not SSL",
+        ),
+        ({"inter.broker.listener.name": "INSIDE"}, "inter.broker.listener.name must be one of PLAINTEXT"),
         ({"listeners": "FOO://:9092"}, "listener.security.protocol.map must say which protocol"),
         ({"broker.id": "1001"}, "broker.id must be at most reserved.broker.max.id"),
         (
@@ -167,8 +173,11 @@ def test_a_topic_takes_the_brokers_settings_and_puts_its_own_over_them() -> None
 
 
 def test_a_topic_setting_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"segment\.byte is not a topic configuration"):
+    advice = r"segment\.byte is not a topic configuration; did you mean segment\.bytes\?"
+    with pytest.raises(ConfigError, match=advice):
         LogConfig().with_overrides({"segment.byte": "1"})
+    with pytest.raises(ConfigError, match=r"nonsense is not a topic configuration$"):
+        LogConfig().with_overrides({"nonsense": "1"})
 
 
 def test_every_topic_key_takes_its_default_from_the_broker_and_agrees_with_it() -> None:

@@ -51,8 +51,10 @@ def _fixed_ports(listeners: tuple[Listener, ...]) -> list[tuple[str, int]]:
 
 def _parse(key_name: str, item: str, protocols: dict[str, str]) -> Listener:
     match = _LISTENER.match(item)
-    if match is None or not 0 <= int(match["port"]) <= 65_535:
+    if match is None:
         raise ConfigError(key_name, f"must look like PLAINTEXT://host:port, not {item!r}")
+    if not 0 <= int(match["port"]) <= 65_535:
+        raise ConfigError(key_name, f"must have ports from 0 to 65535, not {match['port']}")
     name = match["name"].upper()
     if name not in protocols:
         raise ConfigError(

@@ -6,7 +6,7 @@ Later sources win: defaults, properties file, environment (`OTTLA_LOG_RETENTION_
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.environment_keys import from_environment
@@ -119,7 +119,7 @@ def check_broker_config(config: BrokerConfig) -> None:
                 "advertised.listeners", f"must name listeners of `listeners`, not {listener.name}"
             )
     if config.interbroker_listener not in listeners:
-        raise ConfigError("inter.broker.listener.name", f"must be one of {', '.join(sorted(listeners))}")
+        _refuse_interbroker_listener(config, listeners)
     if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:
         raise ConfigError("replica.fetch.wait.max.ms", "must be at most replica.lag.time.max.ms")
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
@@ -160,3 +160,15 @@ def _warnings_for(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if not is_known(name) or reason_without_effect(name) is not None:
             yield f"{name} {why_no_setting(name)}"
+
+
+def _refuse_interbroker_listener(config: BrokerConfig, listeners: set[str]) -> NoReturn:
+    """Name the one of two keys that was set to what no listener is."""
+    if config.inter_broker_listener_name:
+        raise ConfigError("inter.broker.listener.name", f"must be one of {', '.join(sorted(listeners))}")
+    protocols = {listener.security_protocol for listener in config.parsed_listeners}
+    raise ConfigError(
+        "security.inter.broker.protocol",
+        f"must be {' or '.join(sorted(protocols))}, as `listeners` has it,"
+        f" not {config.security_inter_broker_protocol}",
+    )

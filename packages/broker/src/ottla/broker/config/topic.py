@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from ottla.broker.config.broker import BrokerConfig
@@ -218,9 +218,16 @@ def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, text in overrides.items():
         if name not in known:
-            raise ConfigError(name, "is not a topic configuration")
+            raise ConfigError(name, f"is not a topic configuration{_advice(name, known)}")
         values[known[name].field] = known[name].parse(text)
     return values
+
+
+def _advice(name: str, known: Iterable[str]) -> str:
+    import difflib  # imported for a mistake only
+
+    near = difflib.get_close_matches(name.strip().lower(), known, 1, 0.7)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
