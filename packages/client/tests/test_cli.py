@@ -198,6 +198,14 @@ def test_a_command_of_a_package_that_is_not_installed_names_the_package(
     assert ottla("pipelines").output.endswith("Error: No such command 'pipelines'.\n")
 
 
+def test_an_unknown_command_is_refused_with_the_nearest_name() -> None:
+    done = ottla("topc", "list")
+
+    assert done.exit_code == 2
+    assert done.output.endswith("Error: No such command 'topc'. Did you mean 'topic'?\n")
+    assert ottla("nothing-like-it").output.endswith("Error: No such command 'nothing-like-it'.\n")
+
+
 def test_the_commands_of_all_packages_are_known() -> None:
     found: dict[str, str] = {}
     for path in Path(__file__).parents[2].glob("*/pyproject.toml"):

@@ -70,6 +70,19 @@ class InstalledCommands(click.Group):
             raise click.ClickException(f"{entry.value} is not a click command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the arguments begin with; for an unknown one, name the nearest."""
+        name = args[0]
+        if name[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            import difflib  # imported for a mistake only
+
+            near = difflib.get_close_matches(name.lower(), _installed(), 1)
+            advice = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {name!r}.{advice}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands with their help, without importing them."""
         rows = [(name, summary(entry)) for name, entry in sorted(_installed().items())]
