@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
@@ -11,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from ottla.client.admin import CLIENT_ID, LATEST, Admin, Quota
+from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.consumer import Consumer, LogTruncated, TopicPartition
 from ottla.producer import DeliveryTimeout, Producer, ProducerFenced
@@ -43,9 +45,10 @@ async def leads(admin: Admin, topic: str, node: int, *, isr: int = 0) -> None:
     """Wait until a broker leads the topic's partition, with at least `isr` replicas in sync."""
     async with asyncio.timeout(BOUND_S):
         while True:
-            partition = (await admin.topics.describe(topic)).partitions[0]
-            if partition.leader == node and len(partition.isr) >= isr:
-                return
+            with contextlib.suppress(NoSuchTopic):  # a broker that has not heard of it yet
+                partition = (await admin.topics.describe(topic)).partitions[0]
+                if partition.leader == node and len(partition.isr) >= isr:
+                    return
             await asyncio.sleep(0.1)
 
 

@@ -247,6 +247,7 @@ def test_postgresql_rows_that_commit_late_are_not_lost(
     import psycopg
 
     with psycopg.connect(postgres.dsn, autocommit=True) as first, psycopg.connect(postgres.dsn) as second:
+        first.execute("DROP TABLE IF EXISTS orders, outbox")  # of the cluster before
         first.execute(
             "CREATE TABLE orders (id BIGSERIAL PRIMARY KEY, what TEXT, price NUMERIC(8, 2), tags TEXT[], "
             "more JSONB, at TIMESTAMPTZ DEFAULT now(), number UUID DEFAULT gen_random_uuid())"
@@ -281,6 +282,7 @@ def test_postgresql_may_go_away_and_come_back(
     import psycopg
 
     with psycopg.connect(postgres.dsn, autocommit=True) as shop:
+        shop.execute("DROP TABLE IF EXISTS orders")
         shop.execute("CREATE TABLE orders (id BIGSERIAL PRIMARY KEY, what TEXT)")
         shop.execute("CREATE TABLE outbox (id BIGSERIAL, customer TEXT, event TEXT, payload JSONB)")
         shop.execute("INSERT INTO orders (what) VALUES ('tea')")

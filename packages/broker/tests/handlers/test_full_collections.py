@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterator
+
+import pytest
 
 from ottla.broker.groups.testing import in_virtual_time
 from ottla.broker.handlers.full_collections import LONGEST_S, QUIET_S, FullCollections
 from ottla.broker.handlers.pacing import Turns
+
+
+@pytest.fixture(autouse=True)
+def thresholds() -> Iterator[None]:
+    """Those of a new process, whatever ran before in this one."""
+    found = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*found)
 
 
 @in_virtual_time
@@ -47,4 +59,27 @@ async def test_a_request_that_rests_holds_them_off() -> None:
 
     assert gc.get_threshold()[2] > before[2]
     await asyncio.sleep(2 * QUIET_S)
+    assert gc.get_threshold() == before
+
+
+@in_virtual_time
+async def test_two_brokers_of_a_process_do_not_keep_each_others_thresholds() -> None:
+    before, first, second = gc.get_threshold(), FullCollections(), FullCollections()
+
+    first.hold_off()
+    second.hold_off()
+    second.allow()
+    assert gc.get_threshold() != before
+
+    first.allow()
+    assert gc.get_threshold() == before
+
+
+@in_virtual_time
+async def test_a_broker_that_stops_leaves_the_process_as_it_was() -> None:
+    before, turns = gc.get_threshold(), Turns(lambda: 0.0)
+    await turns.next()
+
+    turns.close()
+
     assert gc.get_threshold() == before

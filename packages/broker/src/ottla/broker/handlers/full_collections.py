@@ -35,17 +35,23 @@ class FullCollections:
         """Let none begin until nobody has called this for a second, a minute at most."""
         loop = asyncio.get_running_loop()
         self._last_s = loop.time()
-        if self._thresholds is None:
+        thresholds = gc.get_threshold()
+        if self._thresholds is None and thresholds[2] != NEVER:  # else another broker of this process does
             self._since_s = self._last_s
-            self._thresholds = gc.get_threshold()
+            self._thresholds = thresholds
             gc.set_threshold(self._thresholds[0], self._thresholds[1], NEVER)
             loop.call_later(QUIET_S, self._look_again)
+
+    def allow(self) -> None:
+        """Make full collections possible again: the loop may end before the second does."""
+        if self._thresholds is not None:
+            gc.set_threshold(*self._thresholds)
+            self._thresholds = None
 
     def _look_again(self) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        if now_s - self._last_s < QUIET_S and now_s - self._since_s < LONGEST_S:
+        if now_s - self._last_s < QUIET_S and now_s - self._since_s < LONGEST_S and self.are_held_off:
             loop.call_later(QUIET_S, self._look_again)
-        elif self._thresholds is not None:
-            gc.set_threshold(*self._thresholds)
-            self._thresholds = None
+        else:
+            self.allow()

@@ -52,6 +52,10 @@ class Turns:
             self._ends = True
             asyncio.get_running_loop().call_soon(self._next)
 
+    def close(self) -> None:
+        """End what outlasts a request: the loop is about to end."""
+        self._full_collections.allow()
+
     async def next(self) -> None:
         """Wait for a turn, behind those that wait already."""
         self._full_collections.hold_off()

@@ -129,6 +129,10 @@ class Dispatcher(Generic[S]):
         self._turns = Turns()
         self._too_long = LimitedWarnings(log, SystemClock().monotonic_ms)
 
+    def close(self) -> None:
+        """Leave the process as it was: no request comes any more."""
+        self._turns.close()
+
     def read(self, frame: memoryview, session: Session, received_ms: float) -> Call | list[Part]:
         """Read one request; returns the response itself where only the network can give it.
 

@@ -200,6 +200,7 @@ class Server:
         await self.connections.until(lambda: not self.connections, 1.0)
         for connection in self.connections.all():
             connection.abort()
+        self._dispatcher.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` in a task of this server."""
