@@ -81,7 +81,7 @@ class World:
 
     # --- what may happen
 
-    def start(self) -> None:
+    def start(self, topics: frozenset[str] | None = None) -> None:
         self._names += 1
         settings = MemberSettings(
             group_id="group",
@@ -93,7 +93,7 @@ class World:
         name = self._names
         self.members[name] = MemberStateMachine(settings, self.driver.now_ms)
         self.held[name] = frozenset()
-        self.tell(name, Subscribed(self._some_topics()))
+        self.tell(name, Subscribed(topics or self._some_topics()))
 
     def subscribe(self) -> None:
         self.tell(self._somebody(), Subscribed(self._some_topics()))
@@ -361,3 +361,63 @@ def test_members_that_die_and_lose_connections_leave_every_partition_to_somebody
     world.settle()
 
     world.check_settled()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "seed", "steps"),
+    [
+        pytest.param("sticky", 382, 38, id="a-leader-wants-fewer-topics-as-it-syncs-and-all-as-it-adopts"),
+    ],
+)
+def test_a_course_of_events_that_once_left_partitions_to_nobody(strategy: str, seed: int, steps: int) -> None:
+    world = World(strategy, random.Random(seed), waits_ms=[1, 100, 2_000])
+    live(world, PEACE, steps)
+
+    world.settle()
+
+    world.check_settled()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_leader_whose_subscription_changes_and_changes_back_as_it_is_assigned_leaves_nothing_to_nobody(
+    strategy: str,
+) -> None:
+    world = World(strategy, random.Random(0), waits_ms=[500])
+
+    world.start(frozenset(TOPICS))
+    change_subscription_and_change_it_back(world, 1)
+    world.settle()
+
+    world.check_settled()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_follower_whose_subscription_changes_and_changes_back_as_it_is_assigned_leaves_nothing_to_nobody(
+    strategy: str,
+) -> None:
+    world = World(strategy, random.Random(0), waits_ms=[500])
+    world.start(frozenset(TOPICS))
+    world.settle()
+
+    world.start(frozenset(TOPICS))
+    change_subscription_and_change_it_back(world, 2)
+    world.settle()
+
+    world.check_settled()
+
+
+def change_subscription_and_change_it_back(world: World, name: int) -> None:
+    """Let a member want only one topic as its assignment arrives, and all again before it has adopted it."""
+    advance(world, name, Phase.SYNCING)
+    world.tell(name, Subscribed(frozenset({"a"})))
+    advance(world, name, Phase.ADOPTING)
+    world.tell(name, Subscribed(frozenset(TOPICS)))
+
+
+def advance(world: World, name: int, phase: Phase) -> None:
+    """Deliver what is under way, and let time pass where nothing is, until a member comes to a phase."""
+    for _ in range(1_000):
+        if world.members[name].phase is phase:
+            return
+        world.deliver() if world._under_way else world.pass_some_time()
+    raise AssertionError(f"the member never came to {phase}: {world.members[name].phase}")

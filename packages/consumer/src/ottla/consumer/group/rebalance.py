@@ -415,6 +415,9 @@ class MemberStateMachine:
         self._assigned = frozenset(each for each in assigned if each.topic in wanted)
         if any(each.topic not in self._joined_topics for each in assigned):
             self._rejoin = "the assignment has topics that this member did not subscribe to"
+        elif any(each.topic not in wanted for each in assigned):
+            # Also if they are wanted again before the rest is adopted: nobody owns what is left out.
+            self._rejoin = "the subscription changed"
         self._revoke_unassigned()
 
     def _revoke_unassigned(self) -> None:
