@@ -14,6 +14,7 @@ from ottla.consumer import (
     LogTruncated,
     TopicPartition,
 )
+from ottla.consumer.fetch.fetcher import fetch_points
 from ottla.consumer.fetch.offset_lookups import EpochEnd, LookupResults
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_for_leader_epoch import (
@@ -123,7 +124,7 @@ async def test_data_that_arrives_during_a_validation_is_not_taken_for_truncated(
         log.epoch = 2
         log.add(b"c", b"d")
         await consumer._lifecycle.fetch.fetcher._fetch(
-            NODE_ID, [state]
+            NODE_ID, [state], fetch_points([state])
         )  # it was out already when the leader changed
         assert [*await waiting, *await take(consumer, 1)] == [b"c", b"d"]
         may.set()

@@ -14,7 +14,7 @@ from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.fetch.fetch_memory import copy_leftovers, held_bytes
 from ottla.consumer.fetch.positions import NO_LEADER, PartitionState, Positions
-from ottla.consumer.fetch.responses import FetchPoint, FetchResponseReader
+from ottla.consumer.fetch.responses import FetchPoint, FetchPoints, FetchResponseReader
 from ottla.consumer.fetch.session import FetchSession, SessionRequest, Wanted
 from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.consumer.metrics import ConsumerMetrics
@@ -92,7 +92,8 @@ class Fetcher:
                     now_s = loop.time()
                     for node, states in self._due(now_s).items():
                         self._outstanding.add(node)
-                        tasks.create_task(self._fetch(node, states))
+                        # Taken now, not when the task begins: a seek in between makes them old.
+                        tasks.create_task(self._fetch(node, states, fetch_points(states)))
                     await self._next_turn(now_s)
         finally:
             await self._pool.close()
@@ -158,11 +159,8 @@ class Fetcher:
 
     # --- one fetch
 
-    async def _fetch(self, node: int, states: list[PartitionState]) -> None:
+    async def _fetch(self, node: int, states: list[PartitionState], points: FetchPoints) -> None:
         session = self._sessions.setdefault(node, FetchSession())
-        points = {
-            state.partition: (state, FetchPoint(state.generation, state.fetch_offset)) for state in states
-        }
         try:
             response = await self._send(node, session, states)
         except (ClientError, KafkaError) as error:
@@ -241,3 +239,8 @@ class Fetcher:
         if code not in _SESSION_ENDED:
             for state in states:
                 self._responses.back_off(state)
+
+
+def fetch_points(states: list[PartitionState]) -> FetchPoints:
+    """Return where partitions stand, to tell later whether they have moved."""
+    return {state.partition: (state, FetchPoint(state.generation, state.fetch_offset)) for state in states}
