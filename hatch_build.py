@@ -1,4 +1,4 @@
-"""What `pip install .` at the root requires: `ottla` and what it needs, by their folders in this clone."""
+"""Requirements of `pip install .` at the root: `ottla` and its dependencies, as folders of this clone."""
 
 import re
 import tomllib

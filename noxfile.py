@@ -45,7 +45,7 @@ PEERS = (
     "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",
     "zstandard",
 )  # fmt: skip
-# What `pyspark[connect]` asks for, beyond what is here already.
+# Requirements of `pyspark[connect]` that nothing else here has.
 SPARK_CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos")
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
 DRAWING = ("matplotlib",)

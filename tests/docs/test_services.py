@@ -1,4 +1,4 @@
-"""What the pages show of programs that run until they are stopped: workers, web applications, containers."""
+"""Programs of the pages that run until they are stopped: workers, web applications, containers."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ BOMBS = "bombs"
 
 @dataclass(frozen=True)
 class Cost:
-    """What an attack cost the broker and its other clients."""
+    """The cost of an attack for the broker and its other clients."""
 
     rss_mib: float
     stall_ms: float

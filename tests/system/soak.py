@@ -50,7 +50,7 @@ _CHURNED = re.compile(r'topic="(churn-\d+)"')
 
 @dataclass
 class Load:
-    """What the tasks of the load share."""
+    """The state that the tasks of the load share."""
 
     port: int
     times_ms: list[float] = field(default_factory=list)
@@ -128,7 +128,7 @@ def scraped(metrics_port: int) -> str:
 
 @dataclass(frozen=True)
 class Minute:
-    """What one minute showed."""
+    """The measurements of one minute."""
 
     rss_mib: float
     p99_ms: float

@@ -1,4 +1,4 @@
-"""What the driver of a mirror on Spark and its tasks tell each other."""
+"""Messages between the driver of a mirror on Spark and its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows the rows of a task tells whether all of them arrived."""
+"""The bytes behind a task's rows tell whether all rows arrived."""
 
 from __future__ import annotations
 

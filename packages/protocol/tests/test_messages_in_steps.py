@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def finish(steps: Generator[tuple[int, Any], None, T]) -> tuple[list[int], T]:
-    """What each step announced, and the message."""
+    """Return the elements that each step announced, and the message."""
     announced = []
     while True:
         try:

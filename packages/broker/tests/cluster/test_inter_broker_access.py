@@ -1,4 +1,4 @@
-"""Who is taken for a broker, by listener and by address."""
+"""Inter-broker requests are admitted by listener and by address."""
 
 from __future__ import annotations
 

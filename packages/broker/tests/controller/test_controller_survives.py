@@ -1,4 +1,4 @@
-"""What a controller makes of surprises: exceptions, unreadable znodes, settings that change the rules."""
+"""A controller survives surprises: exceptions, unreadable znodes, settings that change the rules."""
 
 from __future__ import annotations
 

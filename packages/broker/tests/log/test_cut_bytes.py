@@ -1,4 +1,4 @@
-"""What recovery cuts off: the words in the log, the bytes kept for a day."""
+"""Bytes that recovery cuts off: logged, and kept for a day."""
 
 from __future__ import annotations
 

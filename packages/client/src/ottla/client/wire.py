@@ -16,7 +16,7 @@ from ottla.client.frames import FrameReader, FrameTooLarge
 from ottla.protocol.api import ApiKey
 
 CLOSE_TIMEOUT_S: Final = 2.0
-# What one `writev` takes everywhere (IOV_MAX).
+# Parts that one `writev` takes everywhere (IOV_MAX).
 _MOST_PARTS: Final = 1_024
 
 

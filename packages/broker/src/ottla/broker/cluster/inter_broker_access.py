@@ -1,4 +1,4 @@
-"""Who may send the requests that only brokers send: the controller's, and those with a replica id.
+"""Access to the requests that only brokers send: the controller's, and those with a replica id.
 
 They stop replicas, replace the metadata and move high watermarks. Until clients log in, a broker is told by
 where it connects: to the inter-broker listener, where that is one of its own, or from the address of a

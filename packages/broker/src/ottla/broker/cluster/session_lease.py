@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Serving(Protocol):
-    """What is served until the lease ends."""
+    """A server of requests that the lease holds back."""
 
     @property
     def until_ms(self) -> float:

@@ -26,7 +26,7 @@ from ottla.broker.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError
 
 KAFKA_LISTENERS: Final = "PLAINTEXT://:9092"
-"""What a properties file without `listeners` means: every interface."""
+"""The listeners of a properties file without `listeners`: every interface."""
 
 
 @frozen

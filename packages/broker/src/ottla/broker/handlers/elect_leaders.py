@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
 LEAST_TIMEOUT_MS: Final = 5_000
-"""What the controller has at least: a timeout of 0 asks for the outcome without a wait for new leaders."""
+"""The least time for the controller: a timeout of 0 asks for the outcome without a wait for new leaders."""
 
 
 class Needs(Protocol):

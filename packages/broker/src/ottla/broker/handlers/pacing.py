@@ -40,7 +40,7 @@ class Turns:
         """`now_ms` is a clock that never goes back; by default the machine's."""
         self.now_ms = now_ms or SystemClock().monotonic_ms
         self.used_ms = 0.0
-        """What long requests have used of the present turn of the loop."""
+        """Milliseconds that long requests have used of the present turn of the loop."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._full_collections = FullCollections()
         self._ends = False

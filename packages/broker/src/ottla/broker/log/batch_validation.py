@@ -16,7 +16,7 @@ _MAX_LONG: Final = 2**63 - 1
 _CONTROL: Final = 0x20
 _CODEC: Final = 0x07
 MAX_OPENED_BYTES: Final = 32 * 1024 * 1024
-"""What the records of one compressed batch may become when the broker has to look into it."""
+"""The most bytes of a batch's decompressed records, where the broker has to look into them."""
 _MAX_NAMED_RECORDS: Final = 1_000
 
 

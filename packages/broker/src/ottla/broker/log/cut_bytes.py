@@ -1,4 +1,4 @@
-"""What recovery cuts off a damaged log: said in the log, and kept for a day in the partition's directory.
+"""Bytes that recovery cuts off a damaged log: logged, and kept for a day in the partition's directory.
 
 The bytes are in `<base offset>.<position>.cut`, the position being that in the segment's file. Apache Kafka
 loads files of a partition that end in .log, .index, .timeindex, .txnindex and .snapshot, deletes those that

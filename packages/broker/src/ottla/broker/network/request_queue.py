@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 TURN_MS: Final = 5.0
-"""What one turn of the event loop may spend on requests of the general path before others have their turn."""
+"""Milliseconds of one turn of the event loop for requests of the general path, before others have theirs."""
 
 
 class Flushable(Protocol):

@@ -27,7 +27,7 @@ IP: Final = "ip"
 _EXACT, _DEFAULT = 0, 1
 
 Entity = Mapping[str, str | None]
-"""What quotas are for: names by USER, CLIENT_ID or IP; None is the default for those without their own."""
+"""The entity of a quota: names by USER, CLIENT_ID or IP; None is the default for those without their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _PRIVATE: Final = 0o600
 
 
 class Access(NamedTuple):
-    """What `KazooSession` takes: the address, and the credentials of each connection."""
+    """The arguments of `KazooSession`: the address, and the credentials of each connection."""
 
     connect_string: str
     credentials: tuple[tuple[str, str], ...]

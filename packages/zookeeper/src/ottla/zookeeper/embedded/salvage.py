@@ -1,4 +1,4 @@
-"""What can still be read from a coordinator's files: the znodes, each as its last readable change left it."""
+"""Znodes that can still be read from a coordinator's files, each as its last readable change left it."""
 
 from __future__ import annotations
 
