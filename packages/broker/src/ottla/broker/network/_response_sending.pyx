@@ -14,6 +14,11 @@ cdef extern from "<sys/socket.h>" nogil:
     enum: MSG_NOSIGNAL
     enum: MSG_DONTWAIT
 
+cdef enum:
+    # Parts are joined up to this size, to save system calls; the bytes of a long answer are then copied a few
+    # times, and not once for each of its hundreds of parts.
+    JOINED_BYTES = 64 << 10
+
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t sendfile(int out, int source, off_t *position, size_t size)
 
@@ -49,7 +54,7 @@ def send_parts(parts, int fd, int64_t sent):
         part = parts[0]
         if type(part) is bytes:
             size = PyBytes_GET_SIZE(part)
-            if len(parts) > 1 and type(parts[1]) is bytes and not sent:
+            if size < JOINED_BYTES and not sent and len(parts) > 1 and type(parts[1]) is bytes:
                 parts.popleft()
                 parts[0] = <bytes> part + <bytes> parts[0]
                 continue
