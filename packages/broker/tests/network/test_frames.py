@@ -193,3 +193,23 @@ def test_the_memory_of_all_readers_is_counted_and_freed() -> None:
     readers[2].forget()
     assert buffer.held == 0
     assert [one.kept_bytes for one in readers] == [0, 0, 0]
+
+
+@READERS
+def test_who_asks_for_frames_while_a_large_one_comes_in_disturbs_nothing(module: Any) -> None:
+    # Requests that are answered meanwhile have the connection look for the next.
+    reader, body = reader_of(module, limit=100 << 20), bytes(range(256)) * (12 << 10)
+    data, taken = memoryview(framed(body)), []
+    while data:
+        room = reader.get_buffer()
+        count = min(len(room), len(data), 100_000)
+        room[:count], data = data[:count], data[count:]
+        reader.received(count)
+        del room
+        assert reader.get_buffer()  # as an event loop does that finds nothing to read then
+        if (frame := reader.next_frame()) is not None:
+            taken.append(bytes(frame))
+            del frame
+        reader.park()
+
+    assert taken == [body]

@@ -35,6 +35,8 @@ cdef class FrameReader:
     cpdef object get_buffer(self)
     cdef object _whole_frames_wait(self)
     cdef int _grow(self, Py_ssize_t need) except -1
+    cdef bint _stretch(self, Py_ssize_t room) except -1
+    cdef int _is_incomplete(self) except -1
     cdef int _keep(self, bytearray memory) except -1
     cpdef bint received(self, Py_ssize_t count)
     cpdef object next_frame(self)

@@ -1,7 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Frames, natively. `_frames_py` is the same in plain Python, and documents it."""
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING,
+    PyByteArray_FromStringAndSize,
+    PyByteArray_GET_SIZE,
+    PyByteArray_Resize,
+)
 from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.ref cimport Py_REFCNT
 from libc.string cimport memcpy
@@ -21,6 +26,9 @@ cdef enum:
     # first part costs less than a receive that ends with it.
     DIRECT_ABOVE = 128 << 10
     GROW_FROM = 1 << 20
+    # A large frame is received in parts of this size: the first touch of fresh memory costs more than the copy,
+    # and whoever receives asks after each part whether the turn of the event loop is over.
+    RECEIVED_AT_ONCE = 256 << 10
     SPARE_BYTES = 8 << 20
 
 
@@ -87,7 +95,7 @@ cdef class FrameReader:
 
     cdef bint is_exhausted(self) noexcept:
         cdef Py_ssize_t rest = self.end - self.position, size
-        if rest < SIZE or self.source is None:  # without a source, a large frame is being received
+        if rest < SIZE or self.source is None:
             return True
         size = get32(<const unsigned char *> PyByteArray_AS_STRING(self.source) + self.position)
         return SHORTEST <= size <= self.limit and rest - SIZE < size
@@ -102,6 +110,7 @@ cdef class FrameReader:
             if need > DIRECT_ABOVE and self.kept_bytes_ < need:
                 self.direct = True
                 self._grow(need)
+                need = min(need, self.kept_bytes_ + RECEIVED_AT_ONCE)
                 return self.kept_view[self.kept_bytes_:min(need, PyByteArray_GET_SIZE(self.kept))]
         if self.kept_bytes_ >= PyByteArray_GET_SIZE(self.shared.memory) // 2:
             return self._whole_frames_wait()
@@ -122,9 +131,33 @@ cdef class FrameReader:
             room = need
         if PyByteArray_GET_SIZE(self.kept) > self.kept_bytes_:
             return 0
-        grown = self.shared.take(room)
-        memcpy(PyByteArray_AS_STRING(grown), PyByteArray_AS_STRING(self.kept), self.kept_bytes_)
-        self._keep(grown)
+        if PyByteArray_GET_SIZE(self.kept) < GROW_FROM or not self._stretch(room):
+            grown = self.shared.take(room)
+            memcpy(PyByteArray_AS_STRING(grown), PyByteArray_AS_STRING(self.kept), self.kept_bytes_)
+            self._keep(grown)
+        self._is_incomplete()
+        return 0
+
+    cdef bint _stretch(self, Py_ssize_t room) except -1:
+        """Make room behind large memory: its pages are moved, where a copy of 50 MB takes 40 ms.
+
+        False while somebody else, such as the event loop, refers to it.
+        """
+        cdef Py_ssize_t before = PyByteArray_GET_SIZE(self.kept)
+        self.kept_view = self.source_view = None
+        try:
+            PyByteArray_Resize(self.kept, room)
+        except BufferError:
+            return False
+        finally:
+            self.kept_view = memoryview(self.kept)
+        self.shared.held += room - before
+        return True
+
+    cdef int _is_incomplete(self) except -1:
+        """Say that no whole frame was received, for those who look meanwhile: earlier requests are answered."""
+        self.source, self.source_view = self.kept, self.kept_view
+        self.position, self.end = 0, self.kept_bytes_
         return 0
 
     cdef int _keep(self, bytearray memory) except -1:
@@ -140,6 +173,7 @@ cdef class FrameReader:
             if self.kept_bytes_ + count < SIZE + <Py_ssize_t> get32(<const unsigned char *> PyByteArray_AS_STRING(self.kept)):
                 self.kept_bytes_ += count
                 self.direct = False
+                self._is_incomplete()
                 return False
             self.source, self.source_view = self.kept, self.kept_view
             self.end = self.kept_bytes_ + count

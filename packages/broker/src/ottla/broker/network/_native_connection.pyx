@@ -55,6 +55,9 @@ cdef class NativeConnection:
         self.last_active_s = now_s
         if not self._reader.received(nbytes):
             self._write_round.count_in(nbytes)
+            if self._queue.turn_is_over():  # a large frame goes on in the next: the others have their turns
+                self._set_reading(False)
+                self._queue.flush_soon(self)
         elif now_s * 1000 > self._write_round.serve_until_ms:
             self._write_round.count_in(nbytes)
             self._write_round.overdue()
