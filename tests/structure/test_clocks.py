@@ -36,7 +36,7 @@ PURE: Final = (
     "producer/partitioner.py",
     "producer/sender/sequence_numbers.py",
     "producer/transactions/state.py",
-    "streams/*.py",
+    "streams/scheduling/*.py",
     "zookeeper/embedded/request_processor.py",
     "zookeeper/embedded/data_tree.py",
     "zookeeper/znodes/*.py",

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ottla.streams
 from ottla.streams.dedupe import Dedupe
-from ottla.streams.frontier import Frontier
-from ottla.streams.lanes import Lanes
+from ottla.streams.scheduling.frontier import Frontier
+from ottla.streams.scheduling.lanes import Lanes
 
 
 def test_one_item_of_a_key_is_at_work_at_a_time() -> None:
@@ -85,10 +84,3 @@ def test_a_repetition_is_seen_within_the_window_and_the_capacity() -> None:
     assert dedupe.first_time("c", 102)
     assert len(dedupe) == 2
     assert dedupe.first_time("a", 103)
-
-
-def test_what_is_not_there_yet_says_so() -> None:
-    with pytest.raises(AttributeError, match="not written yet"):
-        ottla.streams.Runner  # noqa: B018
-    with pytest.raises(ImportError):
-        from ottla.streams import Runner  # noqa: F401

@@ -1,14 +1,29 @@
-"""Ordered parallel processing of a topic by key: the decision cores, without a runner so far.
+"""Ordered parallel processing of topics: one consumer, many keys in flight, each key in order.
 
-`lanes` orders work by key, `frontier` finds the offset to commit, `dedupe` drops repeated ids.
+`StreamsConfig` has the settings, `seams` the protocols between the parts. Names are imported when they are
+asked for, so that `import ottla.streams` is cheap.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.streams.config import StreamsConfig
+    from ottla.streams.errors import StreamsError
+
+__all__ = ["StreamsConfig", "StreamsError"]
 
 __version__ = "0.1.0"
 
+_LATE = {
+    "StreamsConfig": "ottla.streams.config",
+    "StreamsError": "ottla.streams.errors",
+}
+"""The module of each public name."""
 
-def __getattr__(name: str) -> object:
-    """Raise AttributeError that names what the package has so far."""
-    raise AttributeError(
-        f"ottla.streams {__version__} has no {name!r}: it contains ottla.streams.lanes, .frontier "
-        "and .dedupe; the runner that processes a topic is not written yet"
-    )
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATE[name]), name)

@@ -1,0 +1,1 @@
+"""Outputs and offsets in one transaction."""

@@ -1,0 +1,1 @@
+"""Handlers made of functions: typed arguments, async functions, threads and processes."""

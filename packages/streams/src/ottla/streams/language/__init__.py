@@ -1,0 +1,1 @@
+"""Streams and tables: a small language that becomes handlers."""

@@ -1,0 +1,1 @@
+"""What operators see: metrics, health, log lines and status."""

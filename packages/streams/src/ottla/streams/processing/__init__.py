@@ -1,0 +1,1 @@
+"""The processor: it reads records, runs handlers, commits, and drains partitions that it gives up."""

@@ -1,0 +1,182 @@
+"""The protocols between the parts of a processor. Each is implemented by one folder, and by fakes in tests.
+
+The processor calls, for each piece of work: `Handler`; on an exception `FailurePolicy.decide`; on success
+`Outputs.settle`, and it finishes the work when that is done. `Commits` makes finished offsets durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from ottla.consumer import ConsumerRecord
+from ottla.protocol.topics import TopicPartition
+
+Order = Literal["key", "partition", "none"] | Callable[[ConsumerRecord], Hashable]
+"""What keeps its order: records of one key, of one partition, nothing, or those with equal results."""
+
+
+class Work(Protocol):
+    """One call of the handler: one record, or a batch of one partition in order of their offsets."""
+
+    context: Any
+    """For handlers, outputs and policies; None at first. It lives as long as the work, all attempts."""
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition of the records."""
+
+    @property
+    def record(self) -> ConsumerRecord:
+        """The first record."""
+
+    @property
+    def records(self) -> Sequence[ConsumerRecord]:
+        """All records."""
+
+    @property
+    def offset(self) -> int:
+        """The offset of the first record."""
+
+    @property
+    def lane(self) -> Hashable:
+        """What the order is kept for: the key, with `order="key"`; None for records without any order."""
+
+    @property
+    def attempt(self) -> int:
+        """1 in the first attempt of this process."""
+
+    @property
+    def started_ms(self) -> int:
+        """When this attempt started, by the processor's monotonic clock."""
+
+
+class Plan(Protocol):
+    """What a commit of one partition would make durable, fixed at the moment it was made."""
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition."""
+
+    @property
+    def offset(self) -> int:
+        """The offset to commit: all records below it are finished."""
+
+    @property
+    def metadata(self) -> str:
+        """The commit metadata: finished offsets at or above `offset`."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the metadata names all finished offsets; some do not fit otherwise."""
+
+    def covers(self, offset: int) -> bool:
+        """Return whether a record is known finished once this is committed."""
+
+
+# --- verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The record is handled again at a time; its lane waits for it."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """The record goes to `FailurePolicy.set_aside`, and is finished after that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The record is finished without having been handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The processor stops with HandlerFailed; nothing is committed past the record."""
+
+
+Verdict = Retry | DeadLetter | Skip | Stop
+
+
+# --- what the processor calls
+
+
+class Handler(Protocol):
+    """Handles a piece of work; raises what the user's function raised."""
+
+    async def __call__(self, work: Work) -> None:
+        """Handle the records. A return means success."""
+
+
+class FailurePolicy(Protocol):
+    """Decides about failures of handlers."""
+
+    def decide(self, work: Work, error: BaseException, now_ms: int) -> Verdict:
+        """Return what happens to work that failed. Pure; `now_ms` is the processor's monotonic clock."""
+
+    async def set_aside(self, work: Work, error: BaseException) -> None:
+        """Write the records as dead letters; return when they are acknowledged.
+
+        An exception of it goes to `decide` again; the work's lane waits meanwhile.
+        """
+
+
+class Outputs(Protocol):
+    """What handlers send."""
+
+    def settle(self, work: Work) -> asyncio.Future[None] | None:
+        """The handler succeeded. Return when its outputs are acknowledged; None: it sent nothing.
+
+        The future's exception stops the processor with OutputFailed.
+        """
+
+    def discard(self, work: Work) -> None:
+        """The attempt failed or was abandoned: forget what it did not send yet."""
+
+    def revoked(self, partition: TopicPartition) -> None:
+        """The partition is no longer assigned: forget what is kept for it. The last commit was before."""
+
+
+class Commits(Protocol):
+    """Makes finished offsets durable: by the consumer's commit, or inside a transaction."""
+
+    @property
+    def interval_ms(self) -> int:
+        """The time between two commits."""
+
+    async def commit(self, plans: Sequence[Plan]) -> None:
+        """Commit plans, one per partition. After an exception nothing counts as committed."""
+
+
+class Observer(Protocol):
+    """Is told what happens, for metrics and logs; its methods return at once."""
+
+    def on_assigned(self, partition: TopicPartition, offset: int | None) -> None:
+        """A partition was assigned; its processing starts at an offset, or where the consumer starts."""
+
+    def on_revoked(self, partition: TopicPartition, *, lost: bool) -> None:
+        """A partition is no longer assigned."""
+
+    def on_started(self, work: Work) -> None:
+        """An attempt starts."""
+
+    def on_finished(self, work: Work, duration_ms: float) -> None:
+        """A handler succeeded."""
+
+    def on_failed(self, work: Work, error: BaseException, verdict: Verdict) -> None:
+        """An attempt failed, and this was decided."""
+
+    def on_set_aside(self, work: Work) -> None:
+        """The dead letters of work are acknowledged."""
+
+    def on_commit(self, plans: Sequence[Plan], error: BaseException | None) -> None:
+        """Offsets were committed, or refused."""
+
+    def on_paused(self, partition: TopicPartition, *, paused: bool) -> None:
+        """Intake of a partition was paused, or resumed."""

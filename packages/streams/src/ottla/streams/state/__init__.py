@@ -1,0 +1,1 @@
+"""Keyed state stores with a changelog topic."""
