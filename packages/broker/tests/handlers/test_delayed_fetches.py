@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.handlers import fetch
-from ottla.broker.handlers.delayed_fetches import WOKEN_AT_ONCE, DelayedFetches, Wait
+from ottla.broker.handlers.delayed_fetches import WOKEN_AT_ONCE, DelayedFetches
 from ottla.broker.handlers.fetch_response import FetchAnswer
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.protocol.api import ApiKey
@@ -22,42 +22,60 @@ BOUND_S = 60
 FOR_EVER_MS = 3_600_000
 
 
-def client_wait(stack: ExitStack, delayed: DelayedFetches) -> Wait:
-    return stack.enter_context(delayed.wait(is_follower=False, at_most_ms=FOR_EVER_MS))
+class Resumed:
+    """A fetch that counts how often it is resumed."""
+
+    def __init__(self, delayed: DelayedFetches, *, is_follower: bool = False) -> None:
+        self.times = 0
+        self.wait = delayed.begin(self.resume, is_follower=is_follower, at_most_ms=FOR_EVER_MS)
+
+    def resume(self) -> None:
+        self.times += 1
 
 
-async def test_waits_are_woken_a_few_in_each_turn_and_in_their_order() -> None:
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as entered:
+        yield entered
+
+
+def begun(stack: ExitStack, delayed: DelayedFetches, *, is_follower: bool = False) -> Resumed:
+    made = Resumed(delayed, is_follower=is_follower)
+    stack.callback(made.wait.close)
+    return made
+
+
+async def test_waits_are_woken_a_few_in_each_turn_and_in_their_order(stack: ExitStack) -> None:
     delayed, count = DelayedFetches(10_000), 10 * WOKEN_AT_ONCE
-    with ExitStack() as stack:
-        waits = [client_wait(stack, delayed) for _ in range(count)]
-        for one in waits:
-            one.wake()
-            one.wake()
-        woken: list[int] = []
-        while not woken or woken[-1] < count:
-            woken.append(sum(one.changed.is_set() for one in waits))
-            await asyncio.sleep(0)
+    waits = [begun(stack, delayed) for _ in range(count)]
+    for one in waits:
+        one.wait.wake()
+        one.wait.wake()
+    woken: list[int] = []
+    while not woken or woken[-1] < count:
+        woken.append(sum(one.times for one in waits))
+        await asyncio.sleep(0)
 
-        assert [after - before for before, after in pairwise(woken)] == [WOKEN_AT_ONCE] * 9
-        late = client_wait(stack, delayed)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        late.wake()
-        assert late.changed.is_set()
+    assert [after - before for before, after in pairwise(woken)] == [WOKEN_AT_ONCE] * 9
+    late = begun(stack, delayed)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    late.wait.wake()
+    assert late.times == 1
 
 
-async def test_one_wait_too_many_ends_the_oldest_of_a_client() -> None:
+async def test_one_wait_too_many_ends_the_oldest_of_a_client(stack: ExitStack) -> None:
     delayed = DelayedFetches(2)
-    with ExitStack() as stack:
-        follower = stack.enter_context(delayed.wait(is_follower=True, at_most_ms=FOR_EVER_MS))
-        first, second = client_wait(stack, delayed), client_wait(stack, delayed)
-        assert not first.is_over
+    follower = begun(stack, delayed, is_follower=True)
+    first, second = begun(stack, delayed), begun(stack, delayed)
+    assert not first.wait.is_over
 
-        third = client_wait(stack, delayed)
+    third = begun(stack, delayed)
 
-        assert [one.is_over for one in (follower, first, second, third)] == [False, True, False, False]
-        assert first.changed.is_set()
-        assert len(delayed) == 2
+    assert [one.wait.is_over for one in (follower, first, second, third)] == [False, True, False, False]
+    assert first.times == 1
+    assert len(delayed) == 2
+    stack.close()
     assert len(delayed) == 0
 
 

@@ -186,7 +186,7 @@ def fast_path(plane: DataPlane, request: FetchRequest, version: int, correlation
     answers = plane.services.fetch_fast_path.answer(
         reader_with(framed(request, version, correlation_id)), plane.session.fetch_targets
     )
-    if answers is None:
+    if answers is None or answers.waiting is not None:
         return None
     answer = joined(answers.parts)
     assert (answers.count, answers.version, answers.size) == (1, version, len(answer))
@@ -342,3 +342,113 @@ async def test_bytes_and_requests_are_counted_as_on_the_general_path(plane: Data
     assert fast_path(plane, request_of(), 12, 1) is not None
 
     assert [one.count for one in counted] == [2 * one for one in once]
+
+
+# ---- those that wait
+
+
+def delayed(plane: DataPlane, request: FetchRequest, version: int = 12) -> list[bytes | None]:
+    """Begin the wait of a request; its answer comes into the list, None for the general path."""
+    fast_path = plane.services.fetch_fast_path
+    given: list[bytes | None] = []
+    answers = fast_path.answer(reader_with(framed(request, version)), plane.session.fetch_targets)
+    assert answers is not None
+    assert answers.waiting is not None
+    assert not answers.parts
+    fast_path.delay(answers.waiting, lambda one: given.append(None if one is None else joined(one.parts)))
+    return given
+
+
+async def answers_in(given: list[bytes | None]) -> bytes | None:
+    async with asyncio.timeout(BOUND_S):
+        while not given:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    (answer,) = given
+    return answer
+
+
+async def admitted(plane: DataPlane, **settings: Any) -> HostedPartition:
+    partition = await plane.lead(**settings)
+    plane.services.fetch_fast_path.admit(plane.context(ApiKey.FETCH, 12), partition)
+    return partition
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_a_fetch_that_waited_gets_the_bytes_of_the_general_path(
+    plane: DataPlane, version: int, isolation_level: int
+) -> None:
+    partition = await admitted(plane)
+    request = request_of(max_wait_ms=3_600_000, min_bytes=200, isolation_level=isolation_level)
+    given = delayed(plane, request, version)
+
+    partition.append(batch_of(b"too little"), now_ms=1)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not given
+    partition.append(batch_of(b"a" * 200), now_ms=1)
+
+    assert await answers_in(given) == await general_path(plane, request, version, 1)
+    assert not partition.watchers
+    assert len(plane.services.delayed_fetches) == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("isolation_level", [0, 1])
+@pytest.mark.parametrize("values", [[], [b"a"]])
+async def test_a_fetch_whose_time_is_over_gets_what_there_is(
+    plane: DataPlane, version: int, isolation_level: int, values: list[bytes]
+) -> None:
+    partition = await admitted(plane)
+    for value in values:
+        partition.append(batch_of(value), now_ms=1)
+    terms: dict[str, Any] = {"min_bytes": 5000, "isolation_level": isolation_level}
+
+    given = delayed(plane, request_of(max_wait_ms=1, **terms), version)
+
+    assert await answers_in(given) == await general_path(plane, request_of(**terms), version, 1)
+
+
+async def test_a_fetch_that_waits_is_left_to_the_general_path_when_the_partition_is_given_up(
+    plane: DataPlane,
+) -> None:
+    partition = await admitted(plane)
+    led, deleted = (delayed(plane, request_of(max_wait_ms=3_600_000)) for _ in range(2))
+
+    await plane.lead(leader=2, leader_epoch=1, isr=(1, 2), replicas=(1, 2))
+    await plane.replicas.stop([(partition.topic_partition, -1, True)])
+
+    assert await answers_in(led) is None
+    assert await answers_in(deleted) is None
+    assert len(plane.services.delayed_fetches) == 0
+
+
+async def test_one_delayed_fetch_too_many_answers_the_oldest(plane: DataPlane) -> None:
+    await admitted(plane)
+    plane.services.delayed_fetches.limit = 2
+    request = request_of(max_wait_ms=3_600_000)
+
+    first, second, third = (delayed(plane, request) for _ in range(3))
+
+    assert await answers_in(first) == await general_path(plane, request_of(), 12, 1)
+    assert (second, third) == ([], [])
+
+
+async def test_an_ended_wait_is_never_answered(plane: DataPlane) -> None:
+    partition = await admitted(plane)
+    fast_path = plane.services.fetch_fast_path
+    given: list[object] = []
+    answers = fast_path.answer(
+        reader_with(framed(request_of(max_wait_ms=3_600_000))), plane.session.fetch_targets
+    )
+    assert answers is not None
+    assert answers.waiting is not None
+    wait = fast_path.delay(answers.waiting, given.append)
+
+    partition.append(batch_of(b"a"), now_ms=1)
+    wait.end()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert not given
+    assert not partition.watchers

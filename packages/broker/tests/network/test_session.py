@@ -20,11 +20,13 @@ from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
 from ottla.broker.network.listener import Server
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.testing import server_of
+from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
@@ -375,6 +377,75 @@ async def test_a_fetch_that_waits_does_not_bring_a_forgotten_partition_back(plan
         client.send_fetch()
         await client.answer()
         assert len(session.fetch_targets or ()) == 1
+
+
+@asynccontextmanager
+async def waiting_natively(plane: DataPlane) -> AsyncIterator[tuple[Client, Server, HostedPartition]]:
+    """A client whose second fetch waits at the end of the log, on the fast path."""
+    partition = await plane.lead()
+    partition.append(batch_of(b"a"), now_ms=1)
+    server = server_on(plane)
+    async with clients(server) as (client,):
+        client.send_fetch()
+        await client.answer()
+        tasks = asyncio.all_tasks()
+        client.send_fetch(offset=1, max_wait_ms=BOUND_S * 1000)
+        while not partition.watchers:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert asyncio.all_tasks() == tasks, "it waits without a task"
+        yield client, server, partition
+
+
+def records_of(answer: bytes) -> bytes:
+    (topic,) = FetchResponse.decode(answer[1:], 12).responses
+    return bytes(topic.partitions[0].records or b"")
+
+
+async def test_a_fetch_that_waits_on_the_fast_path_is_answered_before_what_stands_behind_it(
+    plane: DataPlane,
+) -> None:
+    async with waiting_natively(plane) as (client, server, partition):
+        client.send_fetch()
+        client.send_produce()
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert partition.log.log_end_offset == 1, "a Produce behind it waits"
+
+        partition.append(batch_of(b"b" * 100), now_ms=1)
+
+        assert b"b" * 100 in records_of(await client.answer())
+        assert b"b" * 100 in records_of(await client.answer())
+        assert await client.produce_error() == 0
+        metrics = server.request_metrics.of(ApiKey.FETCH)
+        assert metrics.remote_time_ms.count == 2  # the first of the session, and the one that waited
+
+
+async def test_a_client_that_disconnects_ends_its_wait_on_the_fast_path(plane: DataPlane) -> None:
+    async with waiting_natively(plane) as (client, server, partition):
+        client.writer.close()
+        while partition.watchers or len(server.connections):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+        assert len(plane.services.delayed_fetches) == 0
+
+
+async def test_a_fetch_on_the_fast_path_whose_partition_was_lost_gets_the_error(plane: DataPlane) -> None:
+    async with waiting_natively(plane) as (client, _, _):
+        await plane.lead(leader=2, leader_epoch=1, isr=(1, 2), replicas=(1, 2))
+
+        (topic,) = FetchResponse.decode((await client.answer())[1:], 12).responses
+
+        assert topic.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_stopping_broker_does_not_wait_for_a_fetch_on_the_fast_path(plane: DataPlane) -> None:
+    async with waiting_natively(plane) as (client, server, _):
+        assert not any(one.busy for one in server.connections.all())
+
+        await server.__aexit__(None, None, None)
+
+        assert await client.is_closed()
+        assert len(plane.services.delayed_fetches) == 0
 
 
 async def test_a_change_of_a_topic_drops_its_partitions_from_every_session(plane: DataPlane) -> None:

@@ -254,7 +254,7 @@ class Broker:
             max_partitions=config.max_incremental_fetch_session_cache_partitions,
         )
         measure_fetch_sessions(fetch_sessions, metrics)
-        topic_metrics = TopicMetrics(metrics)
+        topic_metrics, delayed_fetches = TopicMetrics(metrics), DelayedFetches(config.max_delayed_fetches)
         return Services(
             config=config,
             environment=environment,
@@ -273,9 +273,9 @@ class Broker:
             topic_metrics=topic_metrics,
             record_threads=RecordThreads(),
             fetch_sessions=fetch_sessions,
-            delayed_fetches=DelayedFetches(config.max_delayed_fetches),
+            delayed_fetches=delayed_fetches,
             produce_fast_path=ProduceFastPath(topic_metrics, environment.clock),
-            fetch_fast_path=FetchFastPath(topic_metrics, config.fetch_max_bytes),
+            fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, config.fetch_max_bytes),
         )
 
     def _inter_broker(self, zookeeper: Session) -> InterBrokerAccess:

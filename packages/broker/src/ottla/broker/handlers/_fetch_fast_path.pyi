@@ -2,6 +2,7 @@ from ottla.broker.handlers.fetch_fast_path import Reader
 from ottla.broker.log.file_slices import Slice
 from ottla.broker.metrics import Meter
 from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.protocol.native import PlainFetch
 
 class Target:
     """A partition and its topic's meter, shared by the indexes of all sessions."""
@@ -25,5 +26,8 @@ class Answers:
     size: int
     """Of the responses."""
     records_size: int
+    waiting: PlainFetch | None
+    """The request that has to wait for records, if it is the first: then there are no responses."""
 
 def answer_all(reader: Reader, index: dict[bytes, Target], most_bytes: int) -> Answers | None: ...
+def answer_waiting(ask: PlainFetch, most_bytes: int, is_over: bool) -> Answers | None: ...

@@ -6,6 +6,7 @@ partition wakes it, and it reads again.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ottla.broker.handlers.fetch_read import FetchTerms, read_all
@@ -46,22 +47,24 @@ async def _until_enough(
 ) -> list[FetchedPartition]:
     watched = await _hosted(terms, fetch)
     delayed = terms.services.delayed_fetches
-    with delayed.wait(is_follower=terms.is_follower, at_most_ms=request.max_wait_ms) as wait:
-        try:
-            while True:
-                for partition in watched:
-                    partition.watchers[wait.wake] = None
-                wait.changed.clear()
-                wait.is_woken = False
-                # This read also finds records appended between the first read and the watch.
-                results = await read_all(terms, fetch.wanted)
-                if wait.is_over or is_enough(request, fetch, results):
-                    return results
-                del results  # close the files of a read that was not enough
-                await wait.changed.wait()
-        finally:
+    changed = asyncio.Event()
+    wait = delayed.begin(changed.set, is_follower=terms.is_follower, at_most_ms=request.max_wait_ms)
+    try:
+        while True:
             for partition in watched:
-                partition.watchers.pop(wait.wake, None)
+                partition.watchers[wait.wake] = None
+            changed.clear()
+            wait.is_woken = False
+            # This read also finds records appended between the first read and the watch.
+            results = await read_all(terms, fetch.wanted)
+            if wait.is_over or is_enough(request, fetch, results):
+                return results
+            del results  # close the files of a read that was not enough
+            await changed.wait()
+    finally:
+        wait.close()
+        for partition in watched:
+            partition.watchers.pop(wait.wake, None)
 
 
 async def _hosted(terms: FetchTerms, fetch: FetchContext) -> list[HostedPartition]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 WOKEN_AT_ONCE: Final = 50
@@ -15,11 +14,13 @@ WOKEN_AT_ONCE: Final = 50
 class Wait:
     """One fetch that waits. It is woken by any of its partitions, and over after its time."""
 
-    __slots__ = ("_delayed", "changed", "is_over", "is_woken")
+    __slots__ = ("_delayed", "_timer", "is_over", "is_woken", "resume")
 
-    def __init__(self, delayed: DelayedFetches) -> None:
+    def __init__(self, delayed: DelayedFetches, resume: Callable[[], object], at_most_ms: int) -> None:
+        """`resume` has the fetch read again, in another turn of the event loop."""
         self._delayed = delayed
-        self.changed = asyncio.Event()
+        self._timer = asyncio.get_running_loop().call_later(at_most_ms / 1000, self.end)
+        self.resume = resume
         self.is_woken = False
         self.is_over = False
         """Whether it is answered with what there is."""
@@ -34,6 +35,11 @@ class Wait:
         """Have the fetch answered with what there is."""
         self.is_over = True
         self.wake()
+
+    def close(self) -> None:
+        """End the wait: the fetch is answered, or its client is gone."""
+        self._timer.cancel()
+        self._delayed.forget(self)
 
 
 class DelayedFetches:
@@ -53,28 +59,26 @@ class DelayedFetches:
     def __len__(self) -> int:
         return len(self._of_clients)
 
-    @contextmanager
-    def wait(self, *, is_follower: bool, at_most_ms: int) -> Iterator[Wait]:
-        """Begin a wait; leaving ends it."""
-        wait = Wait(self)
+    def begin(self, resume: Callable[[], object], *, is_follower: bool, at_most_ms: int) -> Wait:
+        """Begin a wait; its `close` ends it."""
+        wait = Wait(self, resume, at_most_ms)
         if not is_follower:
             self._of_clients[wait] = None
             if len(self._of_clients) > self.limit:
                 oldest = next(iter(self._of_clients))
                 del self._of_clients[oldest]
                 oldest.end()
-        timer = asyncio.get_running_loop().call_later(at_most_ms / 1000, wait.end)
-        try:
-            yield wait
-        finally:
-            timer.cancel()
-            self._of_clients.pop(wait, None)
+        return wait
+
+    def forget(self, wait: Wait) -> None:
+        """Count a wait no longer."""
+        self._of_clients.pop(wait, None)
 
     def wake(self, wait: Wait) -> None:
         """Wake a fetch in this turn of the event loop, or in one of the next."""
         if self._room:
             self._room -= 1
-            wait.changed.set()
+            wait.resume()
         else:
             self._woken.append(wait)
         if not self._turn_is_planned:
@@ -85,7 +89,7 @@ class DelayedFetches:
         used, self._room = self._room < WOKEN_AT_ONCE, WOKEN_AT_ONCE
         while self._woken and self._room:
             self._room -= 1
-            self._woken.popleft().changed.set()
+            self._woken.popleft().resume()
         if used or self._woken:
             asyncio.get_running_loop().call_soon(self._next_turn)
         else:

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.handlers._fetch_fast_path import Answers, Target, answer_all
+from ottla.broker.handlers._fetch_fast_path import Answers, Target, answer_all, answer_waiting
+from ottla.broker.handlers.delayed_plain_fetch import DelayedPlainFetch
 from ottla.broker.handlers.known_partitions import KnownPartitions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ottla.broker.handlers.delayed_fetches import DelayedFetches
     from ottla.broker.handlers.request_context import RequestContext
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
+    from ottla.protocol.native import PlainFetch
 
 __all__ = ["Answers", "FetchFastPath", "Reader"]
 
@@ -35,9 +40,12 @@ class Reader(Protocol):
 class FetchFastPath:
     """Answers plain requests for one broker, from the partitions that the session has in its index."""
 
-    def __init__(self, topic_metrics: TopicMetrics, fetch_max_bytes: int) -> None:
+    def __init__(
+        self, topic_metrics: TopicMetrics, delayed_fetches: DelayedFetches, fetch_max_bytes: int
+    ) -> None:
         self.known: KnownPartitions[Target] = KnownPartitions()
         self.fetch_max_bytes = fetch_max_bytes
+        self._delayed_fetches = delayed_fetches
         self._topic_metrics = topic_metrics
         self._all = topic_metrics.all_topics
 
@@ -58,9 +66,23 @@ class FetchFastPath:
     def answer(self, reader: Reader, targets: dict[bytes, Target]) -> Answers | None:
         """Take and answer the plain requests that stand in a row, up to the first for the general path.
 
-        `targets` is the session's index. None when the first request is already one for the general path.
+        `targets` is the session's index. None when the first request is already one for the general path. One
+        that has to wait for records is only taken, and `waiting`, if no answer stands before it.
         """
-        answers = answer_all(reader, targets, self.fetch_max_bytes)
+        return self._counted(answer_all(reader, targets, self.fetch_max_bytes))
+
+    def delay(self, fetch: PlainFetch, answered: Callable[[Answers | None], None]) -> DelayedPlainFetch:
+        """Begin the wait of a request that `answer` has just found `waiting`."""
+        return DelayedPlainFetch(fetch, self.answer_waiting, self._delayed_fetches, answered)
+
+    def answer_waiting(self, fetch: PlainFetch, is_over: bool) -> Answers | None:
+        """Answer a request that has waited, with what there is if its time is over.
+
+        It may have to go on `waiting`. None when the general path has to serve it.
+        """
+        return self._counted(answer_waiting(fetch, self.fetch_max_bytes, is_over))
+
+    def _counted(self, answers: Answers | None) -> Answers | None:
         if answers is not None:
             self._all.fetch_requests.count += answers.count
             self._all.bytes_out.count += answers.records_size

@@ -141,6 +141,7 @@ class DataPlane:
 
     def _compose(self) -> DataServices:
         topic_metrics, clock = TopicMetrics(self.metrics), self.environment.clock
+        delayed_fetches = DelayedFetches(self.config.max_delayed_fetches)
         return DataServices(
             config=self.config,
             environment=self.environment,
@@ -152,9 +153,9 @@ class DataPlane:
                 self.config.max_incremental_fetch_session_cache_slots,
                 lambda: self.environment.random.randrange(1, 2**31),
             ),
-            delayed_fetches=DelayedFetches(self.config.max_delayed_fetches),
+            delayed_fetches=delayed_fetches,
             produce_fast_path=ProduceFastPath(topic_metrics, clock),
-            fetch_fast_path=FetchFastPath(topic_metrics, self.config.fetch_max_bytes),
+            fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, self.config.fetch_max_bytes),
         )
 
     async def lead(

@@ -6,10 +6,9 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ottla.broker.frozen_classes import frozen
 from ottla.broker.handlers.produce_fast_path import NotPlain
 from ottla.broker.handlers.request_context import CloseConnection
 from ottla.broker.network.dispatcher import BadRequest, Call
@@ -22,18 +21,10 @@ from ottla.broker.network.session import Session, SessionState
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.broker.config import BrokerConfig
-    from ottla.broker.handlers.fetch_fast_path import Answers, FetchFastPath
-    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
-    from ottla.broker.limited_warnings import LimitedWarnings
-    from ottla.broker.network.dispatcher import Dispatcher
-    from ottla.broker.network.frames import ReceiveBuffer
-    from ottla.broker.network.native_connection import WriteRound
-    from ottla.broker.network.open_connections import OpenConnections
-    from ottla.broker.network.request_memory import RequestMemory
-    from ottla.broker.network.request_queue import RequestQueue
-    from ottla.broker.network.request_times import RequestTimes
+    from ottla.broker.handlers.fetch_fast_path import Answers
+    from ottla.broker.network.frames import PlainFetch
     from ottla.broker.network.response_queue import Part
+    from ottla.broker.network.shared import Shared
 
 log = logging.getLogger("request")
 
@@ -45,29 +36,6 @@ MAX_IN_FLIGHT_BYTES: Final = 8 << 20
 
 MAX_UNSENT_BYTES: Final = 1 << 20
 """Bytes of responses at which they are written before the next request begins; one may be larger."""
-
-
-@frozen(kw_only=True)
-class Shared:
-    """Parts that all connections of one broker share."""
-
-    config: BrokerConfig
-    dispatcher: Dispatcher[Any]
-    produce_fast_path: ProduceFastPath
-    fetch_fast_path: FetchFastPath
-    receive_buffer: ReceiveBuffer
-    times: RequestTimes
-    queue: RequestQueue
-    memory: RequestMemory[Connection]
-    connections: OpenConnections[Connection]
-    write_round: WriteRound
-    bad_frames: LimitedWarnings
-    is_broker: Callable[[Session], bool | None]
-    """Whether the other end is a broker of the cluster; None while that is not known."""
-    now_s: Callable[[], float]
-    """The loop's clock: requests are timed with it."""
-    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-    """Runs work in a task of the server."""
 
 
 class Connection(NativeConnection, asyncio.BufferedProtocol):
@@ -141,9 +109,9 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self.session.is_gone = True
         self._response_queue.close()
         for pending in self._pending:
-            if pending.task is not None and pending.only_waits:
+            if pending.cancel is not None and pending.only_waits:
                 # Soon, not now: a task cancelled before its first step would leave its request queued.
-                asyncio.get_running_loop().call_soon(pending.task.cancel)
+                asyncio.get_running_loop().call_soon(pending.cancel)
         self._reader.forget()
         self._queue.forget(self)
         self._shared.connections.forget(self)
@@ -236,6 +204,9 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
                         continue
                 if session.fetch_targets is not None and not self._pending:
                     answers = self._shared.fetch_fast_path.answer(reader, session.fetch_targets)
+                    if answers is not None and answers.waiting is not None:
+                        self._begin_delayed_fetch(answers.waiting, received_ms)
+                        continue
                     if answers is not None:
                         self._answer_fetches(answers, received_ms)
                         if reader.exhausted:
@@ -295,12 +266,49 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._response_queue.put_all(answers.parts, answers.size)
         self._shared.times.measure_fetches(answers, received_ms)
 
+    def _begin_delayed_fetch(self, fetch: PlainFetch, received_ms: float) -> None:
+        reader, shared = self._reader, self._shared
+        reader.give_back_fetch(fetch)
+        frame = bytes(reader.next_frame() or b"")  # for the general path
+        pending = PendingResponse(only_waits=True, stops_with_broker=True)
+
+        def answered(answers: Answers | None) -> None:
+            if answers is None:
+                self._serve_delayed_fetch(pending, frame, received_ms)
+                return
+            pending.parts = answers.parts
+            shared.times.measure_waited_fetch(answers, received_ms)
+            self._end_delayed_fetch(pending)
+
+        delayed = shared.fetch_fast_path.delay(fetch, answered)
+
+        def cancel() -> None:
+            delayed.end()
+            self._end_delayed_fetch(pending)
+
+        pending.cancel = cancel
+        self._pending.append(pending)
+        self._last_is_produce = False
+
+    def _serve_delayed_fetch(self, pending: PendingResponse, frame: bytes, received_ms: float) -> None:
+        """Serve a fetch that has waited on the general path, where it waits for the rest of its time."""
+        call = self._shared.dispatcher.read(memoryview(frame), self.session, received_ms)
+        assert isinstance(call, Call)  # the fast path has read it
+        waited_ms = self._now_s() * 1000 - received_ms
+        call.request.max_wait_ms = max(0, call.request.max_wait_ms - int(waited_ms))
+        self._begin_task_of(pending, call, None)
+
+    def _end_delayed_fetch(self, pending: PendingResponse) -> None:
+        pending.done = True
+        self._release()
+
     def _begin_wait(self, run: ProduceRun, answers: Awaitable[bytes], received_ms: float) -> None:
         pending = PendingResponse()
         self._pending.append(pending)
         self._last_is_produce = True
         appended_ms = self._now_s() * 1000
-        pending.task = self._shared.spawn(self._finish_run(pending, run, answers, received_ms, appended_ms))
+        task = self._shared.spawn(self._finish_run(pending, run, answers, received_ms, appended_ms))
+        pending.cancel = task.cancel
 
     async def _finish_run(
         self,
@@ -363,6 +371,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             stops_with_broker=route.stops_with_connection or route.waits_for_clients,
         )
         self._pending.append(pending)
+        self._begin_task_of(pending, call, begun)
+
+    def _begin_task_of(self, pending: PendingResponse, call: Call, begun: Awaitable[Any] | None) -> None:
+        route = call.route
         # The records of a long Produce are not appended yet when the next request could start.
         is_produce = route.api_key == ApiKey.PRODUCE
         self._last_is_produce = is_produce and not call.context.is_long
@@ -370,7 +382,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._shared.memory.begun(call.size, is_produce=is_produce)
         self._unstarted += 1
         self._queue.unstarted += 1
-        pending.task = self._shared.spawn(self._run(pending, call, begun))
+        pending.cancel = self._shared.spawn(self._run(pending, call, begun)).cancel
 
     async def _run(self, pending: PendingResponse, call: Call, begun: Awaitable[Any] | None) -> None:
         self._unstarted -= 1
@@ -430,10 +442,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     def end_wait(self) -> None:
         """Drop the request that waits, for the client is gone; what it sent behind it is still read."""
-        task = self._pending[0].task
-        if task is not None:
+        cancel = self._pending[0].cancel
+        if cancel is not None:
             # Soon, as in `connection_lost`: it may not have made its first step.
-            asyncio.get_running_loop().call_soon(task.cancel)
+            asyncio.get_running_loop().call_soon(cancel)
 
     @property
     def descriptor(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.metrics import show_running
 from ottla.broker.network.acceptor import Acceptor
-from ottla.broker.network.connection import Connection, Shared
+from ottla.broker.network.connection import Connection
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.frame_progress import LOOK_EVERY_S
 from ottla.broker.network.frames import ReceiveBuffer
@@ -24,6 +24,7 @@ from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.request_times import RequestTimes
 from ottla.broker.network.serving_lease import ServingLease
 from ottla.broker.network.session import Session, SessionState
+from ottla.broker.network.shared import Shared
 
 if TYPE_CHECKING:
     import ssl

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class PendingResponse:
     """A request without its response, or the response of a Produce behind such a Produce."""
 
-    __slots__ = ("done", "only_waits", "parts", "stops_with_broker", "task")
+    __slots__ = ("cancel", "done", "only_waits", "parts", "stops_with_broker")
 
     def __init__(
         self,
@@ -28,4 +28,5 @@ class PendingResponse:
         """Whether it may be dropped when the client disconnects."""
         self.stops_with_broker = stops_with_broker
         """Whether a stopping broker drops it at once."""
-        self.task: asyncio.Task[None] | None = None
+        self.cancel: Callable[[], object] | None = None
+        """Ends the work on it, without a response."""

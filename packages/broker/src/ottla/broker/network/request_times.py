@@ -76,6 +76,16 @@ class RequestTimes:
         self._fast_fetches.note(answers.version, took_ms, answers.size_in_bytes / count, count)
         self.fast_path_used()
 
+    def measure_waited_fetch(self, answers: Answers, received_ms: float) -> None:
+        """Count a fetch that waited for records before it was answered."""
+        metrics, waited_ms = self.metrics.of(ApiKey.FETCH), self._now_s() * 1000 - received_ms
+        metrics.total_time_ms.update(waited_ms)
+        metrics.queue_time_ms.update(0.0)
+        metrics.local_time_ms.update(0.0)
+        metrics.remote_time_ms.update(waited_ms)
+        metrics.request_bytes.update(answers.size_in_bytes)
+        self.metrics.requests(ApiKey.FETCH, answers.version).mark()
+
     def fast_path_used(self) -> None:
         """Have the counts of the fast paths flushed before long."""
         if not self._flush_due:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.environment import SystemClock
+from ottla.broker.handlers.delayed_fetches import DelayedFetches
 from ottla.broker.handlers.fetch_fast_path import FetchFastPath
 from ottla.broker.handlers.produce_fast_path import ProduceFastPath
 from ottla.broker.handlers.request_context import CloseConnection, RequestContext
@@ -70,7 +71,9 @@ def server_of(
         clock=clock,
         metrics=metrics,
         produce_fast_path=ProduceFastPath(topic_metrics, clock),
-        fetch_fast_path=FetchFastPath(topic_metrics, config.fetch_max_bytes),
+        fetch_fast_path=FetchFastPath(
+            topic_metrics, DelayedFetches(config.max_delayed_fetches), config.fetch_max_bytes
+        ),
         is_broker=is_broker,
     )
 

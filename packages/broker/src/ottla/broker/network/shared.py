@@ -1,0 +1,47 @@
+"""What the connections of one broker share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.frozen_classes import frozen
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.handlers.fetch_fast_path import FetchFastPath
+    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
+    from ottla.broker.limited_warnings import LimitedWarnings
+    from ottla.broker.network.connection import Connection
+    from ottla.broker.network.dispatcher import Dispatcher
+    from ottla.broker.network.frames import ReceiveBuffer
+    from ottla.broker.network.native_connection import WriteRound
+    from ottla.broker.network.open_connections import OpenConnections
+    from ottla.broker.network.request_memory import RequestMemory
+    from ottla.broker.network.request_queue import RequestQueue
+    from ottla.broker.network.request_times import RequestTimes
+    from ottla.broker.network.session import Session
+
+
+@frozen(kw_only=True)
+class Shared:
+    """Parts that all connections of one broker share."""
+
+    config: BrokerConfig
+    dispatcher: Dispatcher[Any]
+    produce_fast_path: ProduceFastPath
+    fetch_fast_path: FetchFastPath
+    receive_buffer: ReceiveBuffer
+    times: RequestTimes
+    queue: RequestQueue
+    memory: RequestMemory[Connection]
+    connections: OpenConnections[Connection]
+    write_round: WriteRound
+    bad_frames: LimitedWarnings
+    is_broker: Callable[[Session], bool | None]
+    """Whether the other end is a broker of the cluster; None while that is not known."""
+    now_s: Callable[[], float]
+    """The loop's clock: requests are timed with it."""
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    """Runs work in a task of the server."""
