@@ -69,6 +69,10 @@ class Plan(Protocol):
         """The commit metadata: finished offsets at or above `offset`."""
 
     @property
+    def end(self) -> int:
+        """One past the highest offset that it covers: all finished offsets below are covered, none above."""
+
+    @property
     def is_complete(self) -> bool:
         """Whether the metadata names all finished offsets; some do not fit otherwise."""
 

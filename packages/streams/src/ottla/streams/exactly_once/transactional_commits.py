@@ -1,0 +1,182 @@
+"""Transactions of outputs and offsets: the shell around `BufferedOutputs`.
+
+A call may be cancelled at any await, for a drain is bounded. What it leaves open is ended by the next call:
+an unanswered commit is repeated until the coordinator answers, everything else is aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Protocol
+
+from ottla.client.errors import ClientError
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.producer import ProducerLost, TransactionError, TransactionFailed
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs, Headers, Transaction
+from ottla.streams.exactly_once.outcome import OutputRejected, TransactionsFenced, cause_of, is_permanent
+from ottla.streams.seams import Plan
+
+log = logging.getLogger(__name__)
+
+
+class TransactionalProducer(Protocol):
+    """What a transaction needs of `ottla.producer.Producer`."""
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction."""
+
+    async def send(
+        self,
+        topic: str,
+        value: object = None,
+        key: object = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> object:
+        """Append a record; its failure fails the commit."""
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
+    ) -> None:
+        """Commit offsets with the transaction."""
+
+    async def commit_transaction(self) -> None:
+        """Commit; may be called again while the coordinator does not answer."""
+
+    async def abort_transaction(self) -> None:
+        """Abort; may be called again while the coordinator does not answer."""
+
+
+class _Left(Enum):
+    """What the last transaction still needs."""
+
+    NOTHING = 0
+    ABORT = 1
+    COMMIT = 2
+
+
+class TransactionalCommits:
+    """Commits finished outputs with the offsets of their records. Implements `Commits` of a processor.
+
+    `group` is the consumer's `group_metadata`: with it the coordinator refuses offsets of a member that has
+    lost its partitions (KIP-447).
+    """
+
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        outputs: BufferedOutputs,
+        group: Callable[[], GroupMetadata],
+        *,
+        interval_ms: int,
+        on_committed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._producer = producer
+        self._outputs = outputs
+        self._group = group
+        self._interval_ms = interval_ms
+        self._on_committed = on_committed
+        self._one_at_a_time = asyncio.Lock()
+        self._left = _Left.NOTHING
+        self._fatal: TransactionsFenced | OutputRejected | None = None
+        self.committed_total = 0
+        """Transactions that were committed."""
+        self.aborted_total = 0
+        """Transactions that were aborted, and whose outputs were sent again."""
+
+    @property
+    def interval_ms(self) -> int:
+        """The time between two transactions."""
+        return self._interval_ms
+
+    @property
+    def fatal(self) -> TransactionsFenced | OutputRejected | None:
+        """Why no further transaction is possible; None while one is."""
+        return self._fatal
+
+    async def commit(self, plans: Sequence[Plan]) -> None:
+        """Commit plans, and the outputs of works whose records they cover, in one transaction.
+
+        After an exception nothing of them is committed, and the outputs are kept for the next call. Raises
+        TransactionsFenced and OutputRejected, after which every call raises them again.
+        """
+        async with self._one_at_a_time:
+            if self._fatal is not None:
+                raise self._fatal
+            await self._end_last()
+            transaction = self._outputs.next_transaction({each.partition: each for each in plans})
+            if transaction is not None:
+                await self._run(transaction)
+
+    # --- inside
+
+    async def _run(self, transaction: Transaction) -> None:
+        self._left = _Left.ABORT
+        try:
+            await self._write(transaction)
+            self._left = _Left.COMMIT
+            await self._commit()
+        except (ProducerLost, TransactionError) as error:
+            raise self._fence(error) from error
+        except (ClientError, KafkaError, ValueError) as error:
+            if self._left is _Left.ABORT:
+                await self._abort(cause_of(error))
+            raise
+
+    async def _write(self, transaction: Transaction) -> None:
+        await self._producer.begin_transaction()
+        for work in transaction.works:
+            for each in work.outputs:
+                await self._producer.send(
+                    each.topic, each.value, each.key, each.partition, each.timestamp_ms, each.headers
+                )
+        offsets = {
+            partition: OffsetAndMetadata(plan.offset, plan.metadata)
+            for partition, plan in transaction.plans.items()
+        }
+        await self._producer.send_offsets(offsets, self._group())
+
+    async def _end_last(self) -> None:
+        """End what a call left open that was cancelled, or to which the coordinator did not answer."""
+        try:
+            if self._left is _Left.COMMIT:
+                await self._commit()
+            elif self._left is _Left.ABORT:
+                await self._abort(None)
+        except (ProducerLost, TransactionError) as error:
+            raise self._fence(error) from error
+        except TransactionFailed as error:
+            await self._abort(cause_of(error))
+
+    async def _commit(self) -> None:
+        try:
+            await self._producer.commit_transaction()
+        except TransactionFailed:
+            self._left = _Left.ABORT
+            raise
+        self._left = _Left.NOTHING
+        self._outputs.committed()
+        self.committed_total += 1
+        self._on_committed()
+
+    async def _abort(self, cause: BaseException | None) -> None:
+        try:
+            await self._producer.abort_transaction()
+        except (ProducerLost, TransactionError) as error:
+            raise self._fence(error) from error
+        self._left = _Left.NOTHING
+        self._outputs.aborted()
+        self.aborted_total += 1
+        if cause is not None and is_permanent(cause):
+            self._fatal = OutputRejected(cause)
+            raise self._fatal from cause
+
+    def _fence(self, error: BaseException) -> TransactionsFenced:
+        self._fatal = TransactionsFenced(error)
+        return self._fatal
