@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ottla.broker.handlers._fetch_fast_path import Answers
     from ottla.broker.handlers.delayed_fetches import DelayedFetches
-    from ottla.broker.handlers.fetch_fast_path import Answers
     from ottla.protocol.native import PlainFetch
 
 

@@ -47,7 +47,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     broker has too many requests that were not started.
     """
 
-    def __init__(self, shared: Shared, listener_name: str, state: SessionState) -> None:
+    def __init__(self, shared: Shared[Connection], listener_name: str, state: SessionState) -> None:
         self._shared = shared
         self._queue, self._queue_limit = shared.queue, shared.queue.limit
         self._listener_name = listener_name

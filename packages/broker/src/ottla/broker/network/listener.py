@@ -87,7 +87,7 @@ class Server:
         show_running(self._metrics, self._looking, "idle-connections")
         return self
 
-    def _share(self) -> Shared:
+    def _share(self) -> Shared[Connection]:
         loop, metrics, monotonic_ms = self._loop, self.request_metrics, self._clock.monotonic_ms
         write_round = WriteRound(
             loop.call_soon, self._clock.now_ms, metrics.bytes_in, metrics.bytes_out, monotonic_ms

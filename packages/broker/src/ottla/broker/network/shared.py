@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ottla.broker.frozen_classes import frozen
+from ottla.broker.network.open_connections import Closable
+from ottla.broker.network.request_memory import Receiving
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.handlers.fetch_fast_path import FetchFastPath
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.limited_warnings import LimitedWarnings
-    from ottla.broker.network.connection import Connection
     from ottla.broker.network.dispatcher import Dispatcher
     from ottla.broker.network.frames import ReceiveBuffer
     from ottla.broker.network.native_connection import WriteRound
@@ -24,8 +25,15 @@ if TYPE_CHECKING:
     from ottla.broker.network.session import Session
 
 
+class Served(Closable, Receiving, Protocol):
+    """A connection, as the parts that all share see it."""
+
+
+C = TypeVar("C", bound=Served)
+
+
 @frozen(kw_only=True)
-class Shared:
+class Shared(Generic[C]):
     """Parts that all connections of one broker share."""
 
     config: BrokerConfig
@@ -35,8 +43,8 @@ class Shared:
     receive_buffer: ReceiveBuffer
     times: RequestTimes
     queue: RequestQueue
-    memory: RequestMemory[Connection]
-    connections: OpenConnections[Connection]
+    memory: RequestMemory[C]
+    connections: OpenConnections[C]
     write_round: WriteRound
     bad_frames: LimitedWarnings
     is_broker: Callable[[Session], bool | None]
