@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ottla.client.errors import ClientError
 from ottla.protocol.topics import TopicPartition
@@ -77,3 +77,103 @@ class OffsetsNotCommitted(StreamsError):
             for each, offset in self.offsets
         )
         super().__init__(f"not committed: {where}: {type(cause).__name__}: {cause}")
+
+
+class InvalidHandler(StreamsError):
+    """A function cannot be a handler as it is declared; the message says what to change."""
+
+
+class ContextMisused(StreamsError):
+    """A handler used its context in a way that its kind of function cannot."""
+
+
+class RecordUndecodable(RecordError):
+    """The value of a record is not what the handler's annotation says. It is never retried."""
+
+    def __init__(self, partition: TopicPartition, offset: int, cause: BaseException) -> None:
+        super().__init__("the value of a record cannot be decoded", partition, offset, cause)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.partition, self.offset, self.cause)
+
+
+class BatchUndecodable(StreamsError):
+    """Some records of a batch cannot be decoded; the handler was not called."""
+
+    def __init__(self, errors: Sequence[RecordUndecodable]) -> None:
+        super().__init__(f"{len(errors)} records of a batch cannot be decoded; the first: {errors[0]}")
+        self.errors = tuple(errors)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.errors,)
+
+
+class WorkerProcessDied(StreamsError):
+    """A worker process ended while it handled records: killed, out of memory, or by its handler."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"worker process {pid} ended while its handler ran")
+        self.pid = pid
+
+
+class ThreadsExhausted(StreamsError):
+    """So many threads hang in a handler that no further one is started; the processor stops."""
+
+    def __init__(self, handler: str, lost_threads: int) -> None:
+        super().__init__(
+            f"{lost_threads} threads hang in handler {handler} after their time-out, and threads cannot be "
+            "ended; give the calls inside it time-outs of their own, or set run_on='processes'"
+        )
+        self.handler = handler
+        self.lost_threads = lost_threads
+
+
+class RemoteError(StreamsError):
+    """A handler on a worker process raised an exception that cannot be pickled.
+
+    `kind` is the most specific class of it that can be imported; `on_error` decides by that class.
+    """
+
+    def __init__(self, kind: type[BaseException], name: str, message: str, trace: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.kind = kind
+        self.name = name
+        self.message = message
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.kind, self.name, self.message, self.trace)
+
+
+class KeySetAside(RecordError):
+    """An earlier record of the same key failed for good, so this one follows it to the dead letters."""
+
+    def __init__(self, partition: TopicPartition, offset: int, failed_offset: int) -> None:
+        super().__init__(
+            f"the key is set aside since its record at offset {failed_offset} failed", partition, offset, None
+        )
+        self.failed_offset = failed_offset
+
+
+class DeadLetterDelayed(StreamsError):
+    """A dead letter was not acknowledged; it is sent again, and the records of its key wait for it."""
+
+    def __init__(self, topic: str, sends: int, cause: BaseException) -> None:
+        super().__init__(f"a dead letter for {topic!r} was not acknowledged: {type(cause).__name__}: {cause}")
+        self.topic = topic
+        self.sends = sends
+        self.cause = cause
+
+
+class DeadLetterRejected(StreamsError):
+    """The dead-letter topic will never take a record, so the processor stops; nothing is lost."""
+
+    def __init__(self, topic: str, partition: TopicPartition, offset: int, cause: BaseException) -> None:
+        super().__init__(
+            f"{topic!r} takes no dead letter for topic {partition.topic}, partition {partition.partition}, "
+            f"offset {offset}: {type(cause).__name__}: {cause}; check dead_letter_topic, its limits and ACLs"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.cause = cause

@@ -1,0 +1,112 @@
+"""The failure policy of a processor: verdicts, dead letters, and keys that are set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from ottla.consumer import ConsumerRecord
+from ottla.streams.errors import DeadLetterDelayed, DeadLetterRejected, KeySetAside, RecordUndecodable
+from ottla.streams.failures.dead_letters import DeadLetters
+from ottla.streams.failures.poison_keys import PoisonKeys
+from ottla.streams.failures.retry_policy import RetryPolicy
+from ottla.streams.seams import Handler, Verdict, Work
+from ottla.streams.work_state import FinalFailure, state_of
+
+
+class FailureHandling:
+    """Implements `FailurePolicy`, and wraps a handler so that no attempt follows a final failure.
+
+    A dead letter that was not acknowledged is sent again after a wait, as a retry of its work: its lane
+    waits, and no worker does.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        dead_letters: DeadLetters | None,
+        poison_keys: PoisonKeys | None,
+        *,
+        chance: Callable[[], float],
+        now_ms: Callable[[], int],
+        uses_lanes: bool = False,
+    ) -> None:
+        self.policy = policy
+        self.dead_letters = dead_letters
+        self.poison_keys = poison_keys
+        self._chance = chance
+        self._now_ms = now_ms
+        self._uses_lanes = uses_lanes
+
+    def decide(self, work: Work, error: BaseException, now_ms: int) -> Verdict:
+        """Return what happens to work that failed."""
+        return self.policy.decide(error, work.attempt, now_ms, self._chance())
+
+    async def set_aside(self, work: Work, error: BaseException) -> None:
+        """Send the work's dead letters; return when they are acknowledged. Sets its key aside, if so set.
+
+        Raises DeadLetterDelayed when they were not acknowledged: after a retry the wrapped handler raises
+        `error` again without a call, and they are sent again. Raises DeadLetterRejected if that is in vain.
+        """
+        state = state_of(work)
+        final = state.final
+        if final is None:
+            final = state.final = FinalFailure(error, work.attempt)
+        if self.poison_keys is not None and not isinstance(final.error, KeySetAside):
+            self.poison_keys.add(work.partition, self._key(work), work.offset, self._now_ms())
+        await self._send(
+            work, final, [each for each in work.records if each.offset not in state.set_aside_offsets]
+        )
+
+    async def set_aside_undecodable(self, work: Work, errors: Sequence[RecordUndecodable]) -> None:
+        """Send dead letters for the records of a batch that cannot be decoded, once; the others are handled.
+
+        Raises the first error that stops the processor instead, and as `set_aside` does.
+        """
+        state = state_of(work)
+        records = {each.offset: each for each in work.records}
+        for each in errors:
+            action = self.policy.action_for(each)
+            if action == "skip" or each.offset in state.set_aside_offsets:
+                continue
+            if action == "stop" or self.dead_letters is None:
+                raise each
+            failure = FinalFailure(each, work.attempt, work.attempt - 1)
+            await self._send(work, failure, [records[each.offset]])
+            state.set_aside_offsets.add(each.offset)
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Return a handler that raises for work that failed for good, or whose key is set aside."""
+        if self.dead_letters is None:
+            return handler
+
+        async def handle(work: Work) -> None:
+            if work.context is not None and (final := state_of(work).final) is not None:
+                raise final.error
+            if self.poison_keys:
+                self._check_key(work)
+            await handler(work)
+
+        return handle
+
+    def _check_key(self, work: Work) -> None:
+        assert self.poison_keys is not None
+        failed = self.poison_keys.failed_offset(work.partition, self._key(work), self._now_ms())
+        if failed is not None and failed < work.offset:
+            raise KeySetAside(work.partition, work.offset, failed)
+
+    async def _send(self, work: Work, failure: FinalFailure, records: Sequence[ConsumerRecord]) -> None:
+        assert self.dead_letters is not None, "a verdict of DeadLetter needs a topic"
+        try:
+            await self.dead_letters.send(records, failure)
+        except DeadLetterRejected:
+            raise
+        except Exception as error:
+            failure.sends += 1
+            raise DeadLetterDelayed(self.dead_letters.topic, failure.sends, error) from error
+
+    def _key(self, work: Work) -> Hashable:
+        """Return the key that a work is set aside by; None for a batch of many keys."""
+        if self._uses_lanes:
+            return work.lane
+        keys = {each.key for each in work.records}
+        return keys.pop() if len(keys) == 1 else None

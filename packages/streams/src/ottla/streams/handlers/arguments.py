@@ -1,0 +1,186 @@
+"""Decide from a function's signature what it is given: a record, its value, a batch, the context."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+from ottla.consumer import ConsumerRecord
+from ottla.streams.errors import BatchUndecodable, InvalidHandler, RecordUndecodable
+from ottla.streams.handlers.context import Context
+from ottla.streams.handlers.value_decoding import Decode, ValueFormat, value_decoder
+
+Function = Callable[..., Any]
+Call = Callable[[Sequence[ConsumerRecord], Context], Any]
+"""Calls a user's function for the records of a work."""
+
+_THE_RECORD: Final = (Parameter.empty, Any, object, ConsumerRecord)
+_BATCHES: Final = (list, Sequence)
+_STARS: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a function is given for a work."""
+
+    decode: Decode | None
+    """Decodes the value of a record; None gives the record itself."""
+    is_batch: bool
+    """Whether the function takes a list of records or of values."""
+    takes: tuple[tuple[str, bool], ...]
+    """Its parameters in order: the name, or "" for one given by position, and whether it is the context."""
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether one of the parameters is the context."""
+        return any(is_context for _, is_context in self.takes)
+
+    def call_of(self, function: Function) -> Call:
+        """Return the call of `function` with its arguments for a work.
+
+        The call raises RecordUndecodable, or BatchUndecodable, before `function` runs.
+        """
+        payload = self._payload()
+        if self.takes == (("", False),):
+            return lambda records, _: function(payload(records))
+        if self.takes == (("", False), ("", True)):
+            return lambda records, context: function(payload(records), context)
+        return lambda records, context: self._call(function, payload, records, context)
+
+    def _payload(self) -> Callable[[Sequence[ConsumerRecord]], Any]:
+        decode = self.decode
+        if self.is_batch:
+            return list if decode is None else lambda records: _decode_all(decode, records)
+        return (lambda records: records[0]) if decode is None else (lambda records: decode(records[0]))
+
+    def _call(
+        self,
+        function: Function,
+        payload: Callable[[Sequence[ConsumerRecord]], Any],
+        records: Sequence[ConsumerRecord],
+        context: Context,
+    ) -> Any:
+        given = [(name, context if is_context else payload(records)) for name, is_context in self.takes]
+        by_name = {name: value for name, value in given if name}
+        return function(*(value for name, value in given if not name), **by_name)
+
+
+def _decode_all(decode: Decode, records: Sequence[ConsumerRecord]) -> list[Any]:
+    values: list[Any] = []
+    errors: list[RecordUndecodable] = []
+    for each in records:
+        try:
+            values.append(decode(each))
+        except RecordUndecodable as error:
+            errors.append(error)
+    if errors:
+        raise BatchUndecodable(errors)
+    return values
+
+
+def arguments_of(function: Function, value_format: ValueFormat = "auto") -> Arguments:
+    """Return what a function is given, by its annotations.
+
+    A parameter annotated `Context`, wherever it stands, is given the context. The first other parameter is
+    given the record if it has no annotation or `ConsumerRecord`, a list of a batch if it is a `list[T]`, and
+    otherwise the record's value decoded as its type. Raises InvalidHandler for a function that cannot be
+    served so, with one line that says why.
+    """
+    name = handler_name(function)
+    if inspect.isgeneratorfunction(unwrapped(function)) or inspect.isasyncgenfunction(unwrapped(function)):
+        raise InvalidHandler(f"handler {name} is a generator; return instead of yield")
+    parameters, hints = _parameters(function, name), _hints(function, name)
+    given = _given(parameters, hints, name)
+    payload = next((each for each, is_context in given if not is_context), None)
+    annotation = hints.get(payload.name, Parameter.empty) if payload else Parameter.empty
+    decode, is_batch = _decoding(annotation, value_format, name)
+    return Arguments(decode, is_batch, _by_position_or_name(parameters, given))
+
+
+def _given(parameters: list[Parameter], hints: dict[str, Any], name: str) -> list[tuple[Parameter, bool]]:
+    """Return the parameters that get the payload and the context, and whether it is the context."""
+    given: list[tuple[Parameter, bool]] = []
+    for each in parameters:
+        is_context = _is_context(hints.get(each.name))
+        if each.kind is not Parameter.VAR_KEYWORD and is_context not in (role for _, role in given):
+            given.append((each, is_context))
+        elif each.default is Parameter.empty and each.kind not in _STARS:
+            taken = "context" if is_context else "record or value"
+            raise InvalidHandler(
+                f"handler {name} takes one {taken}, and its parameter {each.name!r} "
+                "would be a second; give it a default, or bind it with functools.partial"
+            )
+    if not given:
+        raise InvalidHandler(f"handler {name} takes no parameter; let it take a record: def {name}(record)")
+    return given
+
+
+def _by_position_or_name(
+    parameters: list[Parameter], given: list[tuple[Parameter, bool]]
+) -> tuple[tuple[str, bool], ...]:
+    """Give by position what no parameter without an argument stands before, and the rest by name."""
+    without = next((at for at, each in enumerate(parameters) if each not in [one for one, _ in given]), None)
+    return tuple(
+        ("" if each.kind in _BY_POSITION and each in parameters[:without] else each.name, is_context)
+        for each, is_context in given
+    )
+
+
+def handler_name(function: Function) -> str:
+    """Return the name of a function, callable object or partial for messages and logs."""
+    one = inspect.unwrap(unwrapped(function))
+    return str(getattr(one, "__qualname__", type(one).__qualname__)).removesuffix(".__call__")
+
+
+def unwrapped(function: Function) -> Function:
+    """Return the function or method that a partial or a callable object calls in the end."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    is_plain = inspect.isroutine(function) or inspect.isclass(function)
+    return function if is_plain else type(function).__call__
+
+
+def _parameters(function: Function, name: str) -> list[Parameter]:
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    try:
+        found = inspect.signature(function).parameters.values()
+        return [each for each in found if each.name not in bound]
+    except (TypeError, ValueError) as error:
+        raise InvalidHandler(f"handler {name} shows no signature ({error}); wrap it in a def") from error
+
+
+def _hints(function: Function, name: str) -> dict[str, Any]:
+    target = unwrapped(function)
+    enclosing = inspect.getclosurevars(target).nonlocals if inspect.isfunction(target) else {}
+    try:
+        return get_type_hints(target, localns=dict(enclosing), include_extras=True)
+    except NameError as error:
+        raise InvalidHandler(
+            f"handler {name} has an annotation that names {error.name!r}, which does not exist when it runs; "
+            "import or define it at the module's level, not under TYPE_CHECKING or inside a function"
+        ) from error
+    except TypeError as error:
+        raise InvalidHandler(f"handler {name} has an annotation that is no type: {error}") from error
+
+
+def _is_context(kind: Any) -> bool:
+    return kind is Context or kind == Context | None
+
+
+def _decoding(kind: Any, value_format: ValueFormat, name: str) -> tuple[Decode | None, bool]:
+    """Return the decoder of the payload's annotation, and whether it is a batch."""
+    is_batch = kind in _BATCHES or get_origin(kind) in _BATCHES
+    if is_batch:
+        kind = next(iter(get_args(kind)), Parameter.empty)
+    if any(kind is each for each in _THE_RECORD):
+        return None, is_batch
+    try:
+        return value_decoder(kind, value_format), is_batch
+    except (TypeError, NameError, ValueError) as error:
+        shown = getattr(kind, "__name__", None) or repr(kind)
+        raise InvalidHandler(f"handler {name}: the annotation {shown} {error}") from error

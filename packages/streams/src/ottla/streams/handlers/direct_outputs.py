@@ -1,0 +1,79 @@
+"""At least once: outputs go to the producer at once, and work is finished when they are acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from ottla.producer import Acknowledgement, ProducerRecord
+from ottla.producer.record import Headers
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.seams import Work
+from ottla.streams.work_state import WorkState, state_of
+
+
+class SendingProducer(Protocol):
+    """What is needed of a producer."""
+
+    async def send(
+        self,
+        topic: str,
+        value: object = None,
+        key: object = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> Acknowledgement:
+        """Queue a record; wait only while the buffer is full."""
+
+
+class DirectOutputs:
+    """Implements `Outputs` and `Sender` by a producer.
+
+    What a failed attempt has sent is sent: its retry sends it again.
+    """
+
+    def __init__(self, producer: SendingProducer) -> None:
+        self._producer = producer
+
+    async def send(self, work: Work, record: ProducerRecord) -> None:
+        """Queue a record; raises what the producer raises."""
+        acknowledgement = await self._producer.send(*record)
+        state_of(work).outputs.append(acknowledgement)
+
+    def settle(self, work: Work) -> asyncio.Future[None] | None:
+        """Return a future of all acknowledgements of the attempt; None if they are there already."""
+        state = work.context
+        if not isinstance(state, WorkState) or not state.outputs:
+            return None
+        outputs, state.outputs = state.outputs, []
+        settled = _Settled(len(outputs))
+        for each in outputs:
+            each.add_done_callback(settled.count)
+        return settled.future
+
+    def discard(self, work: Work) -> None:
+        """Forget the acknowledgements of an attempt that failed."""
+        if isinstance(work.context, WorkState):
+            work.context.outputs.clear()
+
+    def revoked(self, partition: TopicPartition) -> None:
+        """Do nothing: what was sent belongs to its work."""
+
+
+class _Settled:
+    """Counts acknowledgements down; the future is done after the last one, or fails with the first error."""
+
+    def __init__(self, left: int) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = left
+
+    def count(self, acknowledgement: Acknowledgement) -> None:
+        self._left -= 1
+        error = acknowledgement.exception()
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        elif not self._left:
+            self.future.set_result(None)

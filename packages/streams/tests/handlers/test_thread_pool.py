@@ -1,0 +1,83 @@
+"""Plain functions run on bounded threads; those that hang are counted, replaced, and limited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+from ottla.streams.errors import ThreadsExhausted
+from ottla.streams.handlers.thread_pool import ThreadPool
+
+WAIT_S = 30.0
+
+
+async def test_functions_run_beside_the_loop_on_few_threads_that_are_kept() -> None:
+    pool = ThreadPool("charge", max_threads=2)
+
+    names = await asyncio.gather(*(pool.run(threading.get_ident) for _ in range(50)))
+    pool.close()
+
+    assert len(set(names)) <= 2
+    assert threading.get_ident() not in names
+
+
+async def test_a_function_sees_the_context_variables_of_its_caller() -> None:
+    variable: ContextVar[str] = ContextVar("variable")
+    variable.set("given")
+    pool = ThreadPool("charge")
+
+    def change() -> str:
+        seen = variable.get()
+        variable.set("changed")
+        return seen
+
+    assert await pool.run(change) == "given"
+    assert variable.get() == "given"
+    pool.close()
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), StopIteration("end")])
+async def test_what_a_function_raises_its_caller_gets(error: BaseException) -> None:
+    pool = ThreadPool("charge", max_threads=1)
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) if not isinstance(error, StopIteration) else pytest.raises(RuntimeError):
+        await pool.run(fail)
+    assert await pool.run(lambda: 1) == 1
+    pool.close()
+
+
+async def test_a_thread_that_hangs_is_counted_and_replaced_up_to_the_limit_and_found_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pool = ThreadPool("charge", max_threads=2)
+    release = threading.Event()
+    found = asyncio.Event()
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await pool.run(lambda: release.wait(WAIT_S))
+            if pool.lost_threads == 1:
+                assert await pool.run(lambda: "another thread") == "another thread"
+
+    assert pool.lost_threads == 2
+    assert [each.lost_threads for each in caplog.records] == [1, 2]  # type: ignore[attr-defined]
+    with pytest.raises(ThreadsExhausted, match=r"2 threads hang in handler charge.*run_on='processes'"):
+        await pool.run(lambda: None)
+
+    release.set()
+    async with asyncio.timeout(WAIT_S):
+        while pool.lost_threads:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    await found.wait()
+    assert await pool.run(lambda: "works again") == "works again"
+    pool.close()
