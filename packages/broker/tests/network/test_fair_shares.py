@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from itertools import pairwise
 
 import pytest
 import uvloop
@@ -11,7 +12,7 @@ import uvloop
 from ottla.broker.environment import SystemClock
 from ottla.broker.network import connection as connection_module
 from ottla.broker.network import request_queue
-from ottla.broker.network.testing import heartbeat, leave, network
+from ottla.broker.network.testing import heartbeat, leave, network, on_both_loops
 
 
 async def test_a_wait_ends_when_its_client_disconnects_while_another_request_stands_behind() -> None:
@@ -57,6 +58,26 @@ async def test_many_requests_of_one_client_leave_the_loop_to_others(monkeypatch:
         assert await other.numbers(1) == [0]
         assert len(made.answering.started) < 5001
         assert await noisy.numbers(5000) == list(range(1, 5001))
+
+
+@on_both_loops
+async def test_clients_that_leave_together_are_closed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_queue, "TURN_MS", 0.0)
+    async with network() as made:
+        clients = [await made.client() for _ in range(40)]
+        connections = made.server.connections
+        await made.until(lambda: len(connections) == 40)
+
+        for client in clients:
+            client.writer.close()
+        open_in_each_turn = [40]
+        async with asyncio.timeout(30):
+            while connections:
+                await asyncio.sleep(0)
+                open_in_each_turn.append(len(connections))
+
+        closed = [before - after for before, after in pairwise(open_in_each_turn)]
+        assert max(closed) <= 4, "most were closed in one turn of the event loop"
 
 
 async def test_answers_that_a_client_does_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,7 +240,10 @@ async def _until_stopped(running: Broker, stopping: asyncio.Event) -> None:
 
 def _collect_garbage_again() -> None:
     """Collect from here on, without the objects that the start has made."""
+    from ottla.broker.full_collection_pauses import FullCollectionPauses
+
     gc.freeze()
+    gc.callbacks.append(FullCollectionPauses())
     gc.enable()
 
 

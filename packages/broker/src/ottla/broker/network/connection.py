@@ -67,6 +67,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._reading = True
         self._taking = True
         self._closing = False
+        self._ended = False
+        """Whether the client sends nothing any more."""
         self._pumping = False
         self._exhausted = True
         self.last_active_s = 0.0
@@ -103,6 +105,14 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             send_buffer_bytes = self._shared.config.socket_send_buffer_bytes
             if send_buffer_bytes > 0:
                 plug.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+
+    def eof_received(self) -> bool:
+        """Close, in turn with others: a thousand clients that leave together stop nobody else."""
+        if self._descriptor < 0:
+            return False  # the transport closes by itself
+        self._ended = True
+        self._queue.flush_soon(self)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._taking, self._closing = False, True
@@ -414,8 +424,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._queue.flush_soon(self)
 
     def flush(self) -> None:
-        """Write responses and go on reading."""
-        if not self._closing:
+        """Write responses and go on reading, or close if the client has left."""
+        if self._ended:
+            self.close()
+        elif not self._closing:
             self.pump()
         self._shared.connections.settled()
 
