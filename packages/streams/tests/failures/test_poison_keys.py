@@ -33,13 +33,3 @@ def test_records_without_a_key_set_nothing_aside() -> None:
     keys.add(P0, None, 1, now_ms=0)
 
     assert not keys
-
-
-def test_the_keys_of_a_revoked_partition_are_forgotten() -> None:
-    keys = PoisonKeys(10, ttl_ms=100)
-    keys.add(P0, b"a", 1, now_ms=0)
-    keys.add(P1, b"a", 2, now_ms=0)
-
-    keys.forget(P0)
-
-    assert (keys.failed_offset(P0, b"a", 1), keys.failed_offset(P1, b"a", 1)) == (None, 2)

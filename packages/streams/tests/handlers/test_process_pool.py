@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -147,3 +148,31 @@ async def test_a_function_that_processes_cannot_import_is_refused(sent: Sent) ->
         FunctionHandler(inside, sent, run_on="processes")
     with pytest.raises(InvalidHandler, match=r"is async; processes run plain functions"):
         FunctionHandler(asynchronous, sent, run_on="processes")
+
+
+async def test_processes_end_with_a_parent_that_is_killed() -> None:
+    program = (
+        "import asyncio\n"
+        "from ottla.streams.handlers.function_handler import FunctionHandler\n"
+        "from peers.stream_handlers import work\n"
+        "async def main():\n"
+        "    async with FunctionHandler(work, None, run_on='processes', max_processes=2) as handler:\n"
+        "        print(*handler.pids(), flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "if __name__ == '__main__':\n"
+        "    asyncio.run(main())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, env=environment
+    )
+    assert parent.stdout is not None
+    async with asyncio.timeout(WAIT_S):
+        processes = [psutil.Process(int(pid)) for pid in (await parent.stdout.readline()).split()]
+
+    parent.kill()
+    await parent.wait()
+
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, WAIT_S)
+    assert len(processes) == 2
+    assert not alive

@@ -41,11 +41,6 @@ class PoisonKeys:
         found = self._keys.get((partition, lane))
         return None if found is None else found[0]
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Forget the lanes of a partition: another member owns them now."""
-        for each in [key for key in self._keys if key[0] == partition]:
-            del self._keys[each]
-
     def _expire(self, now_ms: int) -> None:
         while self._keys:
             oldest = next(iter(self._keys))

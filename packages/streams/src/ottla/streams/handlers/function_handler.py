@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self, TypeGuard
 
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
@@ -19,7 +19,7 @@ from ottla.streams.handlers.record_data import data_of
 from ottla.streams.handlers.thread_pool import DEFAULT_MAX_THREADS, ThreadPool
 from ottla.streams.handlers.value_decoding import ValueFormat
 from ottla.streams.handlers.worker_process import handle_in_worker, load_handler, raise_or_emitted
-from ottla.streams.seams import Work
+from ottla.streams.seams import Handler, Work
 
 RunOn = Literal["auto", "threads", "processes"]
 Run = Callable[[Sequence[ConsumerRecord], Context], Awaitable[Sequence[ProducerRecord]]]
@@ -161,6 +161,12 @@ class _OnLoop:
     async def __call__(self, records: Sequence[ConsumerRecord], context: Context) -> Sequence[ProducerRecord]:
         await self._call(records, context)
         return context.emitted
+
+
+def takes_work(function: Function | Handler) -> TypeGuard[Handler]:
+    """Return whether a function or object is a `Handler` already: a parameter is annotated `Work`."""
+    hints = getattr(unwrapped(function), "__annotations__", {})
+    return any(kind in (Work, "Work", "seams.Work") for name, kind in hints.items() if name != "return")
 
 
 def is_async_function(function: Function) -> bool:

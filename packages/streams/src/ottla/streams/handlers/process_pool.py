@@ -7,6 +7,7 @@ only, while an executor or pool of many processes breaks as a whole (docs/design
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import signal
@@ -20,8 +21,10 @@ from typing import Any, Final, Self
 from ottla.streams.errors import WorkerProcessDied
 from ottla.streams.handlers.worker_process import begin, report_pid
 
+log = logging.getLogger(__name__)
+
 START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 5.0
+START_PAUSE_S: Final = 1.0
 KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
@@ -29,7 +32,7 @@ class ProcessPool:
     """Runs calls on `max_processes` processes, which are started on entry and kept.
 
     `initialize(*arguments)` runs first in each process; both must be picklable. A call whose caller is
-    cancelled is ended by killing its process. A process that died is replaced when it is needed again.
+    cancelled is ended by killing its process. A process that died is replaced at once, beside the calls.
     """
 
     def __init__(
@@ -37,42 +40,73 @@ class ProcessPool:
     ) -> None:
         self._workers = [_Worker(initialize, arguments) for _ in range(max_processes)]
         self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
+        self._dead: asyncio.Queue[_Worker] = asyncio.Queue()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._replacing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as starting:
                 for each in self._workers:
-                    tasks.create_task(each.start())
+                    starting.create_task(each.start())
         except BaseExceptionGroup as group:
             self._kill_all()
             raise group.exceptions[0] from None
         for each in self._workers:
             self._idle.put_nowait(each)
+        self._tasks = tasks = asyncio.TaskGroup()
+        await tasks.__aenter__()
+        self._replacing = tasks.create_task(self._replace_dead(), name="worker process replacement")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._kill_all()
+        assert self._tasks is not None
+        assert self._replacing is not None
+        self._replacing.cancel()
+        try:
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            self._kill_all()
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in a process once one is free; return or raise what it does.
 
         Raises WorkerProcessDied when the process ended meanwhile.
         """
-        worker = await self._idle.get()
-        try:
-            return await worker.run(function, *arguments)
-        finally:
-            self._idle.put_nowait(worker)
+        while True:
+            worker = await self._idle.get()
+            try:
+                return await worker.run(function, *arguments)
+            except _DiedIdle:
+                continue  # the call was never given to it
+            finally:
+                (self._idle if worker.is_alive else self._dead).put_nowait(worker)
 
     def pids(self) -> list[int]:
         """Return the processes' ids."""
         return [each.pid for each in self._workers if each.pid is not None]
 
+    async def _replace_dead(self) -> None:
+        while True:
+            worker = await self._dead.get()
+            try:
+                await worker.start()
+            except (OSError, TimeoutError, BrokenProcessPool) as error:
+                log.warning("a worker process does not start: %s: %s", type(error).__name__, error)
+                await asyncio.sleep(START_PAUSE_S)
+                self._dead.put_nowait(worker)
+            else:
+                self._idle.put_nowait(worker)
+
     def _kill_all(self) -> None:
         for each in self._workers:
             each.kill()
+
+
+class _DiedIdle(Exception):
+    """A process had died before it was given a call."""
 
 
 class _Worker:
@@ -84,11 +118,15 @@ class _Worker:
         self._arguments = arguments
         self._executor: ProcessPoolExecutor | None = None
 
-    async def start(self) -> ProcessPoolExecutor:
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a process, as far as is known."""
+        return self._executor is not None
+
+    async def start(self) -> None:
         """Start the process, which takes tenths of a second, on a thread. Raises what its start raises."""
-        self._executor = executor = ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), initializer=begin
-        )
+        spawning = multiprocessing.get_context("spawn")
+        self._executor = executor = ProcessPoolExecutor(1, spawning, initializer=begin)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 started = await asyncio.to_thread(
@@ -98,15 +136,15 @@ class _Worker:
         except BaseException:
             self.kill()
             raise
-        return executor
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        executor = self._executor or await self.start()
+        """Call a function in the process; without a process afterwards if it died or was killed."""
+        assert self._executor is not None
         try:
-            called = executor.submit(function, *arguments)
-        except BrokenProcessPool:  # it died while it was idle: nothing was lost
+            called = self._executor.submit(function, *arguments)
+        except BrokenProcessPool as error:
             self.kill()
-            called = (await self.start()).submit(function, *arguments)
+            raise _DiedIdle from error
         try:
             return await asyncio.wrap_future(called)
         except BrokenProcessPool as error:
@@ -118,7 +156,7 @@ class _Worker:
             raise
 
     def kill(self) -> None:
-        """End the process at once; the next call starts another."""
+        """End the process at once."""
         executor, self._executor, pid, self.pid = self._executor, None, self.pid, None
         if executor is None:
             return
