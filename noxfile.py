@@ -45,6 +45,12 @@ PEERS = (
     "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",
     "zstandard",
 )  # fmt: skip
+# Stream processing by other hands, in an environment of its own: faust wants an older click, and Quix Streams
+# an older confluent-kafka, than constraints.txt has.
+STREAM_PEERS = (
+    "faust-streaming==0.15.3", "mode-streaming==0.7.1", "quixstreams==3.28.1", "confluent-kafka==2.12.2",
+    "faststream[kafka]==0.7.8", "aiokafka==0.14.0",
+)  # fmt: skip
 # Requirements of `pyspark[connect]` that nothing else here has.
 SPARK_CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos")
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
@@ -158,6 +164,15 @@ def bench(session: nox.Session) -> None:
     """Measure against peers, paired in one run; `-- NAME` runs one benchmark."""
     _install(session, "psutil", "rich", "pyarrow", "uvloop", *PEERS)
     session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def bench_streams(session: nox.Session) -> None:
+    """Measure stream processing beside that of other projects, paired in one run: `-- --quick`."""
+    _install(session, "psutil", "rich", *PEERS)
+    python = _empty_environment(session, "stream-peers")
+    _install_into(session, python, *STREAM_PEERS)
+    session.run("python", "benchmarks/streams_peers.py", "--peers-python", python, *session.posargs)
 
 
 @nox.session

@@ -25,6 +25,8 @@ IN_ORDER = (
     "client_latency",
     "spark_source",
     "spark_segments",
+    "streams_commit_metadata",
+    "streams_peers",
 )
 
 # Needs the Python of another tree: `nox -s compare`.
