@@ -1,1 +1,1 @@
-"""Keyed state stores with a changelog topic."""
+"""Keyed state: entries with stamps in memory or SQLite, kept in a compacted changelog topic."""

@@ -1,0 +1,135 @@
+"""Aggregates: how a record changes the value of its key, or of its key and window, and when windows close."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ottla.streams.language.calls import Step, called
+from ottla.streams.language.nodes import Aggregate
+from ottla.streams.language.runs import Cell, Run
+from ottla.streams.language.windows import (
+    KeyWindows,
+    WindowRules,
+    WindowValue,
+    decode,
+    encode,
+    with_window,
+    without_window,
+)
+from ottla.streams.state.entry import NEVER, Entry
+
+KEYS_PER_SWEEP: Final = 100
+"""The most idle keys whose windows one record closes: it must not take long for their sake."""
+
+
+def aggregate_step(node: Aggregate, following: Step) -> Step:
+    """Return the step of an aggregate, with windows or without."""
+    return Aggregating(node, following) if node.windows is None else Windowing(node, node.windows, following)
+
+
+class Aggregating:
+    """Keeps one value per key, and passes each new one on."""
+
+    def __init__(self, node: Aggregate, following: Step) -> None:
+        self._node = node
+        self._spec = node.store
+        self._state = node.store.state
+        self._following = following
+
+    async def __call__(self, run: Run, key: Any, value: Any) -> None:
+        """Apply a record; one that was applied before passes the value on as it is now."""
+        if key is None:
+            run.counters.without_key += 1
+            return
+        cell = await run.cell(self._spec.name, self._spec.key.serialize(key))
+        now = None if cell.value is None else self._state.deserialize(cell.value)
+        if not cell.is_known:
+            now = await called(self._node.update(now, value))
+            data = None if now is None else self._state.serialize(now)
+            cell.after = Entry(data, run.record.offset)
+        await self._following(run, key, now)
+
+
+class Windowing:
+    """Keeps a value per key and window. Passes each new one on, or each window once when it closes."""
+
+    def __init__(self, node: Aggregate, rules: WindowRules, following: Step) -> None:
+        self._node = node
+        self._rules = rules
+        self._spec = node.store
+        self._state = node.store.state
+        self._following = following
+
+    async def __call__(self, run: Run, key: Any, value: Any) -> None:
+        """Apply a record to its window, and close those that the key's time has passed."""
+        if key is None:
+            run.counters.without_key += 1
+            return
+        cell = await run.cell(self._spec.name, self._spec.key.serialize(key))
+        windows = KeyWindows() if cell.value is None else decode(cell.value)
+        start_ms = self._rules.windows.start_of(run.timestamp_ms)
+        if cell.is_known:
+            await self._repeat(run, key, windows, start_ms)
+        elif self._rules.is_late(run.timestamp_ms, windows.time_ms, cell.partition.closed_until_ms):
+            run.counters.late += 1
+        else:
+            await self._apply(run, cell, windows, start_ms, key, value)
+
+    async def sweep(self, run: Run, until_ms: int) -> None:
+        """Close windows of idle keys up to a time, of some keys: the next record closes those of others."""
+        partition = run.stores[self._spec.name]
+        next_due_ms = partition.store.next_due_ms
+        if next_due_ms is None or next_due_ms > until_ms:
+            return
+        keys = await partition.store.due(until_ms, KEYS_PER_SWEEP)
+        if keys:
+            run.close_until(self._spec.name, until_ms)
+        for data in keys:
+            cell = await run.cell_if_free(self._spec.name, data)
+            if cell is not None and cell.before is not None and cell.before.value is not None:
+                await self._sweep_key(run, cell, cell.before, until_ms)
+
+    async def _apply(
+        self, run: Run, cell: Cell, windows: KeyWindows, start_ms: int, key: Any, value: Any
+    ) -> None:
+        data = windows.open.get(start_ms)
+        before = None if data is None else self._state.deserialize(data)
+        now = await called(self._node.update(before, value))
+        if now is None:
+            changed = without_window(windows, start_ms, run.timestamp_ms)
+        else:
+            changed = with_window(windows, start_ms, self._state.serialize(now), run.timestamp_ms)
+        still, closed = self._rules.close(changed, changed.time_ms)
+        cell.after = Entry(encode(still), run.record.offset, 0, self._rules.due_ms(still))
+        if self._node.is_final:
+            await self._emit_closed(run, key, closed)
+        else:
+            await self._emit(run, key, start_ms, now)
+
+    async def _sweep_key(self, run: Run, cell: Cell, before: Entry, until_ms: int) -> None:
+        windows = decode(before.value or b"")
+        still, closed = self._rules.close(windows, until_ms)
+        is_over = not still.open and still.time_ms <= until_ms
+        cell.after = Entry(
+            None if is_over else encode(still),
+            before.stamp,
+            before.revision + 1,
+            NEVER if is_over else self._rules.due_ms(still),
+        )
+        if self._node.is_final and closed:
+            await self._emit_closed(run, self._spec.key.deserialize(cell.key), closed)
+
+    async def _repeat(self, run: Run, key: Any, windows: KeyWindows, start_ms: int) -> None:
+        """Pass on the value of the window of a record that was applied before."""
+        data = windows.open.get(start_ms)
+        if not self._node.is_final and data is not None:
+            await self._emit(run, key, start_ms, self._state.deserialize(data))
+
+    async def _emit_closed(self, run: Run, key: Any, closed: dict[int, bytes]) -> None:
+        run.closes_windows = run.closes_windows or bool(closed)
+        for start_ms, data in closed.items():
+            await self._emit(run, key, start_ms, self._state.deserialize(data))
+
+    async def _emit(self, run: Run, key: Any, start_ms: int, value: Any) -> None:
+        end_ms = start_ms + self._rules.windows.size_ms
+        await self._following(run, key, WindowValue(start_ms, end_ms, value))

@@ -1,0 +1,106 @@
+"""What a topology has declared: the origin of streams, tables, and the names of stores. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from ottla.streams.language.errors import TopologyError
+from ottla.streams.language.nodes import Source, StoreKind, TableNode
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_STORE_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass
+class Declarations:
+    """What one topology has declared so far. `store` is the kind of stores that name none."""
+
+    store: StoreKind = "memory"
+    sources: list[Source] = field(default_factory=list)
+    store_names: set[str] = field(default_factory=set)
+    table_topics: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the records of a stream come from, and what that allows."""
+
+    sources: tuple[Source, ...]
+    rekeyed_by: str | None = None
+    """The method that changed the key; what is equal now may be in different partitions."""
+    is_final: bool = False
+    """Whether the records come when windows close, not when their key's records do."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that the records were read from, each once."""
+        return tuple(dict.fromkeys(source.topic for source in self.sources))
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Generic[K, V]):
+    """A topic with one value per key, for joins; made by `table`."""
+
+    _declarations: Declarations
+    _node: TableNode
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalTable(Generic[K, V]):
+    """A table of which every member has all partitions; made by `global_table`."""
+
+    _declarations: Declarations
+    _node: TableNode
+
+
+def check_order(origin: Origin, method: str) -> None:
+    """Raise TopologyError if equal keys may be in different partitions, or have no one order."""
+    if origin.rekeyed_by is not None:
+        raise TopologyError(
+            f'{origin.rekeyed_by} changed the key before {method}: add .through("topic") between them, '
+            "so that equal keys are in one partition"
+        )
+    if len(origin.topics) > 1:
+        raise TopologyError(
+            f'{method} would take records of {" and ".join(origin.topics)}: add .through("topic") after '
+            "merge, so that the records of a key have one order"
+        )
+    if origin.is_final:
+        raise TopologyError(
+            f'{method} of a stream of closed windows: add .through("topic") before it, for windows may close '
+            "without a record of their key"
+        )
+
+
+def check_name(declarations: Declarations, name: str) -> None:
+    """Note the name of a store. Raises TopologyError if it is taken, or cannot be part of a topic."""
+    if _STORE_NAME.fullmatch(name) is None:
+        raise TopologyError(f"the store name {name!r} cannot be part of a topic; use letters, digits and ._-")
+    if name in declarations.store_names:
+        raise TopologyError(f"there are two stores named {name!r}; give one of them another name=")
+    declarations.store_names.add(name)
+
+
+def type_of(value: Any) -> type[Any] | None:
+    """Return the type that an initial value stands for; None says nothing about it."""
+    return None if value is None else type(value)
+
+
+def from_initial(initial: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an update that begins with an initial value."""
+    return lambda before, value: function(initial() if before is None else before, value)
+
+
+def from_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an update that begins with the first value."""
+    return lambda before, value: value if before is None else function(before, value)
+
+
+def count_up(before: int | None, value: object) -> int:
+    """Return a count after one more record."""
+    return (before or 0) + 1

@@ -1,0 +1,90 @@
+"""What a sub-topology keeps for one assigned partition: its stores, its tables, and its time."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.language.nodes import TableNode
+from ottla.streams.language.stores import StoreFactory
+from ottla.streams.language.tables import Tables
+from ottla.streams.language.topics import changelog_topic
+from ottla.streams.language.topology import SubTopology
+from ottla.streams.language.windows import NO_TIME
+from ottla.streams.state.store_partition import StorePartition
+
+
+class PartitionTime:
+    """The highest timestamp below the committed offset: all records that are older were handled. Pure."""
+
+    def __init__(self) -> None:
+        self.time_ms = NO_TIME
+        self.committed = 0
+        self._handled: list[tuple[int, int]] = []
+
+    def handled(self, offset: int, timestamp_ms: int) -> None:
+        """Note a record that was handled."""
+        heapq.heappush(self._handled, (offset, timestamp_ms))
+
+    def commit(self, offset: int) -> None:
+        """Note that all records below an offset are finished."""
+        self.committed = max(self.committed, offset)
+        while self._handled and self._handled[0][0] < offset:
+            self.time_ms = max(self.time_ms, heapq.heappop(self._handled)[1])
+
+
+class PartitionState:
+    """The stores and tables of one partition; `open` restores them, and records wait for `ready`."""
+
+    def __init__(
+        self, partition: TopicPartition, part: SubTopology, app_id: str, stores: StoreFactory, tables: Tables
+    ) -> None:
+        self.part = part
+        self.ready = asyncio.Event()
+        self.time = PartitionTime()
+        self.stores: dict[str, StorePartition] = {}
+        self.is_forgetting = False
+        self._partition = partition
+        self._app_id = app_id
+        self._factory = stores
+        self._tables = tables
+        self._opened: list[TableNode] = []
+        self._forgotten = 0
+
+    async def open(self) -> None:
+        """Restore the stores and load the tables, to the ends that their topics have now."""
+        number = self._partition.partition
+        for table in self.part.tables:
+            if not table.is_global:
+                self._opened.append(table)
+                await self._tables.open(table, [number])
+        for spec in self.part.stores:
+            changelog = TopicPartition(changelog_topic(self._app_id, spec), number)
+            store = await self._factory.open(spec.kind, changelog, is_table=False)
+            self.stores[spec.name] = StorePartition(store, changelog.topic)
+            await self.stores[spec.name].restored()
+        self.ready.set()
+
+    async def close(self) -> None:
+        """Close the stores, and the tables that no other stream reads."""
+        number = self._partition.partition
+        for opened in self.stores.values():
+            await self._factory.close(TopicPartition(opened.changelog, number), opened.store)
+        self.stores.clear()
+        for table in self._opened:
+            await self._tables.close(table, [number])
+        self._opened.clear()
+
+    async def forget_tombstones(self) -> None:
+        """Drop tombstones of records that are committed."""
+        committed = self.time.committed
+        if self.is_forgetting or committed == self._forgotten:
+            return
+        self.is_forgetting = True
+        try:
+            for opened in self.stores.values():
+                await opened.store.forget(committed)
+            self._forgotten = committed
+        finally:
+            self.is_forgetting = False

@@ -1,0 +1,159 @@
+"""A run: one record on its way through a sub-topology. What it writes is kept until all of it succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from ottla.consumer import ConsumerRecord
+from ottla.streams.language.nodes import TableNode
+from ottla.streams.state.entry import Entry, to_headers
+from ottla.streams.state.store_partition import CLOSED_UNTIL_KEY, StorePartition, closed_until_entry
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class Output(NamedTuple):
+    """A record to write; without a partition its key decides."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    partition: int | None = None
+    headers: Headers = ()
+
+
+class Outbox(Protocol):
+    """Takes what a record causes. The record is finished when all of it is acknowledged."""
+
+    async def send(self, output: Output) -> None:
+        """Take an output."""
+
+    async def acknowledged(self) -> None:
+        """Return when all of it is acknowledged; at once in a transaction, which writes all or nothing."""
+
+
+class Lookup(Protocol):
+    """Looks up rows of tables."""
+
+    async def row(self, table: TableNode, key: bytes) -> bytes | None:
+        """Return the newest value of a key; None without one."""
+
+
+@dataclass
+class Counters:
+    """What happened to records that left no trace."""
+
+    late: int = 0
+    """Records that came after their window was closed."""
+    without_key: int = 0
+    """Records without a key before a join or an aggregate."""
+    without_value: int = 0
+    """Records without a value in streams."""
+
+
+@dataclass
+class Cell:
+    """The entry of one key in one store during a run."""
+
+    partition: StorePartition
+    key: bytes
+    before: Entry | None
+    is_known: bool
+    """Whether the record was applied before, in another life of the process."""
+    after: Entry | None = None
+
+    @property
+    def value(self) -> bytes | None:
+        """The value as of now in this run."""
+        entry = self.after or self.before
+        return None if entry is None else entry.value
+
+
+@dataclass
+class Run:
+    """One record: what it has changed and what it causes, before anybody else sees it."""
+
+    record: ConsumerRecord
+    stores: Mapping[str, StorePartition]
+    lookup: Lookup
+    counters: Counters
+    outputs: list[Output] = field(default_factory=list)
+    closes_windows: bool = False
+    """Whether it emits windows that its changelog records remove: then outputs come first."""
+    _cells: dict[tuple[str, bytes], Cell] = field(default_factory=dict)
+    _closed_until: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The event time; records without one count as from time 0."""
+        return max(self.record.timestamp_ms, 0)
+
+    async def cell(self, store: str, key: bytes) -> Cell:
+        """Return the entry of a key, which nobody else changes until the run ends."""
+        found = self._cells.get((store, key))
+        if found is not None:
+            return found
+        partition = self.stores[store]
+        await partition.store.room()
+        await partition.acquire(key)
+        return await self._loaded(store, partition, key)
+
+    async def cell_if_free(self, store: str, key: bytes) -> Cell | None:
+        """Return the entry of a key, unless another run has it, or this one."""
+        partition = self.stores[store]
+        if not partition.acquire_if_free(key):
+            return None
+        return await self._loaded(store, partition, key)
+
+    def close_until(self, store: str, time_ms: int) -> None:
+        """Note that windows of idle keys are closed up to a time."""
+        self._closed_until[store] = max(time_ms, self.stores[store].closed_until_ms)
+
+    async def finish(self, outbox: Outbox) -> None:
+        """Write everything, and then change the stores."""
+        for output in self.outputs:
+            await outbox.send(output)
+        if self.closes_windows:
+            # A crash between these two emits the windows again. The other way round they would be lost.
+            await outbox.acknowledged()
+        for store, time_ms in self._closed_until.items():
+            partition = self.stores[store]
+            await outbox.send(self._changelog(partition, CLOSED_UNTIL_KEY, closed_until_entry(time_ms)))
+        for cell in self._cells.values():
+            # What is known is written again: its changelog record may not have been acknowledged before.
+            entry = cell.after or (cell.before if cell.is_known else None)
+            if entry is not None:
+                await outbox.send(self._changelog(cell.partition, cell.key, entry))
+        self._apply()
+
+    def release(self) -> None:
+        """Let others change the keys; always called at the end."""
+        for cell in self._cells.values():
+            cell.partition.release(cell.key)
+        self._cells.clear()
+
+    def _apply(self) -> None:
+        for store, time_ms in self._closed_until.items():
+            self.stores[store].closed_until_ms = time_ms
+            self.stores[store].store.put(CLOSED_UNTIL_KEY, closed_until_entry(time_ms))
+        for cell in self._cells.values():
+            if cell.after is not None:
+                cell.partition.store.put(cell.key, cell.after)
+
+    async def _loaded(self, store: str, partition: StorePartition, key: bytes) -> Cell:
+        try:
+            before = await partition.store.get(key)
+        except BaseException:
+            partition.release(key)
+            raise
+        is_known = before is not None and before.stamp >= self.record.offset
+        cell = self._cells[store, key] = Cell(partition, key, before, is_known)
+        return cell
+
+    def _changelog(self, partition: StorePartition, key: bytes, entry: Entry) -> Output:
+        return Output(
+            partition.changelog, key, entry.value, self.timestamp_ms, self.record.partition, to_headers(entry)
+        )

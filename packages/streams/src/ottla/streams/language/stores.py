@@ -1,0 +1,50 @@
+"""Open stores of partitions: made, loaded from their topic, and closed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.language.nodes import StoreKind
+from ottla.streams.state.memory import MemoryStore
+from ottla.streams.state.sqlite import SqliteStore
+from ottla.streams.state.store import KeyedStore
+from ottla.streams.state.topic_reader import TopicReader
+
+
+@dataclass(frozen=True)
+class StoreFactory:
+    """Makes stores and loads them. `state_dir` is for files of SQLite stores; `executor` has one thread."""
+
+    reader: TopicReader
+    executor: Executor
+    state_dir: Path
+    topic_ids: dict[str, str]
+    """What identifies the logs of topics: a topic that was deleted and created anew has another id."""
+
+    async def open(self, kind: StoreKind, partition: TopicPartition, *, is_table: bool) -> KeyedStore:
+        """Return a store that has what its partition had at the call. Tables and files follow it further."""
+        store = await self._made(kind, partition, is_table=is_table)
+        follow = is_table or kind == "sqlite"
+        try:
+            await self.reader.load(partition, store, follow=follow, is_table=is_table)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self, partition: TopicPartition, store: KeyedStore) -> None:
+        """Stop following and close the files."""
+        await self.reader.drop(partition, store)
+        await store.close()
+
+    async def _made(self, kind: StoreKind, partition: TopicPartition, *, is_table: bool) -> KeyedStore:
+        if kind == "memory":
+            return MemoryStore(keeps_stamps=not is_table)
+        path = self.state_dir / partition.topic / f"{partition.partition}.sqlite"
+        identity = self.topic_ids.get(partition.topic, "")
+        store = SqliteStore(path, identity, self.executor, keeps_stamps=not is_table)
+        await store.open()
+        return store

@@ -1,0 +1,18 @@
+"""Errors of keyed stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ottla.streams.errors import StreamsError
+
+
+class StoreClosed(StreamsError):
+    """The store was closed: its partition is no longer assigned."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"the state file {path} is closed: its partition is no longer assigned")
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.path,)

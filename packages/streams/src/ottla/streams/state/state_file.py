@@ -1,0 +1,132 @@
+"""A state file: the entries of a partition in SQLite, with the changelog offset they stand for.
+
+Calls block; they are made on a thread, one at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from ottla.streams.state.entry import NEVER, Entry
+
+BUSY_TIMEOUT_S: Final = 1.0
+KEYS_PER_QUERY: Final = 500
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS entries (
+    key BLOB PRIMARY KEY, value BLOB,
+    stamp INTEGER NOT NULL, revision INTEGER NOT NULL, due_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS due ON entries (due_ms) WHERE due_ms >= 0;
+CREATE INDEX IF NOT EXISTS tombstones ON entries (stamp) WHERE value IS NULL;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+"""
+_UPSERT: Final = """
+INSERT INTO entries VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET
+    value = excluded.value, stamp = excluded.stamp, revision = excluded.revision, due_ms = excluded.due_ms
+WHERE (excluded.stamp, excluded.revision) >= (stamp, revision)
+"""
+
+
+class StateFile:
+    """One SQLite file. `identity` says which log it stands for: a file of another log is emptied."""
+
+    def __init__(self, path: Path, identity: str, *, keeps_stamps: bool = True) -> None:
+        self._keeps_stamps = keeps_stamps
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._database = _open(path)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            _remove(path)  # damaged: the changelog has everything
+            self._database = _open(path)
+        if self._fact("identity") != identity:
+            self.clear(identity)
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The offset up to which the log is in the file; None: the file is empty."""
+        found = self._fact("checkpoint")
+        return found if isinstance(found, int) else None
+
+    def clear(self, identity: str | None = None) -> None:
+        """Remove all entries, and the checkpoint."""
+        with self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.execute("DELETE FROM entries")
+            self._database.execute("DELETE FROM facts WHERE name = 'checkpoint'")
+            if identity is not None:
+                self._database.execute("REPLACE INTO facts VALUES ('identity', ?)", (identity,))
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, Entry]:
+        """Return the entries of keys; those without one are left out."""
+        found: dict[bytes, Entry] = {}
+        for start in range(0, len(keys), KEYS_PER_QUERY):
+            some = keys[start : start + KEYS_PER_QUERY]
+            marks = ",".join("?" * len(some))
+            rows = self._database.execute(f"SELECT * FROM entries WHERE key IN ({marks})", some)
+            found.update((key, Entry(*rest)) for key, *rest in rows)
+        return found
+
+    def write(self, records: Iterable[tuple[bytes, Entry]], checkpoint: int) -> None:
+        """Write entries and the checkpoint in one transaction; entries older than the file's are left out."""
+        with self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            if self._keeps_stamps:
+                self._database.executemany(_UPSERT, ((key, *entry) for key, entry in records))
+            else:
+                self._write_table(records)
+            self._database.execute("REPLACE INTO facts VALUES ('checkpoint', ?)", (checkpoint,))
+
+    def _write_table(self, records: Iterable[tuple[bytes, Entry]]) -> None:
+        newest = dict(records)
+        rows = [(key, *entry) for key, entry in newest.items() if entry.value is not None]
+        self._database.executemany("REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", rows)
+        removed = [(key,) for key, entry in newest.items() if entry.value is None]
+        self._database.executemany("DELETE FROM entries WHERE key = ?", removed)
+
+    def due(self, until_ms: int, limit: int) -> list[bytes]:
+        """Return keys that are due, the earliest first."""
+        query = "SELECT key FROM entries WHERE due_ms BETWEEN 0 AND ? ORDER BY due_ms LIMIT ?"
+        return [key for (key,) in self._database.execute(query, (until_ms, limit))]
+
+    def next_due_ms(self) -> int | None:
+        """Return the earliest due time; None without one."""
+        (found,) = self._database.execute("SELECT min(due_ms) FROM entries WHERE due_ms >= 0").fetchone()
+        return found if isinstance(found, int) and found != NEVER else None
+
+    def forget(self, below: int) -> None:
+        """Remove tombstones with stamps below an offset."""
+        with self._database:
+            self._database.execute("DELETE FROM entries WHERE value IS NULL AND stamp < ?", (below,))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def _fact(self, name: str) -> object:
+        row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else row[0]
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    # Calls come from one thread of an executor after the other, never from two at once.
+    database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        # A crash of the machine may cost the last transactions, not their order: the changelog has them.
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.executescript(_SCHEMA)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _remove(path: Path) -> None:
+    for end in ("", "-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)

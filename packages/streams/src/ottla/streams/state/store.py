@@ -1,0 +1,58 @@
+"""The interface of keyed stores: the entries of one partition of a changelog or table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ottla.streams.state.entry import Entry
+
+
+class KeyedStore(Protocol):
+    """The entries of one partition. At most one caller reads or writes a key at a time."""
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The changelog offset up to which the store has everything; None: nothing is kept."""
+        ...
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """No entry becomes due before this event time; None: none ever does."""
+        ...
+
+    async def get(self, key: bytes) -> Entry | None:
+        """Return the entry of a key, also if it is a tombstone."""
+        ...
+
+    def put(self, key: bytes, entry: Entry) -> None:
+        """Replace an entry whose changelog record was sent."""
+        ...
+
+    async def apply(self, records: Iterable[tuple[bytes, Entry]], next_offset: int) -> None:
+        """Take over changelog records, in order. Entries older than those in the store are left out."""
+        ...
+
+    async def due(self, until_ms: int, limit: int) -> list[bytes]:
+        """Return up to `limit` keys that are due at an event time, the earliest first."""
+        ...
+
+    async def forget(self, below: int) -> None:
+        """Drop tombstones with stamps below a committed offset: their records never come again."""
+        ...
+
+    async def room(self) -> None:
+        """Return once the store can take entries: at once, unless writes wait for the disk."""
+        ...
+
+    async def clear(self) -> None:
+        """Drop all entries, and the checkpoint."""
+        ...
+
+    def give_up(self) -> None:
+        """Let calls that wait raise StoreClosed; `close` comes next."""
+        ...
+
+    async def close(self) -> None:
+        """Close files. What was put and is not applied yet is in the changelog."""
+        ...

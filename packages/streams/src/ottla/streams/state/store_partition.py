@@ -1,0 +1,55 @@
+"""One partition of a store in use: its entries, and which keys are being changed."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Final
+
+from ottla.streams.state.entry import NEVER, Entry
+from ottla.streams.state.store import KeyedStore
+
+CLOSED_UNTIL_KEY: Final = b"\x00ottla.closed-until"
+"""The key of the changelog record that says up to which time idle keys' windows were closed."""
+
+_TIME: Final = struct.Struct(">q")
+
+
+class StorePartition:
+    """A store, with exclusive keys: records of a key come one after the other, but idle keys may be swept."""
+
+    def __init__(self, store: KeyedStore, changelog: str) -> None:
+        self.store = store
+        self.changelog = changelog
+        """The topic that its entries are written to."""
+        self.closed_until_ms = NEVER
+        """The event time up to which windows of idle keys were closed."""
+        self._busy: dict[bytes, asyncio.Event] = {}
+
+    async def acquire(self, key: bytes) -> None:
+        """Return once nobody else changes the key; `release` ends that."""
+        while (event := self._busy.get(key)) is not None:
+            await event.wait()
+        self._busy[key] = asyncio.Event()
+
+    def acquire_if_free(self, key: bytes) -> bool:
+        """Return whether nobody changes the key; if so, the caller does from now on."""
+        if key in self._busy:
+            return False
+        self._busy[key] = asyncio.Event()
+        return True
+
+    def release(self, key: bytes) -> None:
+        """Let others change the key."""
+        self._busy.pop(key).set()
+
+    async def restored(self) -> None:
+        """Take over what the changelog says beside entries of keys."""
+        entry = await self.store.get(CLOSED_UNTIL_KEY)
+        if entry is not None and entry.value is not None and len(entry.value) == _TIME.size:
+            (self.closed_until_ms,) = _TIME.unpack(entry.value)
+
+
+def closed_until_entry(time_ms: int) -> Entry:
+    """Return the entry that says up to which time idle keys' windows were closed."""
+    return Entry(_TIME.pack(time_ms), stamp=time_ms)

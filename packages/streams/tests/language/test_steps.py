@@ -1,0 +1,165 @@
+"""Records on their way through a topology, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from ottla.streams.errors import RecordUndecodable
+from ottla.streams.language.topology import Topology
+from peers.stream_member import Crashed, Log, Member, record
+
+
+class Order(msgspec.Struct):
+    item: str
+    amount: int
+
+
+async def test_values_are_filtered_mapped_and_written() -> None:
+    async def priced(order: Order) -> dict[str, int]:
+        await asyncio.sleep(0)
+        return {order.item: order.amount * 2}
+
+    topology, log, seen = Topology(), Log(), list[Order]()
+    orders = topology.stream("orders", key=str, value=Order)
+    orders.filter(lambda order: order.amount > 1).peek(seen.append).map_values(priced).to("priced")
+
+    await Member(topology, "orders", log).handle_all(
+        [record(0, b"a", b'{"item":"tea","amount":1}'), record(1, b"b", b'{"item":"milk","amount":3}')]
+    )
+
+    assert log.rows("priced") == [(b"b", b'{"milk":6}')]
+    assert seen == [Order("milk", 3)]
+
+
+async def test_map_flat_map_and_key_by_make_new_keys() -> None:
+    topology, log = Topology(), Log()
+    words = topology.stream("orders", key=str, value=str)
+    words.map(lambda key, text: (text, key)).to("swapped")
+    words.flat_map(lambda key, text: [(each, key) for each in text]).to("letters")
+    words.key_by(len).to("lengths")
+    words.flat_map_values(str.split).to("words")
+
+    await Member(topology, "orders", log).handle(record(0, b"k", b"a b"))
+
+    assert log.rows("swapped") == [(b"a b", b"k")]
+    assert log.rows("letters") == [(b"a", b"k"), (b" ", b"k"), (b"b", b"k")]
+    assert log.rows("lengths") == [(b"3", b"a b")]
+    assert log.rows("words") == [(b"k", b"a"), (b"k", b"b")]
+
+
+async def test_a_branch_takes_the_first_test_that_is_true_and_merge_joins_them_again() -> None:
+    topology, log = Topology(), Log()
+    numbers = topology.stream("orders", key=str, value=int)
+    big, even, rest = numbers.branch(lambda n: n > 10, lambda n: n % 2 == 0)
+    big.map_values(lambda n: f"big {n}").merge(rest.map_values(lambda n: f"rest {n}")).to("some")
+    even.to("even")
+
+    await Member(topology, "orders", log).handle_all(
+        [record(at, b"k", value) for at, value in enumerate((b"12", b"4", b"3"))]
+    )
+
+    assert [value for _, value in log.rows("some")] == [b"big 12", b"rest 3"]
+    assert [value for _, value in log.rows("even")] == [b"4"]
+
+
+async def test_joins_look_the_key_up_and_drop_or_keep_what_has_no_row() -> None:
+    topology, log = Topology(), Log()
+    names = topology.table("names", key=str, value=str)
+    regions = topology.global_table("regions", key=int, value=str)
+    orders = topology.stream("orders", key=str, value=Order)
+    orders.join(names, lambda order, name: f"{name} {order.item}").to("named")
+    orders.left_join(names, lambda order, name: name or "nobody").to("kept")
+    orders.join(regions, lambda order, region: region, by=lambda order: order.amount).to("regional")
+    member = Member(topology, "orders", log)
+    member.tables = {("names", b"a"): b"Ada", ("regions", b"2"): b"north"}
+
+    await member.handle(record(0, b"a", b'{"item":"tea","amount":1}'))
+    await member.handle(record(1, b"b", b'{"item":"tea","amount":2}'))
+    await member.handle(record(2, None, b'{"item":"tea","amount":3}'))
+
+    assert [value for _, value in log.rows("named")] == [b"Ada tea"]
+    assert [value for _, value in log.rows("kept")] == [b"Ada", b"nobody", b"nobody"]
+    assert [value for _, value in log.rows("regional")] == [b"north"]
+    assert member.counters.without_key == 1
+
+
+async def test_a_record_that_cannot_be_decoded_is_said_with_its_place() -> None:
+    topology = Topology()
+    topology.stream("orders", key=str, value=Order).to("copies")
+
+    with pytest.raises(RecordUndecodable, match="offset 7") as raised:
+        await Member(topology, "orders", Log()).handle(record(7, b"a", b"{"))
+
+    assert raised.value.offset == 7
+
+
+async def test_records_without_a_value_are_counted_and_left_out() -> None:
+    topology, log = Topology(), Log()
+    topology.stream("orders", key=str, value=Order).to("copies")
+    member = Member(topology, "orders", log)
+
+    await member.handle(record(0, b"a", None))
+
+    assert (log.outputs, member.counters.without_value) == ([], 1)
+
+
+async def test_an_aggregate_passes_on_each_new_value_and_none_removes_it() -> None:
+    def nothing() -> int | None:
+        return 0
+
+    def added(total: int | None, n: int) -> int | None:
+        return (total or 0) + n if n else None
+
+    topology, log = Topology(), Log()
+    numbers = topology.stream("orders", key=str, value=int)
+    numbers.aggregate(nothing, added, name="sums").to("sums")
+
+    await Member(topology, "orders", log).handle_all(
+        [record(at, b"k", value) for at, value in enumerate((b"1", b"2", b"0", b"5"))]
+    )
+
+    assert [value for _, value in log.rows("sums")] == [b"1", b"3", None, b"5"]
+    assert [value for _, value in log.rows("sums-changelog")] == [b"1", b"3", None, b"5"]
+
+
+async def test_several_values_of_one_record_are_all_applied_once() -> None:
+    topology, log = Topology(), Log()
+    topology.stream("orders", key=str, value=str).flat_map_values(list).count(name="n").to("counts")
+    member = Member(topology, "orders", log)
+
+    await member.handle(record(0, b"k", b"xyz"))
+    await member.handle(record(0, b"k", b"xyz"))  # redelivered
+
+    assert [value for _, value in log.rows("counts")] == [b"1", b"2", b"3", b"3", b"3", b"3"]
+    assert [value for _, value in log.rows("n-changelog")] == [b"3", b"3"]
+
+
+async def test_a_redelivered_record_after_a_crash_changes_nothing() -> None:
+    topology, log = Topology(), Log()
+    topology.stream("orders", key=str, value=int).reduce(lambda a, b: a + b, name="sums").to("sums")
+    first = Member(topology, "orders", log)
+    records = [record(at, b"k", b"2") for at in range(3)]
+    await first.handle_all(records)
+
+    second = Member(topology, "orders", log)
+    await second.restore()
+    await second.handle_all([*records[1:], record(3, b"k", b"2")])  # the commit was behind the changelog
+
+    assert [value for _, value in log.rows("sums")] == [b"2", b"4", b"6", b"6", b"6", b"8"]
+
+
+async def test_a_failed_attempt_leaves_no_trace_in_the_store() -> None:
+    topology, log = Topology(), Log(crash_at=1)
+    topology.stream("orders", key=str, value=int).reduce(lambda a, b: a + b, name="sums").to("sums")
+    member = Member(topology, "orders", log)
+    with pytest.raises(Crashed):
+        await member.handle(record(0, b"k", b"2"))
+
+    log.crash_at = None
+    await member.handle(record(0, b"k", b"2"))
+
+    assert log.rows("sums") == [(b"k", b"2"), (b"k", b"2")]
+    assert log.rows("sums-changelog") == [(b"k", b"2")]
