@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.handlers import fetch, produce
+from ottla.broker.handlers import fetch, list_offsets, produce
 from ottla.broker.handlers.fetch_response import FetchAnswer
 from ottla.broker.handlers.request_context import Ordering
 from ottla.broker.handlers.testing import DataPlane
@@ -19,6 +19,12 @@ from ottla.broker.log.batch_validation import MAX_OPENED_BYTES
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -142,3 +148,36 @@ async def test_two_batches_are_opened_at_a_time_and_other_producers_do_not_wait(
 
     assert [one.error_code for one in await asyncio.gather(*bombs)] == [ErrorCode.NONE] * 6
     assert most[0] == record_threads.THREADS
+
+
+class CountedThreads(record_threads.RecordThreads):
+    runs = 0
+
+    async def run(self, work: Any, *arguments: Any, **named: Any) -> Any:
+        self.runs += 1
+        return await super().run(work, *arguments, **named)
+
+
+async def found_by_time(plane: DataPlane, timestamp: int) -> ListOffsetsPartitionResponse:
+    asked = ListOffsetsTopic(
+        name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
+    )
+    answer = await list_offsets.handle(
+        plane.services, ListOffsetsRequest(topics=[asked]), plane.context(ApiKey.LIST_OFFSETS, 2)
+    )
+    return answer.topics[0].partitions[0]
+
+
+async def test_a_search_by_time_opens_a_bomb_while_the_loop_goes_on(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    builder = BatchBuilder(1 << 30, codec=Codec.ZSTD)
+    for timestamp in range(1, 21):
+        builder.append(None, bytes(PIECE), timestamp)
+    partition.append(builder.build(), required_acks=1, now_ms=1)
+
+    threads = plane.services.record_threads = CountedThreads()
+    found = await asyncio.wait_for(found_by_time(plane, 20), BOUND_S)
+    threads.close()
+
+    assert (found.timestamp, found.offset) == (20, 19)
+    assert threads.runs == 1, "the batch was opened on the event loop"

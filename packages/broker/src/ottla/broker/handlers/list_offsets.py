@@ -24,6 +24,8 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
+    from ottla.broker.log.record_threads import RecordThreads
+    from ottla.broker.log.timestamp_search import TimestampOffset
     from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.protocol.messages.list_offsets import ListOffsetsPartition
 
@@ -39,6 +41,7 @@ class Needs(Protocol):
     """The parts of the broker that ListOffsets uses."""
 
     inter_broker: InterBrokerAccess
+    record_threads: RecordThreads
     replicas: Replicas
 
 
@@ -50,7 +53,7 @@ async def handle(
     topics = []
     for topic in request.topics:
         partitions = [
-            _answer(
+            await _answer(
                 services,
                 request,
                 context.api_version,
@@ -64,7 +67,7 @@ async def handle(
     return ListOffsetsResponse(topics=topics)
 
 
-def _answer(
+async def _answer(
     services: Needs,
     request: ListOffsetsRequest,
     version: int,
@@ -80,7 +83,7 @@ def _answer(
         if version < _FIRST_WITH_ONE_OFFSET:
             response.old_style_offsets = offsets_before(partition, asked.timestamp, asked.max_num_offsets)
         else:
-            _find(partition, request, version, asked.timestamp, response)
+            await _find(services, partition, request, version, asked.timestamp, response)
         if version < _FIRST_WITH_LEADER_EPOCH:
             response.leader_epoch = -1
     except KafkaError as error:
@@ -90,7 +93,8 @@ def _answer(
     return response
 
 
-def _find(
+async def _find(
+    services: Needs,
     partition: HostedPartition,
     request: ListOffsetsRequest,
     version: int,
@@ -111,10 +115,26 @@ def _find(
         return
     if timestamp < 0:
         raise UnsupportedForMessageFormat(f"no offset is known for the timestamp {timestamp}")
-    found = log.offset_for_timestamp(timestamp)
+    found = await _first_at(services, partition, timestamp)
     if found is not None and found.offset < end:
         response.timestamp, response.offset = found.timestamp, found.offset
         response.leader_epoch = _epoch_at(partition, found.offset)
+
+
+async def _first_at(services: Needs, partition: HostedPartition, timestamp: int) -> TimestampOffset | None:
+    """Search by time. A batch that may take long to look into is opened on a thread."""
+    search = partition.log.search_timestamp(timestamp)
+    try:
+        candidate = next(search)
+        while True:
+            if candidate.is_long:
+                found = await services.record_threads.run(candidate.look)
+            else:
+                found = candidate.look()
+            candidate = search.send(found)
+    except StopIteration as end:
+        result: TimestampOffset | None = end.value
+        return result
 
 
 def _check_available(partition: HostedPartition, request: ListOffsetsRequest, version: int) -> None:

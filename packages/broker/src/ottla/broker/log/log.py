@@ -29,10 +29,11 @@ from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log_end import LogEnd
 from ottla.broker.log.open_files import OpenSegments
 from ottla.broker.log.producer_state import ProducerStates
-from ottla.broker.log.reading import Reading, TimestampOffset
+from ottla.broker.log.reading import Reading
 from ottla.broker.log.rolling import Rolling
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from ottla.broker.log.segments import Segments
+from ottla.broker.log.timestamp_search import TimestampOffset
 from ottla.broker.log.truncation import Truncation
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 from ottla.protocol.records import BatchHeader, assign_offsets, validate_batches
@@ -98,6 +99,7 @@ class Log:
         self.truncation = Truncation(self)
         reading = Reading(self)
         self.read = reading.read
+        self.search_timestamp = reading.search_timestamp
         self.offset_for_timestamp = reading.offset_for_timestamp
         self.aborted_transactions = reading.aborted_transactions
 

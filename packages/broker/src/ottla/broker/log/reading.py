@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.log.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.file_slices import Slice
 from ottla.broker.log.offset_lookup import whole_end
-from ottla.broker.log.segment_scan import check_entries
-from ottla.protocol.errors import MessageTooLarge, OffsetOutOfRange
-from ottla.protocol.records import iter_records
+from ottla.broker.log.timestamp_search import Search, TimestampOffset, at_once, search
+from ottla.protocol.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
     from ottla.broker.log.log_end import LogEnd
@@ -19,13 +17,6 @@ if TYPE_CHECKING:
     from ottla.protocol.storage.indexes import AbortedTransaction
 
 _MAX_HINTS: Final = 128
-
-
-class TimestampOffset(NamedTuple):
-    """A record's timestamp and offset."""
-
-    timestamp: int
-    offset: int
 
 
 class Readable(Protocol):
@@ -133,32 +124,13 @@ class Reading:
 
     # ---- by timestamp
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after a time; None if there is none."""
-        log_end = self._log.log_end
-        for segment in self._log.segments.all:
-            newest = log_end if segment is log_end.segment else segment
-            if newest.max_timestamp >= timestamp_ms:
-                self._log.segments.opening(segment)
-                found = self._record_at(segment, timestamp_ms)
-                if found is not None:
-                    return found
-        return None
+    def search_timestamp(self, timestamp_ms: int) -> Search:
+        """Search the first record at or after a time; the caller looks into the batches that are found."""
+        return search(self._log, timestamp_ms)
 
-    def _record_at(self, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
-        log_start_offset = self._log.log_start_offset
-        near = segment.times.lookup(timestamp_ms)
-        start = segment.offsets.lookup(max(near.offset, segment.base_offset)).position
-        for entry in check_entries(segment.file, start, segment.size):
-            if entry.max_timestamp < timestamp_ms or entry.last_offset < log_start_offset:
-                continue
-            try:
-                for record in iter_records(entry.data, max_decompressed_bytes=MAX_OPENED_BYTES):
-                    if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
-                        return TimestampOffset(record.timestamp_ms, record.offset)
-            except MessageTooLarge:  # one batch must not fail all searches: none of its records is earlier
-                return TimestampOffset(timestamp_ms, max(entry.base_offset, log_start_offset))
-        return None
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record at or after a time; None if there is none. Blocks while batches are opened."""
+        return at_once(search(self._log, timestamp_ms))
 
     # ---- transactions
 
