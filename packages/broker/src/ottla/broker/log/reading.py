@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.file_slices import Slice
 from ottla.broker.log.offset_lookup import whole_end
-from ottla.broker.log.timestamp_search import Search, TimestampOffset, at_once, search
+from ottla.broker.log.timestamp_search import Readable, Search, TimestampOffset, at_once, search
 from ottla.protocol.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
-    from ottla.broker.log.log_end import LogEnd
     from ottla.broker.log.segment import Segment
-    from ottla.broker.log.segments import Segments
     from ottla.protocol.storage.indexes import AbortedTransaction
 
 _MAX_HINTS: Final = 128
-
-
-class Readable(Protocol):
-    """The facts of a log that reads depend on."""
-
-    @property
-    def segments(self) -> Segments: ...
-
-    @property
-    def log_end(self) -> LogEnd: ...
-
-    @property
-    def log_start_offset(self) -> int: ...
 
 
 class Reading:

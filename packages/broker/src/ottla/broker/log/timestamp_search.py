@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.log.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.segment_scan import check_entries
@@ -11,8 +11,9 @@ from ottla.protocol.errors import MessageTooLarge
 from ottla.protocol.records import iter_records
 
 if TYPE_CHECKING:
-    from ottla.broker.log.reading import Readable
+    from ottla.broker.log.log_end import LogEnd
     from ottla.broker.log.segment import Segment
+    from ottla.broker.log.segments import Segments
     from ottla.protocol.records import BatchHeader
 
 _LONG_BYTES: Final = 64 << 10
@@ -23,6 +24,19 @@ class TimestampOffset(NamedTuple):
 
     timestamp: int
     offset: int
+
+
+class Readable(Protocol):
+    """The facts of a log that reads depend on."""
+
+    @property
+    def segments(self) -> Segments: ...
+
+    @property
+    def log_end(self) -> LogEnd: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
 
 
 class Candidate(NamedTuple):
