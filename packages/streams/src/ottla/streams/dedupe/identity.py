@@ -1,0 +1,88 @@
+"""Identities of records: two records with the same identity are the same message. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.consumer.record import ConsumerRecord
+from ottla.streams.dedupe.errors import IdentityFailed
+
+MESSAGE_ID_HEADER: Final = "message-id"
+"""The header in which producers stamp message ids."""
+
+LONGEST_IDENTITY_BYTES: Final = 64
+"""Longer identities are replaced by their digest, so that a store's keys stay small."""
+
+_DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity of a record: a name for messages, and the function that reads it."""
+
+    name: str
+    """What it is read from, such as "header 'message-id'"."""
+    read: Callable[[ConsumerRecord], object]
+    """Returns bytes, text or an integer; None for a record without an identity."""
+
+    def of(self, record: ConsumerRecord) -> bytes | None:
+        """Return the identity of a record, at most 64 bytes; None if it has none. Raises IdentityFailed."""
+        try:
+            found = self.read(record)
+        except Exception as error:
+            raise self._failure(record, f"{self.name} raised {type(error).__name__}: {error}") from error
+        if found is None:
+            return None
+        if isinstance(found, str):
+            found = found.encode("utf-8", "surrogatepass")
+        elif isinstance(found, int):
+            found = b"%d" % found
+        if not isinstance(found, bytes):
+            kind = type(found).__name__
+            raise self._failure(record, f"{self.name} is a {kind}; it must be bytes, text or an integer")
+        return shortened(found)
+
+    def _failure(self, record: ConsumerRecord, reason: str) -> IdentityFailed:
+        return IdentityFailed(record.topic, record.partition, record.offset, reason)
+
+
+def shortened(identity: bytes) -> bytes:
+    """Return an identity of at most 64 bytes as it is, and the BLAKE2b digest (32 bytes) of a longer one."""
+    if len(identity) <= LONGEST_IDENTITY_BYTES:
+        return identity
+    return hashlib.blake2b(identity, digest_size=_DIGEST_BYTES).digest()
+
+
+def by_key() -> Identity:
+    """Identify records by their key: the first record of a key within the window is handled, no later one."""
+    return Identity("key", _key)
+
+
+def by_header(name: str) -> Identity:
+    """Identify records by a header; an empty header counts as none. Of several, the first one counts."""
+    return Identity(f"header {name!r}", _HeaderReader(name))
+
+
+def by_message_id(header: str = MESSAGE_ID_HEADER) -> Identity:
+    """Identify records by the message id that producers stamp; see `MessageIds`."""
+    return by_header(header)
+
+
+def by(function: Callable[[ConsumerRecord], object]) -> Identity:
+    """Identify records by a function, which returns bytes, text, an integer, or None for no identity."""
+    return Identity(getattr(function, "__name__", type(function).__name__), function)
+
+
+def _key(record: ConsumerRecord) -> object:
+    return record.key
+
+
+@dataclass(frozen=True, slots=True)
+class _HeaderReader:
+    header: str
+
+    def __call__(self, record: ConsumerRecord) -> bytes | None:
+        return next((value for name, value in record.headers if name == self.header and value), None)

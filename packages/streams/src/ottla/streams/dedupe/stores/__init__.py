@@ -1,0 +1,1 @@
+"""Stores of dedupe: in memory, in a SQLite file, in Redis, in a compacted topic."""

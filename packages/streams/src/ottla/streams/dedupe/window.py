@@ -1,0 +1,86 @@
+"""Identities within a window: the last so many, none older than so long. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ottla.streams.dedupe.errors import DedupeMisconfigured
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLimits:
+    """How far back repetitions are recognised; what is older may be handled again."""
+
+    ttl_ms: int | None = DAY_MS
+    """Time after its mark for which an identity is remembered; None for no limit."""
+    max_ids: int | None = None
+    """Identities remembered per partition (or topic, with that scope); None for no limit."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("ttl_ms", self.ttl_ms), ("max_ids", self.max_ids)):
+            if value is not None and value < 1:
+                raise DedupeMisconfigured(f"{name} must be at least 1, not {value}; None stands for no limit")
+
+    def oldest_ms(self, now_ms: int) -> int:
+        """Return the mark time up to which identities are forgotten."""
+        return now_ms - self.ttl_ms if self.ttl_ms is not None else -1
+
+
+class Window:
+    """The identities of one scope, with the times of their marks.
+
+    Remembers `max_ids` of them, the most recently used, none for longer than `ttl_ms` after its mark. A
+    repetition renews the place of an identity among the others, and not its time.
+    """
+
+    def __init__(self, limits: WindowLimits) -> None:
+        self._limits = limits
+        self._marked: OrderedDict[bytes, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of remembered identities, among them some that are out of date."""
+        return len(self._marked)
+
+    def contains(self, identity: bytes, now_ms: int) -> bool:
+        """Return whether an identity was marked within the window."""
+        marked_ms = self._marked.get(identity)
+        if marked_ms is None:
+            return False
+        if marked_ms <= self._limits.oldest_ms(now_ms):
+            del self._marked[identity]
+            return False
+        # Without a limit of count the order is that of the marks, so that the oldest are found in front.
+        if self._limits.max_ids is not None:
+            self._marked.move_to_end(identity)
+        return True
+
+    def add(self, identity: bytes, marked_ms: int) -> list[bytes]:
+        """Remember an identity; return those that are forgotten because there are more than `max_ids`."""
+        self._marked.pop(identity, None)
+        self._marked[identity] = marked_ms
+        self._expire(marked_ms)
+        evicted = []
+        while self._limits.max_ids is not None and len(self._marked) > self._limits.max_ids:
+            evicted.append(self._marked.popitem(last=False)[0])
+        return evicted
+
+    def discard(self, identity: bytes) -> None:
+        """Forget an identity, if it is remembered."""
+        self._marked.pop(identity, None)
+
+    def identities(self, now_ms: int) -> Iterator[bytes]:
+        """Yield the identities within the window."""
+        oldest_ms = self._limits.oldest_ms(now_ms)
+        return (identity for identity, marked_ms in self._marked.items() if marked_ms > oldest_ms)
+
+    def _expire(self, now_ms: int) -> None:
+        oldest_ms = self._limits.oldest_ms(now_ms)
+        while self._marked:
+            identity, marked_ms = next(iter(self._marked.items()))
+            if marked_ms > oldest_ms:
+                return
+            del self._marked[identity]
