@@ -38,7 +38,7 @@ TESTING = (
     "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties",
     "uvloop",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
-    "deltalake", "pandas", "fastapi", "uvicorn",
+    "deltalake", "pandas", "fastapi", "uvicorn", "redis",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
@@ -162,7 +162,7 @@ def spark(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure against peers, paired in one run; `-- NAME` runs one benchmark."""
-    _install(session, "psutil", "rich", "pyarrow", "uvloop", *PEERS)
+    _install(session, "psutil", "rich", "pyarrow", "uvloop", "redis", *PEERS)
     session.run("python", "-m", "benchmarks", *session.posargs)
 
 

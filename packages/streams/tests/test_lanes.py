@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.streams.dedupe import Dedupe
 from ottla.streams.scheduling.frontier import Frontier
 from ottla.streams.scheduling.lanes import Lanes
 
@@ -72,15 +71,3 @@ def test_the_frontier_does_not_go_back() -> None:
         frontier.start(9)
     with pytest.raises(KeyError):
         frontier.finish(10)
-
-
-def test_a_repetition_is_seen_within_the_window_and_the_capacity() -> None:
-    dedupe = Dedupe(capacity=2, window_ms=100)
-
-    assert dedupe.first_time("a", 0)
-    assert not dedupe.first_time("a", 99)
-    assert dedupe.first_time("a", 100)
-    assert dedupe.first_time("b", 101)
-    assert dedupe.first_time("c", 102)
-    assert len(dedupe) == 2
-    assert dedupe.first_time("a", 103)

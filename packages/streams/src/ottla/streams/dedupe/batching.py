@@ -17,8 +17,8 @@ R = TypeVar("R")
 class Batcher(Generic[Op, R]):
     """Runs submitted operations in batches of up to `max_ops`, one batch at a time.
 
-    `run` returns one result per operation. Its StoreUnavailable reaches each operation of the batch. Operations
-    of cancelled callers run nevertheless. At its end the context finishes what was submitted.
+    `run` returns one result per operation. Its StoreUnavailable reaches each operation of the batch.
+    Operations of cancelled callers run nevertheless. At its end the context finishes what was submitted.
     """
 
     def __init__(self, run: Callable[[list[Op]], Awaitable[Sequence[R]]], *, max_ops: int = 1_000) -> None:
@@ -39,7 +39,8 @@ class Batcher(Generic[Op, R]):
     ) -> None:
         self._closing = True
         self._wake.set()
-        # Without the error, which would cancel the operations under way: marks of finished records among them.
+        # Without the error, which would cancel the operations under way: marks of finished records among
+        # them.
         await self._tasks.__aexit__(None, None, None)
 
     async def submit(self, operation: Op) -> R:
@@ -58,7 +59,9 @@ class Batcher(Generic[Op, R]):
             if batch:
                 await self._run_batch(batch)
 
-    def _fail(self, batch: Iterable[tuple[Op, asyncio.Future[R]]], error: Callable[[], BaseException]) -> None:
+    def _fail(
+        self, batch: Iterable[tuple[Op, asyncio.Future[R]]], error: Callable[[], BaseException]
+    ) -> None:
         for _, future in batch:
             if not future.done():
                 future.set_exception(error())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from ottla.streams.errors import StreamsError
 
 
-class DedupeError(Exception):
+class DedupeError(StreamsError):
     """Base class of what dedupe raises."""
 
 
@@ -17,7 +20,7 @@ class StoreUnavailable(DedupeError):
     """The store with its address: a file, a server, a topic."""
     reason: str
 
-    retriable = True
+    retriable: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return f"the dedupe store {self.store} is unavailable: {self.reason}"
@@ -39,8 +42,6 @@ class MissingIdentity(DedupeError):
     identity: str
     """What the identity is read from, such as "header 'message-id'"."""
 
-    retriable = False
-
     def __str__(self) -> str:
         return (
             f"{self.topic}-{self.partition} offset {self.offset} has no {self.identity}: "
@@ -56,8 +57,6 @@ class IdentityFailed(DedupeError):
     partition: int
     offset: int
     reason: str
-
-    retriable = False
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} offset {self.offset}: no identity can be read: {self.reason}"

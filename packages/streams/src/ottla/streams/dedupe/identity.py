@@ -71,7 +71,7 @@ def by_message_id(header: str = MESSAGE_ID_HEADER) -> Identity:
     return by_header(header)
 
 
-def by(function: Callable[[ConsumerRecord], object]) -> Identity:
+def by_function(function: Callable[[ConsumerRecord], object]) -> Identity:
     """Identify records by a function, which returns bytes, text, an integer, or None for no identity."""
     return Identity(getattr(function, "__name__", type(function).__name__), function)
 

@@ -15,9 +15,9 @@ from ottla.streams.dedupe.identity import MESSAGE_ID_HEADER
 class MessageIds(ProducerInterceptor):
     """Adds a header with a unique id to each record: `Producer(..., interceptors=[MessageIds()])`.
 
-    The id is made once per call of `send`, so the producer's own retries carry the same one. A record that has
-    the header already keeps it: give your own id if you repeat a call of `send` after an error, because the first
-    call may have been written. An id is 192 random bits of this process and a counter.
+    The id is made once per call of `send`, so the producer's own retries carry the same one. A record that
+    has the header already keeps it: give your own id if you repeat a call of `send` after an error, because
+    the first call may have been written. An id is 192 random bits of this process and a counter.
     """
 
     def __init__(self, header: str = MESSAGE_ID_HEADER, *, source: Callable[[], str] = nonce) -> None:

@@ -1,8 +1,8 @@
 """Bloom filters that say of most new identities, without asking the store, that they are new. Pure.
 
 A filter never denies an identity that was added, and affirms about one in a hundred that were not; for those
-the store is asked. Bloom filters cannot forget, so a prefilter is a row of them: identities go into the newest,
-and the oldest is dropped once all of its identities are outside of the window.
+the store is asked. Bloom filters cannot forget, so a prefilter is a row of them: identities go into the
+newest, and the oldest is dropped once all of its identities are outside of the window.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class _Generation:
 class Prefilter:
     """The identities of one partition that may have been marked within the window.
 
-    Beyond `max_bytes` it gets no further filters before the next half of the window: it stays right and becomes
-    less useful, for it affirms more identities that are new.
+    Beyond `max_bytes` it gets no further filters before the next half of the window: it stays right and
+    becomes less useful, for it affirms more identities that are new.
     """
 
     def __init__(self, limits: WindowLimits, *, max_bytes: int = 16 << 20) -> None:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from ottla.consumer.record import ConsumerRecord
 from ottla.client.environment import now_ms
+from ottla.consumer.record import ConsumerRecord
 from ottla.streams.dedupe.errors import DedupeMisconfigured, MissingIdentity
 from ottla.streams.dedupe.identity import Identity, by_message_id, shortened
 
@@ -40,8 +40,8 @@ class AsyncConnection(Protocol):
 class SqlMarks:
     """Identities of handled records in a table of the database that the handler writes to.
 
-    Call `first_time` in the transaction of the effect. It commits nothing itself: the mark is there exactly if the
-    effect is, whatever crashes. Works with SQLite and PostgreSQL.
+    Call `first_time` in the transaction of the effect. It commits nothing itself: the mark is there exactly
+    if the effect is, whatever crashes. Works with SQLite and PostgreSQL.
     """
 
     def __init__(self, table: str = "ottla_marks", *, identity: Identity | None = None) -> None:
@@ -75,7 +75,7 @@ class SqlMarks:
         return int(cursor.rowcount) == 1
 
     def forget(self, connection: Connection, before_ms: int) -> int:
-        """Delete marks made before a time of day; return how many. Copies of their records are handled again."""
+        """Delete marks made before a time of day, in ms since 1970; return how many."""
         query = f"DELETE FROM {self.table} WHERE marked_ms < {_parameter_style(connection)}"
         return self._run(connection, query, (before_ms,))
 

@@ -11,7 +11,7 @@ from ottla.streams.dedupe.window import WindowLimits
 
 
 class Scope(NamedTuple):
-    """The records among which an identity is unique: those of a partition, or of a topic (`partition` None)."""
+    """The records among which an identity is unique: of a partition, or of a topic (`partition` None)."""
 
     topic: str
     partition: int | None = None
@@ -32,10 +32,10 @@ class Claim(enum.Enum):
 
 
 class DedupeStore(Protocol):
-    """Remembers identities within a window. All methods but `claims` and `limits` may raise StoreUnavailable.
+    """Remembers identities within a window. All methods may raise StoreUnavailable.
 
-    A store is an async context manager, opened and closed by its guard. Calls may be made concurrently. A mark
-    is durable, as far as the store is, when `mark` returns.
+    A store is an async context manager, opened and closed by its guard. Calls may be made concurrently. A
+    mark is durable, as far as the store is, when `mark` returns.
     """
 
     @property
@@ -44,7 +44,11 @@ class DedupeStore(Protocol):
 
     @property
     def claims(self) -> bool:
-        """Whether claims are atomic between members, so that identities may be unique in a whole topic."""
+        """Whether claims keep members apart that handle records of one topic scope."""
+
+    @property
+    def has_topic_scope(self) -> bool:
+        """Whether it can be asked for an identity of a topic without its partition."""
 
     @property
     def is_remote(self) -> bool:

@@ -39,7 +39,10 @@ class Window:
 
     def __init__(self, limits: WindowLimits) -> None:
         self._limits = limits
-        self._marked: OrderedDict[bytes, int] = OrderedDict()
+        self._marked: OrderedDict[bytes, int] = OrderedDict()  # in the order of the marks
+        self._used: OrderedDict[bytes, None] = (
+            OrderedDict()
+        )  # in the order of use, where there is a limit of count
 
     def __len__(self) -> int:
         """Number of remembered identities, among them some that are out of date."""
@@ -48,29 +51,30 @@ class Window:
     def contains(self, identity: bytes, now_ms: int) -> bool:
         """Return whether an identity was marked within the window."""
         marked_ms = self._marked.get(identity)
-        if marked_ms is None:
+        if marked_ms is None or marked_ms <= self._limits.oldest_ms(now_ms):
             return False
-        if marked_ms <= self._limits.oldest_ms(now_ms):
-            del self._marked[identity]
-            return False
-        # Without a limit of count the order is that of the marks, so that the oldest are found in front.
         if self._limits.max_ids is not None:
-            self._marked.move_to_end(identity)
+            self._used.move_to_end(identity)
         return True
 
     def add(self, identity: bytes, marked_ms: int) -> list[bytes]:
         """Remember an identity; return those that are forgotten because there are more than `max_ids`."""
-        self._marked.pop(identity, None)
+        self.discard(identity)
         self._marked[identity] = marked_ms
         self._expire(marked_ms)
+        if self._limits.max_ids is None:
+            return []
+        self._used[identity] = None
         evicted = []
-        while self._limits.max_ids is not None and len(self._marked) > self._limits.max_ids:
-            evicted.append(self._marked.popitem(last=False)[0])
+        while len(self._used) > self._limits.max_ids:
+            evicted.append(next(iter(self._used)))
+            self.discard(evicted[-1])
         return evicted
 
     def discard(self, identity: bytes) -> None:
         """Forget an identity, if it is remembered."""
         self._marked.pop(identity, None)
+        self._used.pop(identity, None)
 
     def identities(self, now_ms: int) -> Iterator[bytes]:
         """Yield the identities within the window."""
@@ -83,4 +87,4 @@ class Window:
             identity, marked_ms = next(iter(self._marked.items()))
             if marked_ms > oldest_ms:
                 return
-            del self._marked[identity]
+            self.discard(identity)

@@ -16,15 +16,20 @@ HOUR_MS = 3_600_000
 class MemoryStore:
     """Remembers identities in this process, for repetitions that come soon: those of a resending producer.
 
-    Up to `max_ids` per partition, about 200 bytes each, none for longer than `ttl_ms`. After a restart, and on
-    another member after a rebalance, it knows nothing.
+    Up to `max_ids` per partition, about 300 bytes each, none for longer than `ttl_ms`. After a restart, and
+    on another member after a rebalance, it knows nothing.
     """
 
     claims = False
+    has_topic_scope = True
     is_remote = False
 
     def __init__(
-        self, *, max_ids: int | None = 100_000, ttl_ms: int | None = HOUR_MS, clock: Callable[[], int] = now_ms
+        self,
+        *,
+        max_ids: int | None = 100_000,
+        ttl_ms: int | None = HOUR_MS,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         self._limits = WindowLimits(ttl_ms, max_ids)
         self._clock = clock

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -29,13 +30,15 @@ if redis.call('GET', KEYS[2]) ~= ARGV[3] then return 2 end
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
 return 1
 """
-_RELEASE: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+_RELEASE: Final = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+)
 _CLAIMS: Final = (Claim.DONE, Claim.NEW, Claim.TAKEN)
 PART_LENGTH: Final = 1_000
 MAX_BATCH: Final = 500
 CONNECTION_TIMEOUT_S: Final = 5.0
 
-Operation = Callable[["Pipeline[Any]"], Callable[[list[Any]], Any]]
+Operation = Callable[["Pipeline"], Callable[[list[Any]], Any]]
 """Adds commands to a pipeline, and returns the function that reads its result off the answers."""
 
 
@@ -43,11 +46,12 @@ class RedisStore:
     """Remembers identities in a Redis server, by default for a day. Needs `pip install ottla-streams[redis]`.
 
     `name` is that of the application: applications with the same name share marks. The server must not evict
-    keys (`maxmemory-policy noeviction`), and keeps what its persistence keeps. Commands of concurrent handlers
-    go in one pipeline. While there is no connection, or no memory, calls raise StoreUnavailable.
+    keys (`maxmemory-policy noeviction`), and keeps what its persistence keeps. Commands of concurrent
+    handlers go in one pipeline. While there is no connection, or no memory, calls raise StoreUnavailable.
     """
 
     claims = True
+    has_topic_scope = True
     is_remote = True
 
     def __init__(
@@ -65,7 +69,7 @@ class RedisStore:
         self._url = url
         self._name = name
         self._clock = clock
-        self._redis: Redis[Any] | None = None
+        self._redis: Redis | None = None
         self._batcher: Batcher[Operation, Any] | None = None
         self._open = AsyncExitStack()
 
@@ -96,7 +100,7 @@ class RedisStore:
         """Return those of the identities that were marked within the window."""
         key, oldest_ms, asked = self._key(scope), self._limits.oldest_ms(self._clock()), list(identities)
 
-        def add(pipeline: Pipeline[Any]) -> Callable[[list[Any]], set[bytes]]:
+        def add(pipeline: Pipeline) -> Callable[[list[Any]], set[bytes]]:
             for identity in asked:
                 pipeline.zscore(key, identity)
             return lambda answers: {
@@ -111,9 +115,11 @@ class RedisStore:
     async def mark(self, scope: Scope, identities: Collection[bytes]) -> None:
         """Remember identities, all or none, and end the claims on them."""
         key, at_ms, limits = self._key(scope), self._clock(), self._limits
-        claims = [self._claim_key(scope, identity) for identity in identities] if scope.partition is None else []
+        claims = (
+            [self._claim_key(scope, identity) for identity in identities] if scope.partition is None else []
+        )
 
-        def add(pipeline: Pipeline[Any]) -> Callable[[list[Any]], None]:
+        def add(pipeline: Pipeline) -> Callable[[list[Any]], None]:
             # One command for all of the marks, so that the server has all of them or none.
             pipeline.zadd(key, dict.fromkeys(identities, at_ms))
             if limits.ttl_ms is not None:
@@ -132,7 +138,7 @@ class RedisStore:
         keys = (self._key(scope), self._claim_key(scope, identity))
         arguments = (identity, self._limits.oldest_ms(self._clock()), owner, lease_ms)
 
-        def add(pipeline: Pipeline[Any]) -> Callable[[list[Any]], Claim]:
+        def add(pipeline: Pipeline) -> Callable[[list[Any]], Claim]:
             pipeline.eval(_CLAIM, 2, *keys, *arguments)
             return lambda answers: _CLAIMS[answers[0]]
 
@@ -142,7 +148,7 @@ class RedisStore:
     async def release(self, scope: Scope, identity: bytes, owner: str) -> None:
         """End a claim of `owner` without a mark."""
 
-        def add(pipeline: Pipeline[Any]) -> Callable[[list[Any]], None]:
+        def add(pipeline: Pipeline) -> Callable[[list[Any]], None]:
             pipeline.eval(_RELEASE, 1, self._claim_key(scope, identity), owner)
             return lambda answers: None
 
@@ -150,12 +156,13 @@ class RedisStore:
 
     async def identities(self, scope: Scope) -> AsyncIterator[Sequence[bytes]]:
         """Yield all identities within the window, in parts; some of them twice."""
-        assert self._redis is not None, "use the store in `async with`"
-        cursor, oldest_ms = -1, self._limits.oldest_ms(self._clock())
-        while cursor:
-            scanned = self._redis.zscan(self._key(scope), max(0, cursor), count=PART_LENGTH)
-            cursor, part = await self._answer(scanned)
+        key, oldest_ms, cursor = self._key(scope), self._limits.oldest_ms(self._clock()), 0
+        while True:
+            # In a pipeline like all others: after the marks that were submitted before it.
+            cursor, part = await self._submit(partial(_add_scan, key, cursor))
             yield [identity for identity, marked_ms in part if marked_ms > oldest_ms]
+            if not cursor:
+                return
 
     async def _submit(self, operation: Operation) -> Any:
         assert self._batcher is not None, "use the store in `async with`"
@@ -188,7 +195,7 @@ class RedisStore:
     def _claim_key(self, scope: Scope, identity: bytes) -> bytes:
         return f"{{{self._name}:{scope}}}:claim:".encode() + identity
 
-    def _client(self) -> Redis[Any]:
+    def _client(self) -> Redis:
         try:
             from redis.asyncio import Redis
         except ImportError:
@@ -198,3 +205,8 @@ class RedisStore:
         return Redis.from_url(
             self._url, socket_timeout=CONNECTION_TIMEOUT_S, socket_connect_timeout=CONNECTION_TIMEOUT_S
         )
+
+
+def _add_scan(key: str, cursor: int, pipeline: Pipeline) -> Callable[[list[Any]], Any]:
+    pipeline.zscan(key, cursor, count=PART_LENGTH)
+    return lambda answers: answers[0]

@@ -26,12 +26,13 @@ class SqliteStore:
     """Remembers identities in a file on this machine, by default for a day; the durable default.
 
     Members on one machine may share the file. Marks of concurrent handlers are committed together, with one
-    fsync (`synchronous="full"`, which survives a power failure) or without (`"normal"`, which survives the end
-    of the process). `max_bytes` limits the file, 0 does not. While the file is locked for longer than
+    fsync (`synchronous="full"`, which survives a power failure) or without (`"normal"`, which survives the
+    end of the process). `max_bytes` limits the file, 0 does not. While the file is locked for longer than
     `busy_timeout_ms`, full, gone or damaged, calls raise StoreUnavailable.
     """
 
     claims = True
+    has_topic_scope = True
     is_remote = True
 
     def __init__(

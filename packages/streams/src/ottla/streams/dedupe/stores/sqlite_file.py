@@ -15,7 +15,8 @@ from ottla.streams.dedupe.store import Claim
 from ottla.streams.dedupe.window import WindowLimits
 
 _TABLES: Final = (
-    "CREATE TABLE IF NOT EXISTS marks (scope TEXT NOT NULL, identity BLOB NOT NULL, marked_ms INTEGER NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS marks"
+    " (scope TEXT NOT NULL, identity BLOB NOT NULL, marked_ms INTEGER NOT NULL,"
     " PRIMARY KEY (scope, identity)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS claims (scope TEXT NOT NULL, identity BLOB NOT NULL, owner TEXT NOT NULL,"
     " until_ms INTEGER NOT NULL, PRIMARY KEY (scope, identity)) WITHOUT ROWID",
@@ -145,7 +146,7 @@ class MarksFile:
             self._trim(scope, max(1, max_ids - arriving))
 
     def _trim(self, scope: str, length: int) -> None:
-        """Delete all marks of a scope but the newest, and those of the same millisecond as the last of these."""
+        """Delete all marks of a scope but the newest ones, and those of the same time as the last of them."""
         self._execute(
             "DELETE FROM marks WHERE scope = ? AND marked_ms <"
             " (SELECT marked_ms FROM marks WHERE scope = ? ORDER BY marked_ms DESC LIMIT 1 OFFSET ?)",

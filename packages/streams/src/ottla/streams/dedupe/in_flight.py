@@ -1,0 +1,41 @@
+"""Identities that are being handled in this process: the second record waits for the outcome of the first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from ottla.streams.dedupe.store import Scope
+
+Held = tuple[Scope, bytes]
+
+
+class InFlight:
+    """Locks on identities. A batch takes its locks at once, so that batches cannot block each other."""
+
+    def __init__(self) -> None:
+        self._held: dict[Held, asyncio.Event | None] = {}  # an event if somebody waits
+
+    def __len__(self) -> int:
+        """Number of identities that are being handled."""
+        return len(self._held)
+
+    async def acquire(self, wanted: Collection[Held]) -> bool:
+        """Take the locks, after those that hold one of them have released it; return whether one did."""
+        waited = False
+        while (busy := next((each for each in wanted if each in self._held), None)) is not None:
+            released = self._held[busy]
+            if released is None:
+                released = self._held[busy] = asyncio.Event()
+            await released.wait()
+            waited = True
+        for each in wanted:
+            self._held[each] = None
+        return waited
+
+    def release(self, held: Collection[Held]) -> None:
+        """Give locks back."""
+        for each in held:
+            released = self._held.pop(each)
+            if released is not None:
+                released.set()
