@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from ottla.broker.testing import BrokerProcess
+from ottla.pipeline.spark import pandas_of_any_age
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -398,3 +401,41 @@ def forget_last_commit(checkpoint: Path) -> None:
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+# --- without a broker
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_without_a_broker_no_task_is_started(spark: SparkSession, tmp_path: Path, delivery: str) -> None:
+    with pytest.raises(PySparkException, match=f"'{NOWHERE}': reaching the cluster did not .* within 1 s"):
+        write(_counted(spark.range(0, 8, 1, 8), tmp_path), UNREACHABLE, topic="orders", delivery=delivery)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_broker_no_task_of_a_stream_is_started(
+    spark: SparkSession, options: dict[str, str], topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    topics.send(topic, [Sent(value=b"row", partition=each) for each in range(3)])
+    rows, folder = source(spark, options, topic), tmp_path / "tasks"
+    folder.mkdir()
+    with pytest.raises(PySparkException, match=f"'{NOWHERE}': reaching the cluster did not .* within 1 s"):
+        stream(_counted(rows, folder), UNREACHABLE, tmp_path / "checkpoint", topic="orders")
+    assert not list(folder.iterdir())
+
+
+NOWHERE = "127.0.0.1:1"
+UNREACHABLE = {"kafka.bootstrap.servers": NOWHERE, "kafka.bootstrap.timeout.ms": "1000"}
+
+
+def _counted(rows: DataFrame, folder: Path) -> DataFrame:
+    """Let each task of the rows leave a file in the folder."""
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        (folder / str(task.taskAttemptId())).touch()
+        yield from batches
+
+    with pandas_of_any_age():
+        return rows.selectExpr("CAST('row' AS BINARY) AS value").mapInArrow(count, "value BINARY")

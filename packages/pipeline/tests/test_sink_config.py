@@ -8,7 +8,9 @@ import pytest
 
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.sink.config import SinkConfig
+from ottla.pipeline.sink.errors import BrokersUnreachable
 from ottla.pipeline.sink.options import MARKERS_TOPIC
+from ottla.pipeline.sink.reachability import require_brokers
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
@@ -81,3 +83,15 @@ def test_invalid_options_are_explained(options: dict[str, str], message: str) ->
 def test_servers_have_to_be_named() -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
         SinkConfig.of({"topic": "orders"})
+
+
+def test_later_attempts_at_a_task_wait_less_for_a_broker() -> None:
+    config = SinkConfig.of({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.bootstrap.timeout.ms": "8000"})
+    waits = [config.for_attempt(number).producer_config().client.bootstrap_timeout_ms for number in range(4)]
+    assert waits == [8_000, 2_000, 2_000, 2_000]
+
+
+def test_the_driver_says_which_brokers_it_cannot_reach() -> None:
+    config = SinkConfig.of({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.bootstrap.timeout.ms": "100"})
+    with pytest.raises(BrokersUnreachable, match=r"no row was written.*'127.0.0.1:1'.*within 0.1 s"):
+        require_brokers(config)

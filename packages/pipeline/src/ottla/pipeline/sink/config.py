@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ottla.client.settings import SettingError
@@ -23,6 +23,8 @@ TRANSACTION_TIMEOUT_MS = 300_000
 WAITING_TIMEOUT_MS = 900_000
 """The transaction timeout where the transaction waits for all tasks of its batch: the brokers' default
 maximum."""
+
+_SHARE_OF_LATER_ATTEMPTS = 4
 
 REFUSED = {
     "group.id": None,
@@ -72,6 +74,18 @@ class SinkConfig:
         )
         found.producer_config(found.transactional_id_prefix if delivery == "exactly-once" else None)
         return found
+
+    def for_attempt(self, number: int) -> SinkConfig:
+        """Return the configuration of an attempt at a task, counted from 0.
+
+        Later attempts try to reach the brokers for a quarter of the time: with Spark's four attempts, a task
+        without a broker fails within two times `bootstrap.timeout.ms` instead of four.
+        """
+        if number == 0:
+            return self
+        bound_ms = self.producer_config().client.bootstrap_timeout_ms
+        shorter = {"bootstrap.timeout.ms": str(max(1, bound_ms // _SHARE_OF_LATER_ATTEMPTS))}
+        return replace(self, producer={**self.producer, **shorter})
 
     def producer_config(
         self, transactional_id: str | None = None, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS

@@ -10,6 +10,13 @@ class RowsUnfit(PipelineError, ValueError):
     """Rows that cannot become records: a column is missing, has another type, or holds a forbidden null."""
 
 
+class BrokersUnreachable(PipelineError):
+    """No broker could be reached, so no task was started."""
+
+    def __init__(self, servers: str, error: Exception) -> None:
+        super().__init__(f"no row was written, option kafka.bootstrap.servers is {servers!r}: {error}")
+
+
 class NoTransactions(NotSupported):
     """The cluster has no transactions, or this user may not use them (`refused`)."""
 

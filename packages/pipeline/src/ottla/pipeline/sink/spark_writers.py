@@ -51,44 +51,44 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise NotSupported('a topic cannot be overwritten: .mode("append") adds to it')
-        self._config = SinkConfig.of(options)
-        self._columns = Columns.of(schema, self._config)
+        self.config = SinkConfig.of(options)
+        self._columns = Columns.of(schema, self.config)
         # All attempts of this write share it; another write, even of the same rows, gets another one.
         self._run = f"write-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task."""
         task = self._identity(_task())
-        return _write(iterator, self._columns, self._config, task, self._run)
+        return _write(iterator, self._columns, self.config, task, self._run)
 
     def _identity(self, task: TaskContext) -> TaskIdentity:
-        if self._config.delivery == "at-least-once":
+        if self.config.delivery == "at-least-once":
             return TaskIdentity(self._run, 0, task.partitionId())  # not used
-        return batch_task(task.getLocalProperty, task.partitionId(), self._config.write_id, self._run)
+        return batch_task(task.getLocalProperty, task.partitionId(), self.config.write_id, self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the transactions that wait for all tasks; delete the markers of this unnamed write."""
-        if self._config.delivery != "exactly-once":
+        if self.config.delivery != "exactly-once":
             return
         done = _done(messages)
-        commit_all(done, self._config)
+        commit_all(done, self.config)
         tasks = [each.task for each in done if each.rows and each.task.query == self._run]
         try:
-            forget_tasks(tasks, self._config)
+            forget_tasks(tasks, self.config)
         except (ClientError, KafkaError, TimeoutError) as error:
             log.warning("could not delete the markers of a completed write: %s", error)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort the transactions that wait for all tasks."""
-        _abort(messages, self._config)
+        _abort(messages, self.config)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream, batch by batch."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._config = SinkConfig.of(options)
-        self._columns = Columns.of(schema, self._config)
+        self.config = SinkConfig.of(options)
+        self._columns = Columns.of(schema, self.config)
         # Spark creates a writer for each run of a batch and gives copies of it to all tasks of that run.
         self._run = f"run-{uuid.uuid4().hex}"
 
@@ -96,20 +96,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Write the rows of a task."""
         context = _task()
         task = stream_task(context.getLocalProperty, context.partitionId())
-        return _write(iterator, self._columns, self._config, task, self._run)
+        return _write(iterator, self._columns, self.config, task, self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Commit the transactions that wait for all tasks."""
-        commit_all(_done(messages), self._config)
+        commit_all(_done(messages), self.config)
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Abort the transactions that wait for all tasks."""
-        _abort(messages, self._config)
+        _abort(messages, self.config)
 
 
 def _write(
     batches: Iterator[pa.RecordBatch], columns: Columns, config: SinkConfig, task: TaskIdentity, run: str
 ) -> Written:
+    config = config.for_attempt(_task().attemptNumber())
     if config.delivery == "exactly-once":
         return Written(write_exactly_once(whole(batches), columns, config, task, run))
     marked = task if config.delivery == "dedupe" else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from ottla.pipeline.options import Options
+from ottla.pipeline.sink.reachability import require_brokers
 from ottla.pipeline.sink.spark_writers import BatchWriter, StreamWriter
 from ottla.pipeline.source.batch_reader import BatchReader
 from ottla.pipeline.source.spark_rows import ddl
@@ -46,9 +47,16 @@ class OttlaDataSource(DataSource):
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return the batch writer."""
-        return BatchWriter(self.options, schema, overwrite=overwrite)
+        """Return the batch writer. Raises BrokersUnreachable, instead of each task."""
+        writer = BatchWriter(self.options, schema, overwrite=overwrite)
+        require_brokers(writer.config)
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Return the stream writer; `overwrite` stands for output mode complete, which appends all rows."""
-        return StreamWriter(self.options, schema)
+        """Return the stream writer; `overwrite` stands for output mode complete, which appends all rows.
+
+        Spark asks for one before the tasks of each batch. Raises BrokersUnreachable, instead of each task.
+        """
+        writer = StreamWriter(self.options, schema)
+        require_brokers(writer.config)
+        return writer
