@@ -202,7 +202,7 @@ def test_a_topic_is_copied_with_everything(
         (
             "'v' AS value",
             {"topic": "{}", "delivery": "exactly-once"},
-            "does not let this client use them",
+            "needs transactions, which these brokers do not have",
         ),
     ],
 )
