@@ -83,6 +83,12 @@ class Pipeline:
         os.killpg(self._running.pid, signal.SIGINT)
         return self._running.wait(LIMIT_S)
 
+    def failed(self) -> str:
+        """Wait until it ends by itself, and return its output. Fails if it ends with success."""
+        assert self._running is not None
+        assert self._running.wait(LIMIT_S) == 1, self.said()
+        return self.said()
+
     def kill_worker_and(self, broker: BrokerProcess, send: Callable[[], object], query: str = "main") -> None:
         """Kill a worker and the broker during work: `send` provides records, and a batch is awaited."""
         done = self.committed(query)
@@ -141,6 +147,14 @@ class Pipeline:
 
 
 _OTTLA = (sys.executable, "-c", "from ottla.client.cli import main; main()", "pipeline")
+
+
+def failure_line(said: str) -> str:
+    """Return the line with which a run reports its failure. Fails if Spark or a traceback says more."""
+    assert "Traceback" not in said, said
+    assert " ERROR " not in said, said
+    [line] = [each for each in said.splitlines() if each.startswith("Error: ")]
+    return line
 
 
 class FailingLogs(Logs):

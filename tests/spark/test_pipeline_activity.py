@@ -21,7 +21,8 @@ from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.activity import events
-from peers.pipelines import SPARK, Pipeline
+from peers.pipelines import SPARK, Pipeline, failure_line
+from peers.small_disk import small_disk
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
@@ -185,4 +186,23 @@ def test_workers_and_broker_are_killed(tmp_path: Path, fresh: Fresh, rounds: int
             pipeline.kill_worker_and(broker, partial(activity.send, more), "sessions")
         activity.flush()
         assert pipeline.stop() == 0
+        _check(activity, "delta", values, pipeline.once()["queries"])
+
+
+@pytest.mark.parametrize("where", ["state", "lake"])
+@pytest.mark.timeout(900)
+def test_a_full_disk_is_told_in_one_line_and_counts_no_event_twice(
+    tmp_path: Path, activity: Activity, where: str
+) -> None:
+    values = list(events(COUNT))
+    activity.send(values[: COUNT // 2])
+    pipeline = Pipeline(activity.declare("delta", per_batch=1_000), activity.checkpoint)
+    with small_disk(tmp_path / where, 64) as disk:
+        pipeline.start()
+        pipeline.until(lambda: pipeline.committed("sessions") > 1 and pipeline.committed("windows") > 1)
+        disk.fill()
+        activity.send(values[COUNT // 2 :])
+        activity.flush()
+        assert "No space left on device" in failure_line(pipeline.failed())
+        disk.free()
         _check(activity, "delta", values, pipeline.once()["queries"])

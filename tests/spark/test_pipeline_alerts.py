@@ -20,7 +20,8 @@ from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.alerts import BEGIN, metrics
 from ottla.pipeline.jobs.value_parsing import REASON
-from peers.pipelines import SPARK, Pipeline
+from peers.pipelines import SPARK, Pipeline, failure_line
+from peers.small_disk import small_disk
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
@@ -312,3 +313,21 @@ def test_killed_between_sending_and_committing(spark: SparkSession, watched: Wat
     assert before > 0, "alerts are sent, and Spark does not know"
     times = _check(spark, watched, values, pipeline.once()["queries"])
     assert Counter(times.values())[2] == before, "they were sent again, with the same ids"
+
+
+@pytest.mark.timeout(900)
+def test_a_full_disk_is_told_in_one_line_and_loses_no_alert(
+    spark: SparkSession, watched: Watched, tmp_path: Path
+) -> None:
+    values = list(metrics(COUNT))
+    watched.send(values[: COUNT // 2])
+    pipeline = Pipeline(watched.declare(1_000), watched.checkpoint)
+    with small_disk(tmp_path / "state", 64) as disk:
+        pipeline.start()
+        pipeline.until(lambda: pipeline.committed() > 1)
+        disk.fill()
+        watched.send(values[COUNT // 2 :])
+        watched.flush()
+        assert "No space left on device" in failure_line(pipeline.failed())
+        disk.free()
+        _check(spark, watched, values, pipeline.once()["queries"])
