@@ -29,6 +29,7 @@ from ottla.pipeline.sink.exactly_once import (
 )
 from ottla.pipeline.sink.task_identity import TaskIdentity, batch_task, stream_task
 from ottla.pipeline.sink.task_input import whole
+from ottla.pipeline.worker_memory import exclude_modules_from_collections
 from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -112,9 +113,12 @@ def _write(
 ) -> Written:
     config = config.for_attempt(_task().attemptNumber())
     if config.delivery == "exactly-once":
-        return Written(write_exactly_once(whole(batches), columns, config, task, run))
-    marked = task if config.delivery == "dedupe" else None
-    return Written(TaskResult(task, write_rows(batches, columns, config, marked)))
+        done = write_exactly_once(whole(batches), columns, config, task, run)
+    else:
+        marked = task if config.delivery == "dedupe" else None
+        done = TaskResult(task, write_rows(batches, columns, config, marked))
+    exclude_modules_from_collections()
+    return Written(done)
 
 
 def _done(messages: list[WriterCommitMessage | None]) -> list[TaskResult]:

@@ -14,6 +14,7 @@ from ottla.pipeline.source.batch_reader import BatchReader
 from ottla.pipeline.source.spark_rows import ddl
 from ottla.pipeline.source.stream_reader import StreamReader
 from ottla.pipeline.values import value_format
+from ottla.pipeline.worker_memory import exclude_modules_from_collections
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -50,6 +51,7 @@ class OttlaDataSource(DataSource):
         """Return the batch writer. Raises BrokersUnreachable, instead of each task."""
         writer = BatchWriter(self.options, schema, overwrite=overwrite)
         require_brokers(writer.config)
+        exclude_modules_from_collections()
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
@@ -59,4 +61,5 @@ class OttlaDataSource(DataSource):
         """
         writer = StreamWriter(self.options, schema)
         require_brokers(writer.config)
+        exclude_modules_from_collections()
         return writer
