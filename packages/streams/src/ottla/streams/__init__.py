@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.streams.config import StreamsConfig
     from ottla.streams.errors import StreamsError
+    from ottla.streams.processing.processor import Processor
 
-__all__ = ["StreamsConfig", "StreamsError"]
+__all__ = ["Processor", "StreamsConfig", "StreamsError"]
 
 __version__ = "0.1.0"
 
 _LATE = {
     "StreamsConfig": "ottla.streams.config",
+    "Processor": "ottla.streams.processing.processor",
     "StreamsError": "ottla.streams.errors",
 }
 """The module of each public name."""

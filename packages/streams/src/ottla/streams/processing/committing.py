@@ -1,0 +1,95 @@
+"""Commits of a processor: changed partitions at an interval, and before a partition is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ottla.client.errors import ClientError
+from ottla.protocol.errors import KafkaError, OffsetMetadataTooLarge
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.errors import OffsetsNotCommitted, StreamsError
+from ottla.streams.scheduling.commit_plan import CommitPlan
+from ottla.streams.scheduling.scheduler import Scheduler
+from ottla.streams.seams import Commits, Observer
+
+log = logging.getLogger(__name__)
+
+
+class Committer:
+    """Commits what the scheduler plans. A refused commit counts as none: the next one repeats it."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        commits: Commits,
+        observer: Observer | None,
+        *,
+        timeout_ms: int,
+        on_tick: Callable[[], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._commits = commits
+        self._observer = observer
+        self._timeout_s = timeout_ms / 1_000
+        self._on_tick = on_tick
+        self._one_at_a_time = asyncio.Lock()
+        self._last_reason: str | None = None
+
+    async def run(self) -> None:
+        """Commit at the interval, until cancelled."""
+        while True:
+            await asyncio.sleep(self._commits.interval_ms / 1_000)
+            await self.commit()
+            self._on_tick()
+
+    async def commit(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
+        """Commit what is due of partitions, by default all; return whether all of it is committed.
+
+        Refusals are logged. Raises StreamsError if there can be no further commits.
+        """
+        async with self._one_at_a_time:
+            while True:
+                plans = self._scheduler.due_commits(partitions)
+                if not plans:
+                    return True
+                error = await self._try(plans)
+                if not isinstance(error, OffsetMetadataTooLarge) or not self._shrink():
+                    break
+        self._report(plans, error)
+        return error is None
+
+    async def _try(self, plans: list[CommitPlan]) -> Exception | None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._commits.commit(plans)
+        except StreamsError:
+            raise
+        except (ClientError, KafkaError, TimeoutError) as error:
+            return error
+        for plan in plans:
+            self._scheduler.committed(plan)
+        return None
+
+    def _shrink(self) -> bool:
+        """Halve the metadata: this broker's offset.metadata.max.bytes is lower than our limit."""
+        limits = self._scheduler.limits
+        if not limits.commit_metadata_max_bytes:
+            return False
+        smaller = limits.commit_metadata_max_bytes // 2
+        self._scheduler.limits = replace(limits, commit_metadata_max_bytes=smaller)
+        log.warning("the broker refused the size of commit metadata", extra={"now_at_most_bytes": smaller})
+        return True
+
+    def _report(self, plans: list[CommitPlan], error: Exception | None) -> None:
+        if self._observer is not None:
+            self._observer.on_commit(plans, error)
+        if error is None:
+            self._last_reason = None
+            return
+        reason = f"{type(error).__name__}: {error}"
+        if reason != self._last_reason:
+            self._last_reason = reason
+            log.warning("%s", OffsetsNotCommitted([(each.partition, each.offset) for each in plans], error))

@@ -1,0 +1,223 @@
+"""The processor: it reads topics, and handles many records at once, each key in order."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self, cast
+
+from ottla.client.settings import config_from
+from ottla.consumer import Consumer, ConsumerRecord
+from ottla.streams.config import StreamsConfig
+from ottla.streams.processing.committing import Committer
+from ottla.streams.processing.defaults import ConsumerCommits, NoOutputs, RecordFunction, StopAtFailures
+from ottla.streams.processing.rebalancing import Rebalancing
+from ottla.streams.processing.workers import Workers
+from ottla.streams.scheduling.intake import IntakeLimits
+from ottla.streams.scheduling.scheduler import Scheduler
+from ottla.streams.seams import Commits, FailurePolicy, Handler, Observer, Outputs
+
+INTAKE_RECORDS = 256
+"""The most records of one step of intake: how far a budget may be exceeded per partition."""
+INTAKE_PAUSE_S = 0.005
+"""The least time between two looks at the budgets."""
+
+
+class Processor:
+    """Handles the records of topics: many at once, those of one key in order.
+
+        async with Processor(handle, "orders", group_id="billing", max_concurrency=500) as processor:
+            await processor.wait()
+
+    A record is finished when its handler succeeded and what it sent is acknowledged; offsets are committed up
+    to the first unfinished record, with the finished ones after it in the commit's metadata. At the end of
+    the block running handlers may take `drain_timeout_ms`, and what is finished is committed. A failure
+    cancels the block, which then raises it: HandlerFailed, OutputFailed, or what the consumer fails with.
+    """
+
+    def __init__(
+        self,
+        handler: Handler | Callable[[ConsumerRecord], Awaitable[None]],
+        *topics: str,
+        config: StreamsConfig | None = None,
+        failures: FailurePolicy | None = None,
+        outputs: Outputs | None = None,
+        commits: Callable[[Consumer], Commits] | None = None,
+        observer: Observer | None = None,
+        **settings: Any,
+    ) -> None:
+        self.config = config = _config(config, settings)
+        _ = config.group_id  # raises without one
+        self.consumer = Consumer(config=config.reading())
+        """The consumer; its metrics are read by observers. Ask it for no records."""
+        self.scheduler = Scheduler(
+            config.order,
+            batch_size=config.batch_size,
+            batch_of_any=config.batch_of == "any",
+            limits=IntakeLimits(
+                **{name: getattr(config, name) for name in IntakeLimits.__dataclass_fields__}
+            ),
+        )
+        """Counts of it are read by observers."""
+        self._topics = topics
+        self._observer = observer
+        outputs = outputs or NoOutputs()
+        self._workers = Workers(
+            self.scheduler,
+            _handler(handler),
+            failures or StopAtFailures(),
+            outputs,
+            observer,
+            max_concurrency=config.max_concurrency,
+            handler_timeout_ms=config.handler_timeout_ms,
+            fail=self._fail,
+            on_resume_due=self._look_at_budgets,
+        )
+        self._committer = Committer(
+            self.scheduler,
+            commits(self.consumer) if commits else ConsumerCommits(self.consumer, config.commit_interval_ms),
+            observer,
+            timeout_ms=config.commit_timeout_ms,
+            on_tick=self._look_at_budgets,
+        )
+        self._rebalancing = Rebalancing(
+            self.scheduler, self.consumer, self._workers, self._committer, outputs, observer,
+            drain_timeout_ms=config.drain_timeout_ms,
+        )  # fmt: skip
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: list[asyncio.Task[None]] = []
+        self._budgets_due = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._body: asyncio.Task[Any] | None = None
+        self._has_cancelled_body = False
+
+    # --- the life of a processor
+
+    async def __aenter__(self) -> Self:
+        self._tasks = tasks = asyncio.TaskGroup()
+        await tasks.__aenter__()
+        self._workers.start(tasks)
+        self.consumer.subscribe(self._topics, listener=self._rebalancing)
+        try:
+            await self.consumer.start()
+        except BaseException:
+            await self._leave()
+            raise
+        for run in (self._take_in, self._apply_budgets, self._committer.run):
+            self._start(run)
+        if self.config.handler_timeout_ms is not None:
+            self._start(self._workers.watch)
+        self._body = asyncio.current_task()
+        tasks.create_task(self._stop_when_asked(), name="ottla-streams-stop")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        body, self._body = self._body, None
+        if self._has_cancelled_body and body is not None:
+            body.uncancel()
+        self._stopping.set()
+        try:
+            await self._stopped.wait()
+        finally:
+            await self._leave()
+        if self._failure is not None and (error is None or self._has_cancelled_body):
+            raise self._failure
+
+    async def run(self) -> None:
+        """Enter the block, wait until `stop` is called or something fails, and leave it."""
+        async with self:
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Wait until the processor stopped: by `stop`, or by a failure, which leaving the block raises."""
+        await self._stopped.wait()
+
+    def stop(self) -> None:
+        """Ask the processor to drain and to stop; return at once."""
+        self._stopping.set()
+
+    async def _stop_when_asked(self) -> None:
+        await self._stopping.wait()
+        try:
+            await self._rebalancing.stop()
+        except Exception as error:
+            self._failure = self._failure or error
+        if self._failure is not None and self._body is not None:
+            # Not by the task group: it would cancel the workers before they are drained.
+            self._has_cancelled_body = True
+            self._body.cancel()
+        self._stopped.set()
+
+    async def _leave(self) -> None:
+        assert self._tasks is not None
+        try:
+            await self.consumer.stop()
+        finally:
+            for task in self._running:
+                task.cancel()
+            self._workers.stop()
+            await self._tasks.__aexit__(None, None, None)
+
+    def _start(self, run: Callable[[], Awaitable[None]]) -> None:
+        assert self._tasks is not None
+        self._running.append(self._tasks.create_task(self._until_failure(run), name=run.__name__))
+
+    async def _until_failure(self, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await run()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop because of a failure; the first one is raised."""
+        self._failure = self._failure or error
+        self._stopping.set()
+
+    # --- intake
+
+    async def _take_in(self) -> None:
+        """Read on and on, however slow the handlers are: heartbeats and polls go on."""
+        async for batch in self.consumer.batches(max_records=INTAKE_RECORDS):
+            if self.scheduler.add(batch.topic_partition, batch.records, batch.next_offset):
+                self._workers.wake()
+            self._apply_intake()
+
+    async def _apply_budgets(self) -> None:
+        while True:
+            await self._budgets_due.wait()
+            self._budgets_due.clear()
+            self._apply_intake()
+            await asyncio.sleep(INTAKE_PAUSE_S)
+
+    def _look_at_budgets(self) -> None:
+        self._budgets_due.set()
+
+    def _apply_intake(self) -> None:
+        pause, resume = self.scheduler.intake()
+        if not (pause or resume):
+            return
+        assigned = self.consumer.assignment()
+        for partition in pause + resume:
+            is_paused = partition in pause
+            if partition in assigned:
+                (self.consumer.pause if is_paused else self.consumer.resume)(partition)
+            if self._observer is not None:
+                self._observer.on_paused(partition, paused=is_paused)
+
+
+def _config(config: StreamsConfig | None, settings: dict[str, Any]) -> StreamsConfig:
+    if config is None:
+        return StreamsConfig.of(**settings)
+    return config_from(StreamsConfig, config, settings)
+
+
+def _handler(handler: Handler | Callable[[ConsumerRecord], Awaitable[None]]) -> Handler:
+    if inspect.iscoroutinefunction(handler):
+        return RecordFunction(cast("Callable[[ConsumerRecord], Awaitable[None]]", handler))
+    return cast("Handler", handler)

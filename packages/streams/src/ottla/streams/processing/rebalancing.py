@@ -1,0 +1,105 @@
+"""What a processor does when partitions are assigned, revoked or lost, and when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from ottla.consumer import Consumer, RebalanceListener
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.processing.committing import Committer
+from ottla.streams.processing.workers import Workers
+from ottla.streams.scheduling.scheduler import Scheduler
+from ottla.streams.seams import Observer, Outputs
+
+Partitions = frozenset[TopicPartition]
+
+CANCEL_GRACE_MS = 5_000
+"""How long cancelled handlers may take to end; after that their partition is given up all the same."""
+
+
+class Rebalancing(RebalanceListener):
+    """Starts partitions at their commit, and drains those that the processor gives up.
+
+    The consumer awaits these methods apart from its heartbeats and from the delivery of other partitions, so
+    a drain holds up nothing but the partitions that it is about.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        consumer: Consumer,
+        workers: Workers,
+        committer: Committer,
+        outputs: Outputs,
+        observer: Observer | None,
+        *,
+        drain_timeout_ms: int,
+    ) -> None:
+        self._scheduler = scheduler
+        self._consumer = consumer
+        self._workers = workers
+        self._committer = committer
+        self._outputs = outputs
+        self._observer = observer
+        self._drain_timeout_s = drain_timeout_ms / 1_000
+        self._is_stopping = False
+
+    async def on_partitions_assigned(self, assigned: Partitions) -> None:
+        """Read the commits of partitions, and start there."""
+        if not assigned or self._is_stopping:
+            return
+        committed = await self._consumer.committed_offsets(assigned)
+        for partition in sorted(assigned):
+            found = committed.get(partition)
+            if found is None:
+                self._scheduler.assign(partition, None)
+            else:
+                # The position and the metadata must be those of the same commit.
+                self._consumer.seek(partition, found)
+                self._scheduler.assign(partition, found.offset, found.metadata)
+            if self._observer is not None:
+                self._observer.on_assigned(partition, None if found is None else found.offset)
+
+    async def on_partitions_revoked(self, revoked: Partitions) -> None:
+        """Let running handlers end within the drain's bound, and commit."""
+        await self._drain(self._scheduler.partitions & revoked)
+
+    async def on_partitions_lost(self, lost: Partitions) -> None:
+        """Cancel handlers: other members may handle these records already. Nothing is committed."""
+        self._give_up(self._scheduler.partitions & lost, lost=True)
+        self._workers.cancel(lost)
+
+    async def stop(self) -> None:
+        """Drain all partitions; later ones are not started."""
+        self._is_stopping = True
+        await self._drain(self._scheduler.partitions)
+
+    async def _drain(self, partitions: Partitions) -> None:
+        for partition in partitions:
+            self._scheduler.revoke(partition)
+        if not await self._drained(partitions, self._drain_timeout_s):
+            self._workers.cancel(partitions)
+            await self._drained(partitions, CANCEL_GRACE_MS / 1_000)
+        try:
+            await self._committer.commit(self._scheduler.partitions & partitions)
+        finally:
+            self._give_up(partitions, lost=False)
+
+    async def _drained(self, partitions: Partitions, timeout_s: float) -> bool:
+        """Wait until no work of partitions runs; return false after the timeout."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not all(self._scheduler.is_drained(each) for each in partitions):
+                    self._workers.progress.clear()
+                    await self._workers.progress.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _give_up(self, partitions: Iterable[TopicPartition], *, lost: bool) -> None:
+        for partition in partitions:
+            self._scheduler.unassign(partition)
+            self._outputs.revoked(partition)
+            if self._observer is not None:
+                self._observer.on_revoked(partition, lost=lost)
