@@ -64,17 +64,7 @@ class Processor:
         self._topics = topics
         self._observer = observer
         outputs = outputs or NoOutputs()
-        self._workers = Workers(
-            self.scheduler,
-            _handler(handler),
-            failures or StopAtFailures(),
-            outputs,
-            observer,
-            max_concurrency=config.max_concurrency,
-            handler_timeout_ms=config.handler_timeout_ms,
-            fail=self._fail,
-            on_resume_due=self._look_at_budgets,
-        )
+        self._workers = self._make_workers(_handler(handler), failures or StopAtFailures(), outputs)
         self._committer = Committer(
             self.scheduler,
             commits(self.consumer) if commits else ConsumerCommits(self.consumer, config.commit_interval_ms),
@@ -94,6 +84,19 @@ class Processor:
         self._failure: BaseException | None = None
         self._body: asyncio.Task[Any] | None = None
         self._has_cancelled_body = False
+
+    def _make_workers(self, handler: Handler, failures: FailurePolicy, outputs: Outputs) -> Workers:
+        return Workers(
+            self.scheduler,
+            handler,
+            failures,
+            outputs,
+            self._observer,
+            max_concurrency=self.config.max_concurrency,
+            handler_timeout_ms=self.config.handler_timeout_ms,
+            fail=self._fail,
+            on_resume_due=self._look_at_budgets,
+        )
 
     # --- the life of a processor
 

@@ -29,6 +29,11 @@ class CommitPlan:
     def __repr__(self) -> str:
         return f"CommitPlan({self.partition}, {self.offset}, {len(self.metadata)} bytes of metadata)"
 
+    @property
+    def end(self) -> int:
+        """One past the highest offset that it covers."""
+        return self._ranges[-1][1] if self._ranges else self.offset
+
     def covers(self, offset: int) -> bool:
         """Return whether a record is known finished once this is committed."""
         if offset < self.offset:
