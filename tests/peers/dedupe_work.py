@@ -9,7 +9,7 @@ from typing import Any
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.dedupe import Dedupe, Guard
-from ottla.streams.seams import Commits, Retry, Skip, Verdict, Work
+from ottla.streams.seams import Retry, Skip, Verdict, Work
 
 WAIT_S = 60.0
 
@@ -106,14 +106,12 @@ class SomeFailures:
 class Member:
     """A member of the group: a guard with its handler, which runs work as a processor does."""
 
-    def __init__(
-        self, dedupe: Dedupe, commits: Commits | None = None, verdict: Verdict | None = None
-    ) -> None:
+    def __init__(self, dedupe: Dedupe, verdict: Verdict | None = None) -> None:
         self.dedupe = dedupe
         self.effects = Effects()
         self.outputs = SomeOutputs()
         self.failures = SomeFailures(verdict)
-        self.guard = Guard(dedupe, self.effects, self.outputs, self.failures, commits)
+        self.guard = Guard(dedupe, self.effects, self.outputs, self.failures)
 
     async def run(self, work: SomeWork) -> Verdict | None:
         """Run one attempt until the work is finished; return the verdict about a failure."""

@@ -28,16 +28,15 @@ class Claims:
 
     async def take(self, scope: Scope, identities: Collection[bytes]) -> set[bytes]:
         """Claim identities, after other members; return those that were marked meanwhile or before."""
+        # All members in the same order, so that two with parts of each other's batches do not wait for ever.
+        return {each for each in sorted(identities) if await self._is_done(scope, each)}
+
+    async def _is_done(self, scope: Scope, identity: bytes) -> bool:
         wait_s = FIRST_WAIT_S
-        while True:
-            answers = {each: await self._claim(scope, each) for each in identities}
-            if Claim.TAKEN not in answers.values():
-                return {each for each, answer in answers.items() if answer is Claim.DONE}
-            # All are given back: two members with parts of each other's batches would wait for ever.
-            gained = self.released((scope, each) for each in identities)
-            await self.release(gained)
+        while (answer := await self._claim(scope, identity)) is Claim.TAKEN:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        return answer is Claim.DONE
 
     def released(self, held: Iterable[Held]) -> list[Held]:
         """Forget claims; return those that the store must be told to end."""

@@ -127,6 +127,11 @@ class Dedupe:
         """Number of identities that are being handled, or handled and not marked yet."""
         return len(self._in_flight)
 
+    def is_prefiltered(self, partition: TopicPartition) -> bool:
+        """Return whether the prefilter of a partition is filled, so that new identities cost no question."""
+        state = self._scopes.current(Scope(partition.topic, partition.partition))
+        return state is not None and state.is_filled
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine that ends with the guard."""
         assert self._tasks is not None, "use Dedupe in `async with`"

@@ -15,10 +15,10 @@ RETRY_WAIT_MS: Final = 100
 
 
 class Guard:
-    """One handler with dedupe: `handler`, `outputs`, `failures` and `commits` go in place of the given ones.
+    """One handler with dedupe: `handler`, `outputs` and `failures` go in place of the given ones.
 
-    With `commits` (transactions), records are marked after the transaction that has their offsets: a crash in
-    between leaves records without a mark, whose copies are handled again, and loses nothing.
+    With transactions (`after`), records are marked after the one that has their offsets: a crash in between
+    leaves records without a mark, whose copies are handled again, and loses nothing.
     """
 
     def __init__(
@@ -27,7 +27,6 @@ class Guard:
         handler: Handler,
         outputs: Outputs,
         failures: FailurePolicy,
-        commits: Commits | None = None,
     ) -> None:
         self._dedupe = dedupe
         self._handled: dict[int, tuple[Work, Admission]] = {}
@@ -36,8 +35,13 @@ class Guard:
         self.handler: Handler = _GuardedHandler(self, handler)
         self.failures: FailurePolicy = _GuardedFailures(self, failures)
         self._uncommitted: dict[TopicPartition, dict[int, Admission]] = {}
-        self.outputs: Outputs = _GuardedOutputs(self, outputs, waits_for_commit=commits is not None)
-        self.commits = None if commits is None else _GuardedCommits(self, commits)
+        self.outputs: Outputs = _GuardedOutputs(self, outputs)
+        self._waits_for_commit = False
+
+    def after(self, commits: Commits) -> Commits:
+        """Return commits in place of the given ones, which are transactions: marks are written after them."""
+        self._waits_for_commit = True
+        return _GuardedCommits(self, commits)
 
     async def handle(self, work: Work, handler: Handler) -> None:
         """Call a handler with those records of a work that are not handled yet, if there are any."""
@@ -63,12 +67,15 @@ class Guard:
     def settle(self, work: Work, acknowledged: asyncio.Future[None] | None) -> asyncio.Future[None] | None:
         """Mark handled work when its outputs are acknowledged; the returned future is done after that."""
         self._marked_before.pop(id(work), None)
+        if self._waits_for_commit:
+            self._hold(work)
+            return acknowledged
         _, admission = self._handled.pop(id(work), (work, None))
         if admission is None:
             return acknowledged
         return self._dedupe.finish_soon(admission, acknowledged)
 
-    def hold(self, work: Work) -> None:
+    def _hold(self, work: Work) -> None:
         """Keep handled work until it is committed."""
         _, admission = self._handled.pop(id(work), (work, None))
         if admission is not None:
@@ -116,16 +123,12 @@ class _GuardedHandler:
 
 
 class _GuardedOutputs:
-    def __init__(self, guard: Guard, outputs: Outputs, *, waits_for_commit: bool) -> None:
+    def __init__(self, guard: Guard, outputs: Outputs) -> None:
         self._guard = guard
         self._outputs = outputs
-        self._waits_for_commit = waits_for_commit
 
     def settle(self, work: Work) -> asyncio.Future[None] | None:
         acknowledged = self._outputs.settle(work)
-        if self._waits_for_commit:
-            self._guard.hold(work)
-            return acknowledged
         return self._guard.settle(work, acknowledged)
 
     def discard(self, work: Work) -> None:

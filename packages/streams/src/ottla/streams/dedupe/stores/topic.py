@@ -62,8 +62,8 @@ class TopicStore:
         # Without idempotence, whose producer fails for good after some errors: a mark that is written twice
         # is one.
         self._producing = ProducerConfig.from_properties(
-            {}, enable_idempotence=False, linger_ms=0, delivery_timeout_ms=10_000, request_timeout_ms=5_000,
-            max_block_ms=10_000, **self._settings,
+            {}, enable_idempotence=False, linger_ms=0, delivery_timeout_ms=5_000, max_block_ms=5_000,
+            **{"request_timeout_ms": 3_000, **self._settings},
         )  # fmt: skip
         self._windows: dict[Scope, Window] = {}
         self._existing: set[str] = set()
