@@ -57,6 +57,13 @@ def test_the_first_steps_are_taken_with_one_broker(broker: BrokerProcess, tmp_pa
         run_page(page, broker.bootstrap_servers, tmp_path)
 
 
+def test_the_programs_of_the_first_page_about_clients_can_be_run_again(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        run_page(TUTORIAL / "produce-and-consume.md", broker.bootstrap_servers, tmp_path)
+
+
 @pytest.mark.parametrize("page", list(other_pages()))
 def test_the_page_does_what_it_shows(
     page: Path, broker: BrokerProcess, zookeeper: str, tmp_path: Path
