@@ -54,9 +54,10 @@ async def test_operations_are_timed_whether_they_succeed_or_not(embedded_server:
 
 
 async def test_an_unreachable_server_is_reported_in_time() -> None:
-    started = time.monotonic()
-    with pytest.raises(Unavailable, match=r"not connected within 0\.5 s"):
-        await KazooSession(f"127.0.0.1:{free_port()}", connection_timeout_ms=500).__aenter__()
+    started, server = time.monotonic(), f"127.0.0.1:{free_port()}"
+    said = rf"no ZooKeeper server answers at {server} \(not connected within 0\.5 s\): .* zookeeper\.connect"
+    with pytest.raises(Unavailable, match=said):
+        await KazooSession(server, connection_timeout_ms=500).__aenter__()
     assert time.monotonic() - started < 60
 
 

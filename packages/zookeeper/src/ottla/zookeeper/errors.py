@@ -145,6 +145,19 @@ class Unavailable(ZooKeeperError):
     retriable = True
 
 
+class NotConnected(Unavailable):
+    """No server answered in the time for opening a session; `path` is the list of servers."""
+
+    def __init__(self, hosts: str, timeout_s: float) -> None:
+        super().__init__(hosts, f"not connected within {timeout_s:g} s")
+
+    def __str__(self) -> str:
+        return (
+            f"no ZooKeeper server answers at {self.path} ({self.detail}): start one there, or correct the "
+            "host and port in zookeeper.connect"
+        )
+
+
 _BY_CODE: dict[int, type[ZooKeeperError]] = {
     cls.code: cls
     for cls in (

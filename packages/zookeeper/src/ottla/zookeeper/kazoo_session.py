@@ -28,7 +28,7 @@ from ottla.zookeeper._kazoo_client import (
 )
 from ottla.zookeeper._operations import Read, SessionOperations
 from ottla.zookeeper._session_state import SessionStateMachine
-from ottla.zookeeper.errors import NodeExists, OperationTimeout, Unavailable
+from ottla.zookeeper.errors import NodeExists, NotConnected, OperationTimeout
 from ottla.zookeeper.paths import parent_of
 from ottla.zookeeper.session import NULL, OPEN_ACL, Acl, Create, EventType, Operation, Stat, Watch
 from ottla.zookeeper.watches import WatchKind
@@ -66,7 +66,7 @@ class KazooSession(SessionOperations):
         async with KazooSession("zk1:2181,zk2:2181/kafka", session_timeout_ms=18_000) as session:
             data, stat = await session.get("/controller")
 
-    Entering waits until connected and makes the chroot; raises Unavailable after
+    Entering waits until connected and makes the chroot; raises NotConnected after
     `connection_timeout_ms`. `operation_timeout_ms` bounds every operation (default: the session
     timeout). The server may clamp the session timeout: set its minSessionTimeout and maxSessionTimeout
     around `session_timeout_ms`, which the lease uses. Every new connection starts with a sync, so that no
@@ -115,8 +115,7 @@ class KazooSession(SessionOperations):
                 await self._enter_chroot()
         except TimeoutError:
             await self.close()
-            waited = f"not connected within {self._connection_timeout_s:g} s"
-            raise Unavailable(self._hosts, waited) from None
+            raise NotConnected(self._hosts, self._connection_timeout_s) from None
         except BaseException:
             await self.close()
             raise
