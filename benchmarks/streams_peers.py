@@ -64,13 +64,13 @@ def applications_of(scenario: Scenario, applications: Iterable[Application]) -> 
 
 
 async def measure(runs: Runs, scenario: Scenario, applications: list[Application], rounds: int) -> Results:
-    """Run all applications in turns; one that handles one record at a time runs in the first round only."""
+    """Run all applications in turns; one that did not handle all records in its time is not run again."""
     results: Results = {}
     first = scenario.load.first or scenario.total
     async with runs.topic(f"{scenario.name}-{os.getpid()}", scenario.load, first) as topic:
         for number in range(rounds):
             for application in applications:
-                if number and not (application.at_once or scenario.is_noop):
+                if number and not all(each.all_handled for each in results.get(application.name, [])):
                     continue
                 group = f"{scenario.name}-{number}-{application.program}-{application.style}".replace(
                     " ", "-"
