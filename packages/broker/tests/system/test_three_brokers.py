@@ -448,3 +448,52 @@ async def test_the_death_of_the_controller_costs_no_traceback_and_few_warnings(
     loud = [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert not [one for one in loud if one.exc_info]
     assert len(loud) <= 5, [one.getMessage() for one in loud]
+
+
+def _occupied(cluster: Cluster, broker_id: int, partition: TopicPartition) -> None:
+    """Put a file where the partition's directory would be."""
+    (cluster.directory / str(broker_id) / f"{partition.topic}-{partition.partition}").write_text("in the way")
+
+
+async def test_another_replica_leads_when_the_leader_cannot_make_its_log(cluster: Cluster) -> None:
+    for broker_id in (1, 2, 3):
+        await cluster.start(broker_id)
+    _occupied(cluster, 2, T0)
+
+    await cluster.create(T0.topic, {0: (2, 3)})
+
+    await cluster.until_led(T0, 3)
+    state = await cluster.state(T0)
+    assert state is not None
+    assert (state.leader, list(state.isr)) == (3, [3])
+
+
+async def test_a_follower_that_cannot_make_its_log_leaves_the_isr(cluster: Cluster) -> None:
+    for broker_id in (1, 2):
+        await cluster.start(broker_id)
+    _occupied(cluster, 2, T0)
+
+    await cluster.create(T0.topic, {0: (1, 2)})
+
+    await until(lambda: _isr_is(cluster, 1))
+
+
+async def test_a_partition_whose_only_replica_cannot_be_made_is_there_without_leader(
+    cluster: Cluster,
+) -> None:
+    for broker_id in (1, 2):
+        await cluster.start(broker_id)
+    _occupied(cluster, 2, T0)
+
+    new = NewTopic(name=T0.topic, assignments={0: [2]})
+    await cluster.brokers[1].services.topics.create(new, validate_only=False)
+
+    async def is_offline() -> bool:
+        seen = [broker.services.metadata.partition(T0) for broker in cluster.brokers.values()]
+        return all(one is not None and one.leader < 0 and 2 in one.offline_replicas for one in seen)
+
+    await until(is_offline)
+    (cluster.directory / "2" / "orders-0").unlink()
+    await cluster.stop(2)
+    await cluster.start(2)
+    await cluster.until_led(T0, 2)
