@@ -85,6 +85,10 @@ def test_unknown_and_ignored_keys_warn_by_name() -> None:
             "listeners must be PLAINTEXT: there is no TLS or login here yet, for SASL_PLAINTEXT://:9093",
         ),
         ({"listeners": "PLAINTEXT://:9092,SSL://:9093"}, "listeners must be PLAINTEXT"),
+        (
+            {"queued.max.request.bytes": "50000000"},
+            "queued.max.request.bytes must be at least socket.request.max.bytes (104857600): ",
+        ),
         ({"replica.fetch.wait.max.ms": "40000"}, "replica.fetch.wait.max.ms must be at most"),
     ],
 )

@@ -8,7 +8,8 @@ import struct
 
 import pytest
 
-from ottla.broker.network.testing import Client, Network, heartbeat, network, produce, string
+from ottla.broker.network import connection
+from ottla.broker.network.testing import Client, Network, heartbeat, leave, network, produce, string
 from ottla.protocol.api import ApiKey
 
 BUDGET = 32 << 20
@@ -109,6 +110,37 @@ async def test_a_broker_may_send_larger_requests() -> None:
         peer.writer.write(struct.pack(">i", len(frame)) + frame)
 
         assert await peer.numbers(1) == [7]
+
+
+async def test_one_large_request_of_a_possible_broker_lifts_the_limit_for_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "SENT_BY_BROKERS", {ApiKey.HEARTBEAT})
+    async with network(is_broker=lambda _: None) as made:
+        peer = await made.client()
+        peer.send(heartbeat(7) + b"x" * (9 * MEBI))
+        assert await peer.numbers(1) == [7]
+
+        peer.send(leave(8) + b"x" * (9 * MEBI))
+
+        assert await peer.is_closed()
+        assert made.answering.started == [7]
+    assert "client.request.max.bytes is 8388608" in caplog.text
+
+
+async def test_requests_that_wait_for_other_clients_hold_up_no_large_request() -> None:
+    async with network(queued_max_request_bytes=2 * MEBI) as made:
+        waiting = [await made.client() for _ in range(2)]
+        for number, one in enumerate(waiting, 1):
+            one.send(heartbeat(number, "wait") + b"x" * (600 << 10))
+        await made.until(lambda: len(made.answering.started) == 1)
+
+        other = await made.client()
+        other.send(leave(3) + b"x" * (600 << 10))
+
+        assert await other.numbers(1) == [3]
+        assert len(made.answering.started) == 2
+        made.answering.released.set()
 
 
 async def test_large_requests_begin_while_those_in_progress_leave_memory() -> None:

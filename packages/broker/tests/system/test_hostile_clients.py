@@ -33,14 +33,14 @@ def answers(broker: BrokerProcess) -> bool:
 
 
 def test_half_sent_requests_hold_a_bounded_memory(tmp_path: Path) -> None:
-    settings = {"queued.max.request.bytes": str(64 * MEBI)}
+    settings = {"queued.max.request.bytes": str(64 * MEBI), "socket.request.max.bytes": str(64 * MEBI)}
     with BrokerProcess(tmp_path / "data", settings) as broker, contextlib.ExitStack() as open_clients:
         process = psutil.Process(broker.pid)
         before, most = process.memory_info().rss, 0
         for _ in range(20):
             plug = open_clients.enter_context(client(broker))
             with contextlib.suppress(ConnectionError):
-                plug.sendall(struct.pack(">ihhih", 100 * MEBI, ApiKey.PRODUCE, 3, 1, -1) + bytes(24 * MEBI))
+                plug.sendall(struct.pack(">ihhih", 60 * MEBI, ApiKey.PRODUCE, 3, 1, -1) + bytes(24 * MEBI))
             assert answers(broker)
             most = max(most, process.memory_info().rss)
 

@@ -128,6 +128,12 @@ def check_broker_config(config: BrokerConfig) -> None:
         raise ConfigError(
             "broker.id", f"must be at most reserved.broker.max.id ({config.reserved_broker_max_id})"
         )
+    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
+        raise ConfigError(
+            "queued.max.request.bytes",
+            f"must be at least socket.request.max.bytes ({config.socket_request_max_bytes}): a request of "
+            "that size would never fit",
+        )
     if config.create_topic_policy_class_name:
         raise ConfigError("create.topic.policy.class.name", "must be empty: Java policies cannot run here")
 

@@ -22,6 +22,7 @@ cdef class FrameReader:
     cdef ReceiveBuffer shared
     cdef Py_ssize_t limit
     cdef Py_ssize_t other_limit # of requests other than Produce
+    cdef Py_ssize_t limit_after_next    # a larger frame brings the other limit back to this
     cdef bytearray kept         # memory of its own for what is not a whole frame yet
     cdef object kept_view
     cdef Py_ssize_t kept_bytes_

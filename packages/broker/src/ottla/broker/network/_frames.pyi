@@ -18,8 +18,11 @@ class FrameReader:
     def __init__(
         self, shared: ReceiveBuffer, max_frame_bytes: int, max_other_bytes: int | None = None
     ) -> None: ...
-    def lift_limit(self) -> None:
-        """Take requests of every kind up to the largest frame: the peer is a broker."""
+    def lift_limit(self, *, once: bool = False) -> None:
+        """Take requests of every kind up to the largest frame: the peer is a broker.
+
+        `once`: up to the next that is too large for a client, for the peer may be none.
+        """
     def forget(self) -> None:
         """Drop what was received: the connection is closed."""
     @property

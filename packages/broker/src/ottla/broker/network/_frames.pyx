@@ -76,8 +76,10 @@ cdef class FrameReader:
         self.limit = self.other_limit = max_frame_bytes
         if max_other_bytes is not None and max_other_bytes < max_frame_bytes:
             self.other_limit = max_other_bytes
+        self.limit_after_next = self.limit
 
-    def lift_limit(self):
+    def lift_limit(self, *, bint once=False):
+        self.limit_after_next = self.other_limit if once else self.limit
         self.other_limit = self.limit
 
     def forget(self):
@@ -201,6 +203,8 @@ cdef class FrameReader:
         if have - SIZE < size:
             return None
         self.position = start + SIZE + size
+        if size > self.limit_after_next:  # a frame that is given back is too large again
+            self.other_limit = self.limit_after_next
         return self.source_view[start + SIZE:self.position]
 
     cpdef give_back_frame(self, frame):

@@ -15,7 +15,7 @@ from ottla.broker.network.dispatcher import BadRequest, Call
 from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun, TooLarge
 from ottla.broker.network.native_connection import NativeConnection
 from ottla.broker.network.pending_response import PendingResponse
-from ottla.broker.network.request_memory import SENT_BY_BROKERS, SMALL_BYTES
+from ottla.broker.network.request_memory import SENT_BY_BROKERS, SMALL_BYTES, share_of
 from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session, SessionState
 from ottla.protocol.api import ApiKey
@@ -67,8 +67,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._reading = True
         self._taking = True
         self._closing = False
-        self._ended = False
-        """Whether the client sends nothing any more."""
+        self._ended = False  # whether the client sends nothing any more
         self._pumping = False
         self._exhausted = True
         self.last_active_s = 0.0
@@ -174,7 +173,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             exhausted = self._begin_requests()
         except TooLarge as error:
             if self._may_be_large(error.api_key):
-                self._reader.lift_limit()
+                self._reader.lift_limit(once=not self.is_of_broker)
                 self._queue.flush_soon(self)
                 exhausted = False
             else:
@@ -254,8 +253,9 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         return self._queue.unstarted < self._queue_limit or self._queue.has_room(self)
 
     def _may_begin(self, frame: memoryview) -> bool:
-        """Whether there is memory for a large request. A Produce holds it for a short time only."""
-        return self._shared.memory.has_room(len(frame)) or _is_produce(frame) or self.is_of_broker
+        """Whether there is memory for a large request."""
+        share = share_of(self._shared.dispatcher.route_of(frame))
+        return self._shared.memory.has_room(len(frame), share) or self.is_of_broker
 
     def _append(self, run: ProduceRun, received_ms: float) -> bool:
         """Append a run of produce requests; False, and its frames are given back, if it is not plain."""
@@ -389,7 +389,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         is_produce = route.api_key == ApiKey.PRODUCE
         self._last_is_produce = is_produce and not call.context.is_long
         self._pending_bytes += call.size
-        self._shared.memory.begun(call.size, is_produce=is_produce)
+        self._shared.memory.begun(call.size, share_of(route))
         self._unstarted += 1
         self._queue.unstarted += 1
         pending.cancel = self._shared.spawn(self._run(pending, call, begun)).cancel
@@ -410,7 +410,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         finally:
             pending.done = True
             self._pending_bytes -= call.size
-            self._shared.memory.ended(call.size, is_produce=call.route.api_key == ApiKey.PRODUCE)
+            self._shared.memory.ended(call.size, share_of(call.route))
             self._queue.wake()
             self._release()
         self._shared.times.measure(call)

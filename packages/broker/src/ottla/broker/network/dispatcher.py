@@ -133,6 +133,10 @@ class Dispatcher(Generic[S]):
         """Leave the process as it was: no request comes any more."""
         self._turns.close()
 
+    def route_of(self, frame: memoryview) -> Route[S] | None:
+        """Return the route that a frame takes, or None."""
+        return self._routes.find(int.from_bytes(frame[:2]))
+
     def read(self, frame: memoryview, session: Session, received_ms: float) -> Call | list[Part]:
         """Read one request; returns the response itself where only the network can give it.
 

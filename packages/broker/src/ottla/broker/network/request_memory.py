@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.network.frame_progress import STUCK_AFTER_S, FrameProgress, Receiver
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
+    from ottla.broker.network.dispatcher import Route
     from ottla.broker.network.frames import ReceiveBuffer
     from ottla.broker.network.session import Session
 
@@ -27,8 +29,30 @@ SENT_BY_BROKERS: Final = frozenset(
 )
 """Requests that may be larger than a client's before it is known whether a broker sends them. Their handlers
 find that out, and refuse them to clients."""
+
 SMALL_BYTES: Final = 64 << 10
 """Requests up to this size begin however much memory others hold."""
+
+
+class Share(Enum):
+    """What a large request takes its memory from."""
+
+    APPENDED = 0
+    """A Produce: it holds its memory for a short time, and takes it from nobody."""
+    WORKED_ON = 2
+    """Half of the memory, together."""
+    WAITING = 4
+    """For records or other clients, and as long as its client asks for: a quarter, so that others begin."""
+
+
+def share_of(route: Route[Any] | None) -> Share:
+    """Return the share of requests with a route; None is an API that is not served."""
+    if route is None:
+        return Share.WORKED_ON
+    if route.api_key == ApiKey.PRODUCE:
+        return Share.APPENDED
+    waits = route.stops_with_connection or route.waits_for_clients
+    return Share.WAITING if waits else Share.WORKED_ON
 
 
 class Receiving(Receiver, Protocol):
@@ -77,8 +101,7 @@ class RequestMemory(Generic[C]):
         self._warnings = LimitedWarnings(log, monotonic_ms)
         self.in_progress = 0
         """Bytes of requests that were begun and are not answered."""
-        self._large_in_progress = 0
-        """The part of them that `has_room` limits."""
+        self._large_in_progress = dict.fromkeys(Share, 0)
 
     @property
     def held_bytes(self) -> int:
@@ -87,26 +110,29 @@ class RequestMemory(Generic[C]):
 
     # ---- requests in progress
 
-    def begun(self, size: int, *, is_produce: bool) -> None:
+    def begun(self, size: int, share: Share) -> None:
         """Count a request that goes on after it has begun."""
-        self.in_progress += size
-        if size > SMALL_BYTES and not is_produce:
-            self._large_in_progress += size
-        self._buffer.hold(size)
+        self._count(size, size, share)
 
-    def ended(self, size: int, *, is_produce: bool) -> None:
+    def ended(self, size: int, share: Share) -> None:
         """Take a request off that was begun."""
-        self.in_progress -= size
-        if size > SMALL_BYTES and not is_produce:
-            self._large_in_progress -= size
-        self._buffer.hold(-size)
+        self._count(size, -size, share)
 
-    def has_room(self, size: int) -> bool:
-        """Return whether a large request may begin. Half of the memory is for those in progress.
+    def _count(self, size: int, change: int, share: Share) -> None:
+        self.in_progress += change
+        if size > SMALL_BYTES:
+            self._large_in_progress[share] += change
+        self._buffer.hold(change)
+
+    def has_room(self, size: int, share: Share) -> bool:
+        """Return whether a large request may begin: each share has its part of the memory.
 
         Others do not count: while producers are busy, there would never be room.
         """
-        return not self._large_in_progress or self._large_in_progress + size <= self._buffer.budget // 2
+        if share is Share.APPENDED:
+            return True
+        used = self._large_in_progress[share]
+        return not used or used + size <= self._buffer.budget // share.value
 
     # ---- frames
 
