@@ -46,7 +46,8 @@ PATTERNS: dict[str, Chooser] = {
 
 def finished(pattern: Chooser, records: int) -> list[int]:
     """Return this many offsets above the committed one that are finished, by a pattern."""
-    chance, found, index = random.Random(SEED), [], 1
+    chance, index = random.Random(SEED), 1
+    found: list[int] = []
     while len(found) < records:
         if pattern(chance, index):
             found.append(COMMITTED + index)
