@@ -147,6 +147,22 @@ class Outputs(Protocol):
         """The partition is no longer assigned: forget what is kept for it. The last commit was before."""
 
 
+class PartitionStates(Protocol):
+    """State that handlers keep for partitions, restored where a partition is assigned."""
+
+    async def assigned(self, partition: TopicPartition, offset: int | None) -> None:
+        """Restore the state of a partition; its records are handled after that.
+
+        An exception stops the processor. The group waits meanwhile, so this is for seconds.
+        """
+
+    def committed(self, partition: TopicPartition, offset: int) -> None:
+        """Everything below an offset is finished, and will not be handled again."""
+
+    def revoked(self, partition: TopicPartition) -> None:
+        """Give the state up: no handler of the partition runs any more, or all of them are cancelled now."""
+
+
 class Commits(Protocol):
     """Makes finished offsets durable: by the consumer's commit, or inside a transaction."""
 

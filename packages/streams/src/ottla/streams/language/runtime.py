@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from ottla.client.admin import LATEST, Admin
 from ottla.consumer import ConsumerRecord
@@ -25,9 +25,11 @@ from ottla.streams.language.stores import StoreFactory
 from ottla.streams.language.tables import Tables
 from ottla.streams.language.topics import changelog_topic, prepare_topics
 from ottla.streams.language.topology import Plan, SubTopology
-from ottla.streams.seams import Plan as CommitPlan
 from ottla.streams.seams import Work
 from ottla.streams.state.topic_reader import EndOffsets, TopicReader
+
+RESTORE_IN_REBALANCE_S: Final = 10.0
+"""How long a rebalance waits for state; after that the records of the partition wait for it."""
 
 
 class Outputs(Protocol):
@@ -95,8 +97,8 @@ class _Part:
 class TopologyRuntime:
     """Handles the records of a plan's topics. Enter it before the processor, and give it to that.
 
-    It implements `Handler` by being called, and `Observer`. Topics are checked on entry; stores and tables of
-    a partition are restored when it is assigned, and its records wait for that.
+    It implements `Handler` by being called, and `PartitionStates`. Topics are checked on entry; stores
+    and tables of a partition are restored when it is assigned, and its records wait for that.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class TopologyRuntime:
         try:
             if error is None:
                 for partition in list(self._partitions):
-                    self.on_revoked(partition, lost=False)
+                    self.revoked(partition)
         finally:
             await self._stack.__aexit__(kind, error, trace)
 
@@ -138,28 +140,33 @@ class TopologyRuntime:
 
     # --- what the processor tells
 
-    def on_assigned(self, partition: TopicPartition, offset: int | None) -> None:
-        """Begin to restore the state of a partition."""
-        state = PartitionState(
+    async def assigned(self, partition: TopicPartition, offset: int | None) -> None:
+        """Restore the state of a partition. After a while records wait for it instead of the group."""
+        before = self._closing.pop(partition, None)
+        state = self._partitions[partition] = PartitionState(
             partition, self._parts[partition.topic].part, self._app_id, self._stores, self._tables
         )
         state.time.commit(offset or 0)
-        self._partitions[partition] = state
-        before = self._closing.pop(partition, None)
         self._tasks.create_task(self._open(state, before), name=f"restore {partition}")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RESTORE_IN_REBALANCE_S):
+                await state.ready.wait()
 
-    def on_revoked(self, partition: TopicPartition, *, lost: bool) -> None:
+    def committed(self, partition: TopicPartition, offset: int) -> None:
+        """Note up to which offset everything is finished."""
+        if (state := self._partitions.get(partition)) is not None:
+            state.time.commit(offset)
+
+    def revoked(self, partition: TopicPartition) -> None:
         """Give up the state of a partition."""
         state = self._partitions.pop(partition, None)
         if state is not None:
             self._closing[partition] = self._tasks.create_task(state.close(), name=f"close {partition}")
 
-    def on_commit(self, plans: Sequence[CommitPlan], error: BaseException | None) -> None:
-        """Note up to which offset everything is finished."""
-        if error is None:
-            for plan in plans:
-                if (state := self._partitions.get(plan.partition)) is not None:
-                    state.time.commit(plan.offset)
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions whose state is here, or is being restored."""
+        return frozenset(self._partitions)
 
     # --- inside
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,6 +13,8 @@ from ottla.streams.language.errors import TopologyError
 from ottla.streams.language.nodes import StoreSpec
 from ottla.streams.language.topology import Plan, SubTopology
 
+CREATION_S: Final = 30.0
+CREATION_POLL_S: Final = 0.1
 COMPACTED: Final = {"cleanup.policy": "compact"}
 
 
@@ -66,8 +69,18 @@ async def _created_count(
     try:
         await admin.topics.create(topic, partitions=partitions, configs=configs)
     except errors.TopicAlreadyExists:  # another member was faster
-        return await _count(admin, topic, "topic")
+        return await _count_soon(admin, topic)
     return partitions
+
+
+async def _count_soon(admin: Admin, topic: str) -> int:
+    """Return the partition count of a topic that is being created: metadata may not have it yet."""
+    async with asyncio.timeout(CREATION_S):
+        while True:
+            try:
+                return len((await admin.topics.describe(topic)).partitions)
+            except NoSuchTopic:
+                await asyncio.sleep(CREATION_POLL_S)
 
 
 async def _count(admin: Admin, topic: str, kind: str) -> int:

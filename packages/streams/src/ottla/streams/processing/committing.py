@@ -13,7 +13,7 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import OffsetsNotCommitted, StreamsError
 from ottla.streams.scheduling.commit_plan import CommitPlan
 from ottla.streams.scheduling.scheduler import Scheduler
-from ottla.streams.seams import Commits, Observer
+from ottla.streams.seams import Commits, Observer, PartitionStates
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ class Committer:
         scheduler: Scheduler,
         commits: Commits,
         observer: Observer | None,
+        states: PartitionStates | None,
         *,
         timeout_ms: int,
         on_tick: Callable[[], None],
@@ -33,6 +34,7 @@ class Committer:
         self._scheduler = scheduler
         self._commits = commits
         self._observer = observer
+        self._states = states
         self._timeout_s = timeout_ms / 1_000
         self._on_tick = on_tick
         self._one_at_a_time = asyncio.Lock()
@@ -71,6 +73,8 @@ class Committer:
             return error
         for plan in plans:
             self._scheduler.committed(plan)
+            if self._states is not None:
+                self._states.committed(plan.partition, plan.offset)
         return None
 
     def _shrink(self) -> bool:

@@ -17,7 +17,7 @@ from ottla.streams.processing.rebalancing import Rebalancing
 from ottla.streams.processing.workers import Workers
 from ottla.streams.scheduling.intake import IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler
-from ottla.streams.seams import Commits, FailurePolicy, Handler, Observer, Outputs
+from ottla.streams.seams import Commits, FailurePolicy, Handler, Observer, Outputs, PartitionStates
 
 INTAKE_RECORDS = 256
 """The most records of one step of intake: how far a budget may be exceeded per partition."""
@@ -46,6 +46,7 @@ class Processor:
         outputs: Outputs | None = None,
         commits: Callable[[Consumer], Commits] | None = None,
         observer: Observer | None = None,
+        states: PartitionStates | None = None,
         **settings: Any,
     ) -> None:
         self.config = config = _config(config, settings)
@@ -69,11 +70,12 @@ class Processor:
             self.scheduler,
             commits(self.consumer) if commits else ConsumerCommits(self.consumer, config.commit_interval_ms),
             observer,
+            states,
             timeout_ms=config.commit_timeout_ms,
             on_tick=self._look_at_budgets,
         )
         self._rebalancing = Rebalancing(
-            self.scheduler, self.consumer, self._workers, self._committer, outputs, observer,
+            self.scheduler, self.consumer, self._workers, self._committer, outputs, observer, states,
             drain_timeout_ms=config.drain_timeout_ms,
         )  # fmt: skip
         self._tasks: asyncio.TaskGroup | None = None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer import Consumer, RebalanceListener
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.processing.committing import Committer
 from ottla.streams.processing.workers import Workers
 from ottla.streams.scheduling.scheduler import Scheduler
-from ottla.streams.seams import Observer, Outputs
+from ottla.streams.seams import Observer, Outputs, PartitionStates
 
 Partitions = frozenset[TopicPartition]
 
@@ -33,6 +34,7 @@ class Rebalancing(RebalanceListener):
         committer: Committer,
         outputs: Outputs,
         observer: Observer | None,
+        states: PartitionStates | None,
         *,
         drain_timeout_ms: int,
     ) -> None:
@@ -42,6 +44,7 @@ class Rebalancing(RebalanceListener):
         self._committer = committer
         self._outputs = outputs
         self._observer = observer
+        self._states = states
         self._drain_timeout_s = drain_timeout_ms / 1_000
         self._is_stopping = False
 
@@ -50,6 +53,8 @@ class Rebalancing(RebalanceListener):
         if not assigned or self._is_stopping:
             return
         committed = await self._consumer.committed_offsets(assigned)
+        if self._states is not None:
+            await self._restore(self._states, {each: committed.get(each) for each in assigned})
         for partition in sorted(assigned):
             found = committed.get(partition)
             if found is None:
@@ -60,6 +65,14 @@ class Rebalancing(RebalanceListener):
                 self._scheduler.assign(partition, found.offset, found.metadata)
             if self._observer is not None:
                 self._observer.on_assigned(partition, None if found is None else found.offset)
+
+    async def _restore(
+        self, states: PartitionStates, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for partition, found in committed.items():
+                offset = None if found is None else found.offset
+                tasks.create_task(states.assigned(partition, offset), name=f"restore {partition}")
 
     async def on_partitions_revoked(self, revoked: Partitions) -> None:
         """Let running handlers end within the drain's bound, and commit."""
@@ -101,5 +114,7 @@ class Rebalancing(RebalanceListener):
         for partition in partitions:
             self._scheduler.unassign(partition)
             self._outputs.revoked(partition)
+            if self._states is not None:
+                self._states.revoked(partition)
             if self._observer is not None:
                 self._observer.on_revoked(partition, lost=lost)
