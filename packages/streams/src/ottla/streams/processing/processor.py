@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from ottla.client.settings import config_from
 from ottla.consumer import Consumer, ConsumerRecord
@@ -18,6 +18,10 @@ from ottla.streams.processing.workers import Workers
 from ottla.streams.scheduling.intake import IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Observer, Outputs, PartitionStates
+
+if TYPE_CHECKING:
+    from ottla.streams.dedupe.guard import Dedupe
+    from ottla.streams.dedupe.wrapping import Guard
 
 INTAKE_RECORDS = 256
 """The most records of one step of intake: how far a budget may be exceeded per partition."""
@@ -35,6 +39,7 @@ class Processor:
     to the first unfinished record, with the finished ones after it in the commit's metadata. At the end of
     the block running handlers may take `drain_timeout_ms`, and what is finished is committed. A failure
     cancels the block, which then raises it: HandlerFailed, OutputFailed, or what the consumer fails with.
+    `dedupe` is opened and closed by the processor: records that were handled are not handled again.
     """
 
     def __init__(
@@ -47,25 +52,24 @@ class Processor:
         commits: Callable[[Consumer], Commits] | None = None,
         observer: Observer | None = None,
         states: PartitionStates | None = None,
+        dedupe: Dedupe | None = None,
         **settings: Any,
     ) -> None:
         self.config = config = _config(config, settings)
         _ = config.group_id  # raises without one
         self.consumer = Consumer(config=config.reading())
         """The consumer; its metrics are read by observers. Ask it for no records."""
-        self.scheduler = Scheduler(
-            config.order,
-            batch_size=config.batch_size,
-            batch_of_any=config.batch_of == "any",
-            limits=IntakeLimits(
-                **{name: getattr(config, name) for name in IntakeLimits.__dataclass_fields__}
-            ),
-        )
+        self.scheduler = _scheduler(config)
         """Counts of it are read by observers."""
         self._topics = topics
         self._observer = observer
-        outputs = outputs or NoOutputs()
-        self._workers = self._make_workers(_handler(handler), failures or StopAtFailures(), outputs)
+        self._dedupe = dedupe
+        handler, outputs, failures = _handler(handler), outputs or NoOutputs(), failures or StopAtFailures()
+        if dedupe is not None:
+            guard = _guard(dedupe, handler, outputs, failures)
+            handler, outputs, failures = guard.handler, guard.outputs, guard.failures
+            commits = commits and guard.after(commits)
+        self._workers = self._make_workers(handler, failures, outputs)
         self._committer = Committer(
             self.scheduler,
             commits(self.consumer) if commits else ConsumerCommits(self.consumer, config.commit_interval_ms),
@@ -103,6 +107,8 @@ class Processor:
     # --- the life of a processor
 
     async def __aenter__(self) -> Self:
+        if self._dedupe is not None:
+            await self._dedupe.__aenter__()
         self._tasks = tasks = asyncio.TaskGroup()
         await tasks.__aenter__()
         self._workers.start(tasks)
@@ -167,7 +173,11 @@ class Processor:
             for task in self._running:
                 task.cancel()
             self._workers.stop()
-            await self._tasks.__aexit__(None, None, None)
+            try:
+                await self._tasks.__aexit__(None, None, None)
+            finally:
+                if self._dedupe is not None:
+                    await self._dedupe.__aexit__(None, None, None)
 
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:
         assert self._tasks is not None
@@ -220,6 +230,21 @@ def _config(config: StreamsConfig | None, settings: dict[str, Any]) -> StreamsCo
     if config is None:
         return StreamsConfig.of(**settings)
     return config_from(StreamsConfig, config, settings)
+
+
+def _scheduler(config: StreamsConfig) -> Scheduler:
+    return Scheduler(
+        config.order,
+        batch_size=config.batch_size,
+        batch_of_any=config.batch_of == "any",
+        limits=IntakeLimits(**{name: getattr(config, name) for name in IntakeLimits.__dataclass_fields__}),
+    )
+
+
+def _guard(dedupe: Dedupe, handler: Handler, outputs: Outputs, failures: FailurePolicy) -> Guard:
+    from ottla.streams.dedupe.wrapping import Guard  # imported by those who use it
+
+    return Guard(dedupe, handler, outputs, failures)
 
 
 def _handler(handler: Handler | Callable[[ConsumerRecord], Awaitable[None]]) -> Handler:
