@@ -226,6 +226,16 @@ def test_a_type_that_refers_to_itself_is_served() -> None:
     assert given(handle, b'{"next": {"next": null}}') is None
 
 
+def test_a_function_may_use_variables_that_are_assigned_later() -> None:
+    def handle(it: Order) -> object:
+        return it.id + later
+
+    arguments = arguments_of(handle)
+    later = 1
+    one = [record(ORDER)]
+    assert arguments.call_of(handle)(one, Context(one, 1, None)) == 8
+
+
 class Node(msgspec.Struct):
     next: Node | None = None
 

@@ -39,7 +39,13 @@ async def append(broker: BrokerThread, keys: Sequence[str | None]) -> None:
 
 
 def processor(broker: BrokerThread, handler: Any, **settings: Any) -> Processor:
-    wanted = {"group_id": "g", "commit_interval_ms": 20, "heartbeat_interval_ms": 200, **settings}
+    wanted = {
+        "group_id": "g",
+        "retries": 0,
+        "commit_interval_ms": 20,
+        "heartbeat_interval_ms": 200,
+        **settings,
+    }
     return Processor(handler, "orders", bootstrap_servers=broker.bootstrap_servers, **wanted)
 
 

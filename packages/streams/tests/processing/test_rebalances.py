@@ -29,7 +29,13 @@ async def write(broker: BrokerThread, count: int) -> None:
 
 
 def processor(broker: BrokerThread, handler: Any, **settings: Any) -> Processor:
-    wanted = {"group_id": "g", "commit_interval_ms": 20, "heartbeat_interval_ms": 100, **settings}
+    wanted = {
+        "group_id": "g",
+        "retries": 0,
+        "commit_interval_ms": 20,
+        "heartbeat_interval_ms": 100,
+        **settings,
+    }
     return Processor(handler, "orders", bootstrap_servers=broker.bootstrap_servers, **wanted)
 
 

@@ -59,6 +59,12 @@ class StreamsConfig:
     """Whether a batch has records of one key only, or of any keys of a partition."""
     run_on: Literal["auto", "threads", "processes"] = "auto"
     """Where handlers run: auto runs async functions on the loop and plain functions on threads."""
+    value_format: Literal["auto", "json", "msgpack"] = "auto"
+    """How values become what handlers are annotated with; auto tells JSON from msgpack by the first byte."""
+    max_threads: int = setting(32, at_least=1)
+    """The most threads of handlers that are plain functions; as many more may be lost to those that hang."""
+    max_processes: int | None = setting(None, at_least=1)
+    """The processes of handlers that run on processes; None: as many as there are processors."""
     max_buffered_records: int = setting(10_000, at_least=1)
     """The most records that wait or are handled; partitions are paused above their share of it."""
     max_buffered_bytes: int = setting(64 * 1024 * 1024, at_least=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any, Final, get_args, get_origin, get_type_hints
@@ -156,9 +157,8 @@ def _parameters(function: Function, name: str) -> list[Parameter]:
 
 def _hints(function: Function, name: str) -> dict[str, Any]:
     target = unwrapped(function)
-    enclosing = inspect.getclosurevars(target).nonlocals if inspect.isfunction(target) else {}
     try:
-        return get_type_hints(target, localns=dict(enclosing), include_extras=True)
+        return get_type_hints(target, localns=_enclosing(target), include_extras=True)
     except NameError as error:
         raise InvalidHandler(
             f"handler {name} has an annotation that names {error.name!r}, which does not exist when it runs; "
@@ -166,6 +166,16 @@ def _hints(function: Function, name: str) -> dict[str, Any]:
         ) from error
     except TypeError as error:
         raise InvalidHandler(f"handler {name} has an annotation that is no type: {error}") from error
+
+
+def _enclosing(function: Function) -> dict[str, Any]:
+    """Return the variables of enclosing functions that a function uses, as far as they have values yet."""
+    found: dict[str, Any] = {}
+    if inspect.isfunction(function):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # assigned later
+                found[name] = cell.cell_contents
+    return found
 
 
 def _is_context(kind: Any) -> bool:

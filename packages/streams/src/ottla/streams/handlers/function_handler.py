@@ -67,24 +67,24 @@ class FunctionHandler:
         self._on_undecodable = on_undecodable
         self._threads: ThreadPool | None = None
         self._processes: ProcessPool | None = None
-        is_async = is_async_function(function)
+        self.is_async: Final = is_async_function(function)
+        """Whether the function runs on the loop."""
         if run_on == "processes":
-            check_importable(function, self.name, is_async=is_async)
+            check_importable(function, self.name, is_async=self.is_async)
             loading = (function, value_format)
             self._processes = ProcessPool(max_processes, load_handler, loading)
             self._run: Run = self._on_process
-        elif is_async and run_on == "auto":
+        elif self.is_async and run_on == "auto":
             self._run = _OnLoop(self.arguments, function)
         else:
-            if is_async:
+            if self.is_async:
                 raise InvalidHandler(
                     f"handler {self.name} is async, so it runs on the loop: leave out run_on"
                 )
             self._threads = ThreadPool(self.name, max_threads)
             self._call = self.arguments.call_of(function)
             self._run = self._on_thread
-        self._sends_directly = is_async
-        is_simple = is_async and not self.arguments.is_batch and not self.arguments.takes_context
+        is_simple = self.is_async and not self.arguments.is_batch and not self.arguments.takes_context
         self._simple_call = self.arguments.call_of(function) if is_simple else None
 
     async def __aenter__(self) -> Self:
@@ -115,7 +115,7 @@ class FunctionHandler:
         if self._simple_call is not None:  # a context would cost more than the call
             await self._simple_call(work.records, _NO_CONTEXT)
             return
-        send = partial(self._sender.send, work) if self._sends_directly else None
+        send = partial(self._sender.send, work) if self.is_async else None
         context = Context(work.records, work.attempt, send)
         try:
             emitted = await self._run(work.records, context)

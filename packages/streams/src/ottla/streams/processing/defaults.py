@@ -2,51 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from ottla.client.group_metadata import OffsetAndMetadata
-from ottla.consumer import Consumer, ConsumerRecord
-from ottla.protocol.topics import TopicPartition
-from ottla.streams.seams import Plan, Stop, Verdict, Work
-
-
-class RecordFunction:
-    """Calls an async function with each record (implements `seams.Handler`)."""
-
-    def __init__(self, function: Callable[[ConsumerRecord], Awaitable[None]]) -> None:
-        self._function = function
-
-    async def __call__(self, work: Work) -> None:
-        """Call the function with the records one after the other."""
-        for record in work.records:
-            await self._function(record)
-
-
-class StopAtFailures:
-    """Every failure stops the processor (implements `seams.FailurePolicy`)."""
-
-    def decide(self, work: Work, error: BaseException, now_ms: int) -> Verdict:
-        """Return Stop."""
-        return Stop()
-
-    async def set_aside(self, work: Work, error: BaseException) -> None:
-        """Raise the error: there is no dead-letter topic."""
-        raise error
-
-
-class NoOutputs:
-    """Handlers send nothing through the processor (implements `seams.Outputs`)."""
-
-    def settle(self, work: Work) -> asyncio.Future[None] | None:
-        """Return None."""
-        return None
-
-    def discard(self, work: Work) -> None:
-        """Do nothing."""
-
-    def revoked(self, partition: TopicPartition) -> None:
-        """Do nothing."""
+from ottla.consumer import Consumer
+from ottla.streams.seams import Plan
 
 
 class ConsumerCommits:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self
 
 from ottla.client.settings import config_from
-from ottla.consumer import Consumer, ConsumerRecord
+from ottla.consumer import Consumer
 from ottla.streams.config import StreamsConfig
+from ottla.streams.processing.assembly import Assembly
 from ottla.streams.processing.committing import Committer
-from ottla.streams.processing.defaults import ConsumerCommits, NoOutputs, RecordFunction, StopAtFailures
+from ottla.streams.processing.defaults import ConsumerCommits
 from ottla.streams.processing.rebalancing import Rebalancing
 from ottla.streams.processing.workers import Workers
 from ottla.streams.scheduling.intake import IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Observer, Outputs, PartitionStates
-
-if TYPE_CHECKING:
-    from ottla.streams.dedupe.guard import Dedupe
-    from ottla.streams.dedupe.wrapping import Guard
 
 INTAKE_RECORDS = 256
 """The most records of one step of intake: how far a budget may be exceeded per partition."""
@@ -35,41 +31,47 @@ class Processor:
         async with Processor(handle, "orders", group_id="billing", max_concurrency=500) as processor:
             await processor.wait()
 
+    The handler is any function (`ottla.streams.handlers`), or takes a `Work` (`seams.Handler`); `wrap` puts
+    another around it. Failures follow the settings, unless a policy is given.
+
     A record is finished when its handler succeeded and what it sent is acknowledged; offsets are committed up
     to the first unfinished record, with the finished ones after it in the commit's metadata. At the end of
     the block running handlers may take `drain_timeout_ms`, and what is finished is committed. A failure
     cancels the block, which then raises it: HandlerFailed, OutputFailed, or what the consumer fails with.
-    `dedupe` is opened and closed by the processor: records that were handled are not handled again.
     """
 
     def __init__(
         self,
-        handler: Handler | Callable[[ConsumerRecord], Awaitable[None]],
+        handler: Handler | Callable[..., Any],
         *topics: str,
         config: StreamsConfig | None = None,
+        wrap: Callable[[Handler], Handler] | None = None,
         failures: FailurePolicy | None = None,
         outputs: Outputs | None = None,
         commits: Callable[[Consumer], Commits] | None = None,
         observer: Observer | None = None,
         states: PartitionStates | None = None,
-        dedupe: Dedupe | None = None,
         **settings: Any,
     ) -> None:
         self.config = config = _config(config, settings)
         _ = config.group_id  # raises without one
         self.consumer = Consumer(config=config.reading())
         """The consumer; its metrics are read by observers. Ask it for no records."""
-        self.scheduler = _scheduler(config)
+        self.scheduler = Scheduler(
+            config.order,
+            batch_size=config.batch_size,
+            batch_of_any=config.batch_of == "any",
+            limits=IntakeLimits(
+                **{name: getattr(config, name) for name in IntakeLimits.__dataclass_fields__}
+            ),
+        )
         """Counts of it are read by observers."""
         self._topics = topics
         self._observer = observer
-        self._dedupe = dedupe
-        handler, outputs, failures = _handler(handler), outputs or NoOutputs(), failures or StopAtFailures()
-        if dedupe is not None:
-            guard = _guard(dedupe, handler, outputs, failures)
-            handler, outputs, failures = guard.handler, guard.outputs, guard.failures
-            commits = commits and guard.after(commits)
-        self._workers = self._make_workers(handler, failures, outputs)
+        self._assembly = Assembly(config, handler, failures=failures, outputs=outputs, wrap=wrap)
+        self.outputs = self._assembly.outputs
+        """What handlers send through; its `send(work, record)` is for handlers of `Work`."""
+        self._workers = self._make_workers(self._assembly)
         self._committer = Committer(
             self.scheduler,
             commits(self.consumer) if commits else ConsumerCommits(self.consumer, config.commit_interval_ms),
@@ -79,7 +81,7 @@ class Processor:
             on_tick=self._look_at_budgets,
         )
         self._rebalancing = Rebalancing(
-            self.scheduler, self.consumer, self._workers, self._committer, outputs, observer, states,
+            self.scheduler, self.consumer, self._workers, self._committer, self.outputs, observer, states,
             drain_timeout_ms=config.drain_timeout_ms,
         )  # fmt: skip
         self._tasks: asyncio.TaskGroup | None = None
@@ -91,14 +93,14 @@ class Processor:
         self._body: asyncio.Task[Any] | None = None
         self._has_cancelled_body = False
 
-    def _make_workers(self, handler: Handler, failures: FailurePolicy, outputs: Outputs) -> Workers:
+    def _make_workers(self, parts: Assembly) -> Workers:
         return Workers(
             self.scheduler,
-            handler,
-            failures,
-            outputs,
+            parts.handler,
+            parts.failures,
+            parts.outputs,
             self._observer,
-            max_concurrency=self.config.max_concurrency,
+            max_concurrency=parts.max_concurrency,
             handler_timeout_ms=self.config.handler_timeout_ms,
             fail=self._fail,
             on_resume_due=self._look_at_budgets,
@@ -107,8 +109,7 @@ class Processor:
     # --- the life of a processor
 
     async def __aenter__(self) -> Self:
-        if self._dedupe is not None:
-            await self._dedupe.__aenter__()
+        await self._assembly.__aenter__()
         self._tasks = tasks = asyncio.TaskGroup()
         await tasks.__aenter__()
         self._workers.start(tasks)
@@ -176,8 +177,7 @@ class Processor:
             try:
                 await self._tasks.__aexit__(None, None, None)
             finally:
-                if self._dedupe is not None:
-                    await self._dedupe.__aexit__(None, None, None)
+                await self._assembly.__aexit__(None, None, None)
 
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:
         assert self._tasks is not None
@@ -230,24 +230,3 @@ def _config(config: StreamsConfig | None, settings: dict[str, Any]) -> StreamsCo
     if config is None:
         return StreamsConfig.of(**settings)
     return config_from(StreamsConfig, config, settings)
-
-
-def _scheduler(config: StreamsConfig) -> Scheduler:
-    return Scheduler(
-        config.order,
-        batch_size=config.batch_size,
-        batch_of_any=config.batch_of == "any",
-        limits=IntakeLimits(**{name: getattr(config, name) for name in IntakeLimits.__dataclass_fields__}),
-    )
-
-
-def _guard(dedupe: Dedupe, handler: Handler, outputs: Outputs, failures: FailurePolicy) -> Guard:
-    from ottla.streams.dedupe.wrapping import Guard  # imported by those who use it
-
-    return Guard(dedupe, handler, outputs, failures)
-
-
-def _handler(handler: Handler | Callable[[ConsumerRecord], Awaitable[None]]) -> Handler:
-    if inspect.iscoroutinefunction(handler):
-        return RecordFunction(cast("Callable[[ConsumerRecord], Awaitable[None]]", handler))
-    return cast("Handler", handler)

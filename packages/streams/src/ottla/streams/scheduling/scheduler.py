@@ -245,13 +245,16 @@ class Scheduler:
 
     def release(self, work: WorkItem) -> None:
         """The handler is over: the next work of its lanes may run. The work is not finished yet."""
+        work.assignment.free(work)
+        self._end_attempt(work)
+
+    def _end_attempt(self, work: WorkItem) -> None:
         one = work.assignment
         self._deactivate(work)
         one.buffered -= len(work.records)
         one.buffered_bytes -= work.size
         self.totals.buffered -= len(work.records)
         self.totals.buffered_bytes -= work.size
-        one.free(work)
         self._give_turn(one)
         if self._paused:
             self.resume_due = True
@@ -287,8 +290,11 @@ class Scheduler:
         work.assignment.parked_lanes.update(each for each in work.lanes if each is not None)
 
     def drop(self, work: WorkItem) -> None:
-        """The work is abandoned: it is not finished, and another reader handles its records."""
-        self.release(work)
+        """The work is abandoned: it is not finished, and another reader handles its records.
+
+        Its lanes stay taken: what follows in them must not run before it.
+        """
+        self._end_attempt(work)
         work.assignment.in_flight -= 1
 
     def _deactivate(self, work: WorkItem) -> None:
