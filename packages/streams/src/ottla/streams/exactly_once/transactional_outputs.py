@@ -1,0 +1,190 @@
+"""What handlers send, kept until their handler finished and a transaction takes it.
+
+Memory is bounded by `max_bytes` of finished outputs: above it `send` waits, handlers stand still, and the
+budgets of records that are handled fill, so that partitions are paused. Waiting cannot last for ever: of each
+partition the lowest offset that waits goes on after a while, because commits may wait for just that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from ottla.client.serialization import SerializationFailed, Serialize, serializer
+from ottla.producer import ProducerConfig, RecordTooLarge
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.errors import StreamsError
+from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs, Headers, Output
+from ottla.streams.seams import Work
+
+GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+class SentRecord(Protocol):
+    """A record as a handler gives it to its context."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+
+    @property
+    def value(self) -> Any:
+        """What the serializer of values takes."""
+
+    @property
+    def key(self) -> Any:
+        """What the serializer of keys takes."""
+
+    @property
+    def partition(self) -> int | None:
+        """The partition; None: by the key."""
+
+    @property
+    def timestamp_ms(self) -> int | None:
+        """The time of creation; None: when the transaction is written."""
+
+    @property
+    def headers(self) -> GivenHeaders:
+        """The headers, in order."""
+
+
+class OutputsTooLarge(StreamsError):
+    """One call of a handler sent more than `max_buffered_output_bytes`."""
+
+    def __init__(self, partition: TopicPartition, offset: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"the handler sent more than {limit_bytes} bytes for one call (topic {partition.topic}, "
+            f"partition {partition.partition}, offset {offset}); raise max_buffered_output_bytes"
+        )
+        self.partition = partition
+        self.offset = offset
+        self.limit_bytes = limit_bytes
+
+
+class _Held:
+    """The outputs of an attempt that runs."""
+
+    __slots__ = ("outputs", "size_bytes")
+
+    def __init__(self) -> None:
+        self.outputs: list[Output] = []
+        self.size_bytes = 0
+
+
+class TransactionalOutputs:
+    """Keeps what handlers send, serialized. Implements `Outputs` of a processor, and `send` of contexts.
+
+    An output that cannot be serialized, or is larger than `max_request_size`, raises in the handler.
+    """
+
+    def __init__(
+        self, finished: BufferedOutputs, config: ProducerConfig, *, max_bytes: int, turn_ms: int = 1_000
+    ) -> None:
+        self._finished = finished
+        self._serialize_key = serializer(config.key_serializer, is_key=True)
+        self._serialize_value = serializer(config.value_serializer)
+        self._max_record_bytes = config.max_request_size
+        self._max_bytes = max_bytes
+        self._turn_s = turn_ms / 1_000
+        self._held: dict[Work, _Held] = {}
+        self._waiting: dict[TopicPartition, dict[Work, int]] = {}
+        self._admitted: dict[TopicPartition, Work] = {}
+        self._room = asyncio.Event()
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all outputs that no transaction has committed."""
+        return self._finished.size_bytes + sum(each.size_bytes for each in self._held.values())
+
+    async def send(self, work: Work, record: SentRecord) -> None:
+        """Keep a record until the handler of `work` has finished; waits while too much is kept.
+
+        Raises SerializationFailed, RecordTooLarge and OutputsTooLarge.
+        """
+        output = self._serialized(record)
+        if self._finished.size_bytes >= self._max_bytes:
+            await self._wait_for_room(work)
+        held = self._held.get(work)
+        if held is None:
+            held = self._held[work] = _Held()
+        held.size_bytes += output.size_bytes
+        held.outputs.append(output)
+        if held.size_bytes > self._max_bytes:
+            raise OutputsTooLarge(work.partition, work.offset, self._max_bytes)
+
+    def settle(self, work: Work) -> asyncio.Future[None] | None:
+        """Give the outputs of a handler that finished to the next transaction; nobody waits for that."""
+        held = self._release(work)
+        if held is not None:
+            offsets = tuple(each.offset for each in work.records)
+            self._finished.finish(work.partition, offsets, tuple(held.outputs))
+        return None
+
+    def discard(self, work: Work) -> None:
+        """Forget what an attempt sent that failed or was abandoned."""
+        self._release(work)
+
+    def revoked(self, partition: TopicPartition) -> None:
+        """Forget what is kept for a partition that is no longer assigned."""
+        self._finished.drop({partition})
+        for work in [each for each in self._held if each.partition == partition]:
+            self._release(work)
+        self._admitted.pop(partition, None)
+
+    def committed(self) -> None:
+        """Let handlers go on that wait for room."""
+        self._room.set()
+        self._room = asyncio.Event()
+
+    # --- inside
+
+    async def _wait_for_room(self, work: Work) -> None:
+        waiting = self._waiting.setdefault(work.partition, {})
+        waiting[work] = work.offset
+        try:
+            while self._finished.size_bytes >= self._max_bytes and not self._is_admitted(work):
+                if not await self._is_woken() and work.offset == min(waiting.values()):
+                    self._admitted.setdefault(work.partition, work)
+        finally:
+            del waiting[work]
+            if not waiting:
+                self._waiting.pop(work.partition, None)
+
+    def _is_admitted(self, work: Work) -> bool:
+        return self._admitted.get(work.partition) is work
+
+    def _release(self, work: Work) -> _Held | None:
+        if self._is_admitted(work):
+            del self._admitted[work.partition]
+        return self._held.pop(work, None)
+
+    async def _is_woken(self) -> bool:
+        """Wait for the next commit; return false if none comes for a while."""
+        try:
+            async with asyncio.timeout(self._turn_s):
+                return await self._room.wait()
+        except TimeoutError:
+            return False
+
+    def _serialized(self, record: SentRecord) -> Output:
+        key = _bytes("key", self._serialize_key, record.key, record.topic)
+        value = _bytes("value", self._serialize_value, record.value, record.topic)
+        headers = _headers(record.headers)
+        output = Output(record.topic, value, key, record.partition, record.timestamp_ms, headers)
+        if output.size_bytes > self._max_record_bytes:
+            raise RecordTooLarge(output.size_bytes, self._max_record_bytes)
+        return output
+
+
+def _bytes(what: Any, serialize: Serialize, given: object, topic: str) -> bytes | None:
+    try:
+        found = None if given is None else serialize(given)
+        return found if found is None or isinstance(found, bytes) else bytes(found)
+    except Exception as error:
+        raise SerializationFailed(what, topic, error) from error
+
+
+def _headers(given: GivenHeaders) -> Headers:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    return tuple((name, each.encode() if isinstance(each, str) else each) for name, each in pairs)
