@@ -1,0 +1,68 @@
+"""Whether a processor is healthy, and why not. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthFacts:
+    """What the health of a processor is judged by. Times are milliseconds that something has lasted."""
+
+    failure: str | None = None
+    """The error that stopped it, or that makes it stop."""
+    is_stopped: bool = False
+    oldest_in_flight_ms: float = 0
+    """The oldest handler that runs."""
+    oldest_offset: str = ""
+    """The topic, partition and offset of its record."""
+    since_intake_ms: float | None = None
+    """Since the consumer was last asked for records; None: unknown."""
+    commits_failing_ms: float | None = None
+    """Since the first of the commits that failed in a row; None: the last one succeeded."""
+    commit_error: str = ""
+    """The error of the last of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthLimits:
+    """From when on something is unhealthy."""
+
+    stuck_handler_ms: int = 300_000
+    """A handler that runs for longer."""
+    stalled_intake_ms: int = 30_000
+    """An intake that asked for no records for longer."""
+    failing_commits_ms: int = 60_000
+    """Commits that fail for longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The verdict: healthy without reasons."""
+
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there is no reason against it."""
+        return not self.reasons
+
+
+def judge(facts: HealthFacts, limits: HealthLimits) -> Health:
+    """Return the reasons why a processor is not healthy."""
+    reasons = []
+    if facts.failure is not None:
+        reasons.append(f"failed: {facts.failure}")
+    elif facts.is_stopped:
+        reasons.append("stopped")
+    if facts.oldest_in_flight_ms > limits.stuck_handler_ms:
+        reasons.append(f"a handler has run for {_s(facts.oldest_in_flight_ms)}: {facts.oldest_offset}")
+    if facts.since_intake_ms is not None and facts.since_intake_ms > limits.stalled_intake_ms:
+        reasons.append(f"intake stalled: no records were asked for since {_s(facts.since_intake_ms)}")
+    if facts.commits_failing_ms is not None and facts.commits_failing_ms > limits.failing_commits_ms:
+        reasons.append(f"commits have failed for {_s(facts.commits_failing_ms)}: {facts.commit_error}")
+    return Health(tuple(reasons))
+
+
+def _s(milliseconds: float) -> str:
+    return f"{milliseconds / 1_000:.0f} s"

@@ -1,0 +1,221 @@
+"""Follows a processor by its events: metrics, log lines, and what status and health are made of.
+
+`started` and `finished` are called per record, so they do the least: a dict entry and four counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.operating.health import HealthFacts
+from ottla.streams.operating.key_hash import key_hash
+from ottla.streams.operating.log_lines import LogLines
+from ottla.streams.operating.metrics import StreamsMetrics
+from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
+
+
+class Sizes(Protocol):
+    """What only the processor's parts know; read when somebody asks."""
+
+    def lanes(self) -> int:
+        """Lanes with records."""
+
+    def buffered_records(self) -> int:
+        """Records that wait or are handled."""
+
+    def buffered_bytes(self) -> int:
+        """Bytes of them."""
+
+    def dedupe_hits(self) -> int:
+        """Records that were duplicates."""
+
+    def buffered_output_bytes(self) -> int:
+        """Bytes of outputs that wait for a transaction."""
+
+    def lags(self) -> Mapping[TopicPartition, int]:
+        """Records between the finished ones and the end, of each partition."""
+
+    def since_intake_ms(self) -> float | None:
+        """How long ago the consumer was last asked for records; None: unknown."""
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """What is known of an assigned partition."""
+
+    offset: int | None
+    """The committed offset."""
+    metadata_bytes: int = 0
+    handled: int = 0
+    failed: int = 0
+    is_paused: bool = False
+
+
+class ProcessorObserver:
+    """Implements `Observer` of a processor, and the gauges of its metrics."""
+
+    def __init__(self, group_id: str, *, now_ms: Callable[[], float]) -> None:
+        self.metrics = StreamsMetrics()
+        self.metrics.gauges = self
+        self.partitions: dict[TopicPartition, PartitionState] = {}
+        self._now_ms = now_ms
+        self._log = LogLines(group_id)
+        self._running: dict[Work, None] = {}
+        self._parked: dict[Work, None] = {}
+        self._sizes: Sizes | None = None
+        self._commits_fail_since_ms: float | None = None
+        self._commit_error = ""
+
+    def watch(self, sizes: Sizes) -> None:
+        """Read sizes from the parts of the processor from now on."""
+        self._sizes = sizes
+
+    # --- events of the processor
+
+    def on_assigned(self, partition: TopicPartition, offset: int | None) -> None:
+        """Begin a partition."""
+        self.metrics.assigned_total += 1
+        self.partitions[partition] = PartitionState(offset)
+        self._log.assigned(partition, offset)
+
+    def on_revoked(self, partition: TopicPartition, *, lost: bool) -> None:
+        """Forget a partition, with the works of it that were abandoned."""
+        self.metrics.lost_total += lost
+        self.metrics.revoked_total += not lost
+        self.partitions.pop(partition, None)
+        for works in (self._running, self._parked):
+            for work in [each for each in works if each.partition == partition]:
+                del works[work]
+        self._log.revoked(partition, lost=lost)
+
+    def on_started(self, work: Work) -> None:
+        """Note an attempt that runs."""
+        if work.attempt > 1:
+            self._parked.pop(work, None)
+        self._running[work] = None
+
+    def on_finished(self, work: Work, duration_ms: float) -> None:
+        """Count a call that succeeded."""
+        self._running.pop(work, None)
+        records = len(work.records)
+        self.metrics.handled(records, duration_ms)
+        state = self.partitions.get(work.partition)
+        if state is not None:
+            state.handled += records
+
+    def on_failed(self, work: Work, error: BaseException, verdict: Verdict) -> None:
+        """Count an attempt that failed."""
+        self._running.pop(work, None)
+        self.metrics.handler_error_total += 1
+        if (state := self.partitions.get(work.partition)) is not None:
+            state.failed += 1
+        if isinstance(verdict, Retry):
+            self.metrics.retry_total += 1
+            self._parked[work] = None
+        elif isinstance(verdict, Skip):
+            self.metrics.skip_total += 1
+        elif isinstance(verdict, DeadLetter):
+            self._parked.pop(work, None)
+        self._log.failed(work, error, verdict)
+
+    def on_set_aside(self, work: Work) -> None:
+        """Count dead letters."""
+        self.metrics.dead_letter_total += len(work.records)
+        self._log.set_aside(work)
+
+    def on_commit(self, plans: Sequence[Plan], error: BaseException | None) -> None:
+        """Count a commit, and note when commits begin to fail."""
+        self._log.commits(plans, error)
+        if error is not None:
+            self.metrics.commit_error_total += 1
+            self._commit_error = f"{type(error).__name__}: {error}"
+            if self._commits_fail_since_ms is None:
+                self._commits_fail_since_ms = self._now_ms()
+            return
+        self._commits_fail_since_ms = None
+        self.metrics.commit_total += 1
+        self.metrics.commit_metadata_bytes = max((len(each.metadata) for each in plans), default=0)
+        for plan in plans:
+            if (state := self.partitions.get(plan.partition)) is not None:
+                state.offset, state.metadata_bytes = plan.offset, len(plan.metadata)
+
+    def on_paused(self, partition: TopicPartition, *, paused: bool) -> None:
+        """Note whether intake of a partition is paused."""
+        if (state := self.partitions.get(partition)) is not None:
+            state.is_paused = paused
+
+    # --- gauges
+
+    def lanes(self) -> int:
+        """Lanes with records."""
+        return self._sizes.lanes() if self._sizes is not None else 0
+
+    def buffered_records(self) -> int:
+        """Records that wait or are handled."""
+        return self._sizes.buffered_records() if self._sizes is not None else 0
+
+    def buffered_bytes(self) -> int:
+        """Bytes of them."""
+        return self._sizes.buffered_bytes() if self._sizes is not None else 0
+
+    def dedupe_hits(self) -> int:
+        """Records that were duplicates."""
+        return self._sizes.dedupe_hits() if self._sizes is not None else 0
+
+    def buffered_output_bytes(self) -> int:
+        """Bytes of outputs that wait for a transaction."""
+        return self._sizes.buffered_output_bytes() if self._sizes is not None else 0
+
+    def lags(self) -> Mapping[TopicPartition, int]:
+        """Records between the finished ones and the end, of each partition."""
+        return self._sizes.lags() if self._sizes is not None else {}
+
+    def in_flight(self) -> int:
+        """Handlers that run."""
+        return len(self._running)
+
+    def parked(self) -> int:
+        """Works that wait for a retry."""
+        return len(self._parked)
+
+    def paused_partitions(self) -> int:
+        """Partitions whose intake is paused."""
+        return sum(each.is_paused for each in self.partitions.values())
+
+    def oldest(self) -> Work | None:
+        """The work whose attempt runs for the longest time."""
+        return min(self._running, key=lambda each: each.started_ms, default=None)
+
+    def oldest_in_flight_ms(self) -> float:
+        """How long the oldest running attempt has taken so far."""
+        work = self.oldest()
+        return 0.0 if work is None else max(0.0, self._now_ms() - work.started_ms)
+
+    def running(self) -> dict[TopicPartition, list[Work]]:
+        """Return the works whose handlers run, by partition."""
+        found: dict[TopicPartition, list[Work]] = {}
+        for work in self._running:
+            found.setdefault(work.partition, []).append(work)
+        return found
+
+    def health_facts(self, *, failure: str | None = None, is_stopped: bool = False) -> HealthFacts:
+        """Return what health is judged by."""
+        oldest, since_ms = self.oldest(), self._commits_fail_since_ms
+        return HealthFacts(
+            failure=failure,
+            is_stopped=is_stopped,
+            oldest_in_flight_ms=self.oldest_in_flight_ms(),
+            oldest_offset="" if oldest is None else describe(oldest),
+            since_intake_ms=self._sizes.since_intake_ms() if self._sizes is not None else None,
+            commits_failing_ms=None if since_ms is None else self._now_ms() - since_ms,
+            commit_error=self._commit_error,
+        )
+
+
+def describe(work: Work) -> str:
+    """Name the first record of a work, with the hash of its key."""
+    hashed = key_hash(work.record.key)
+    return f"{work.partition} at offset {work.offset}" + (f", key {hashed}" if hashed else "")
