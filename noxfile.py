@@ -38,7 +38,7 @@ TESTING = (
     "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties",
     "uvloop",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
-    "deltalake", "pandas", "fastapi", "uvicorn", "redis",
+    "deltalake", "pandas", "fastapi", "uvicorn", "redis", "watchfiles",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (

@@ -29,6 +29,7 @@ PACKAGES = {
     "produce": "ottla-producer",
     "consume": "ottla-consumer",
     "zookeeper-group": "ottla-consumer",
+    "streams": "ottla-streams",
     "pipeline": "ottla-pipeline",
 }
 """The package that brings each command which is not in this one."""

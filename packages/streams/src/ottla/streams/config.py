@@ -108,6 +108,9 @@ class StreamsConfig:
     """Whether outputs and offsets are written in transactions (exactly-once)."""
     transaction_interval_ms: int = setting(100, at_least=1)
     """The time between two transactions, with exactly-once."""
+    max_buffered_output_bytes: int = setting(64 * 1024 * 1024, at_least=1)
+    """The most bytes of outputs that wait for a transaction, with exactly-once; above it handlers wait in
+    `context.send`."""
     consumer: ConsumerConfig = field(default_factory=lambda: ConsumerConfig(**_READING_DEFAULTS))
     """The settings of the consumer, with `group_id`."""
     producer: ProducerConfig = field(default_factory=lambda: ProducerConfig())

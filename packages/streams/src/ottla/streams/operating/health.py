@@ -17,7 +17,7 @@ class HealthFacts:
     oldest_offset: str = ""
     """The topic, partition and offset of its record."""
     since_intake_ms: float | None = None
-    """Since the consumer was last asked for records; None: unknown."""
+    """Since the last record was handled, while the broker has records and none are buffered; else None."""
     commits_failing_ms: float | None = None
     """Since the first of the commits that failed in a row; None: the last one succeeded."""
     commit_error: str = ""
@@ -31,7 +31,7 @@ class HealthLimits:
     stuck_handler_ms: int = 300_000
     """A handler that runs for longer."""
     stalled_intake_ms: int = 30_000
-    """An intake that asked for no records for longer."""
+    """An intake that takes none of the records of the broker for longer."""
     failing_commits_ms: int = 60_000
     """Commits that fail for longer."""
 
@@ -58,7 +58,9 @@ def judge(facts: HealthFacts, limits: HealthLimits) -> Health:
     if facts.oldest_in_flight_ms > limits.stuck_handler_ms:
         reasons.append(f"a handler has run for {_s(facts.oldest_in_flight_ms)}: {facts.oldest_offset}")
     if facts.since_intake_ms is not None and facts.since_intake_ms > limits.stalled_intake_ms:
-        reasons.append(f"intake stalled: no records were asked for since {_s(facts.since_intake_ms)}")
+        reasons.append(
+            f"intake stalled: there is lag, and no record has come for {_s(facts.since_intake_ms)}"
+        )
     if facts.commits_failing_ms is not None and facts.commits_failing_ms > limits.failing_commits_ms:
         reasons.append(f"commits have failed for {_s(facts.commits_failing_ms)}: {facts.commit_error}")
     return Health(tuple(reasons))

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.operating.key_hash import key_hash
+from ottla.streams.handlers.context import key_hash
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
 
 log = logging.getLogger("ottla.streams")
 
 
 class LogLines:
-    """Logs assignments, failures and refused commits of one processor, named by its group."""
+    """Logs assignments, failures and the recovery of commits of one processor, named by its group."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
@@ -50,16 +50,11 @@ class LogLines:
         log.info("dead letter written", extra=self._of_work(work))
 
     def commits(self, plans: Sequence[Plan], error: BaseException | None) -> None:
-        """Log when commits begin to fail, and when they succeed again."""
-        if (error is not None) == self._commits_fail:
-            return
+        """Log when commits succeed again; the processor itself logs refused ones."""
+        if self._commits_fail and error is None:
+            where = ", ".join(f"{each.partition}@{each.offset}" for each in plans)
+            log.info("offsets are committed again", extra={"group": self._group_id, "offsets": where})
         self._commits_fail = error is not None
-        where = ", ".join(f"{each.partition}@{each.offset}" for each in plans)
-        facts = {"group": self._group_id, "offsets": where}
-        if error is not None:
-            log.warning("offsets are not committed", extra=facts | {"error": f"{error}"})
-        else:
-            log.info("offsets are committed again", extra=facts)
 
     def _of_partition(self, partition: TopicPartition) -> dict[str, Any]:
         return {"group": self._group_id, "topic": partition.topic, "partition": partition.partition}

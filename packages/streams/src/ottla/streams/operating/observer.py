@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.handlers.context import key_hash
 from ottla.streams.operating.health import HealthFacts
-from ottla.streams.operating.key_hash import key_hash
 from ottla.streams.operating.log_lines import LogLines
 from ottla.streams.operating.metrics import StreamsMetrics
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
@@ -39,7 +39,7 @@ class Sizes(Protocol):
         """Records between the finished ones and the end, of each partition."""
 
     def since_intake_ms(self) -> float | None:
-        """How long ago the consumer was last asked for records; None: unknown."""
+        """How long nothing was handled though the broker has records and none are buffered; else None."""
 
 
 @dataclass(slots=True)
@@ -68,6 +68,8 @@ class ProcessorObserver:
         self._sizes: Sizes | None = None
         self._commits_fail_since_ms: float | None = None
         self._commit_error = ""
+        self.last_started_ms: int | None = None
+        """When an attempt was started last."""
 
     def watch(self, sizes: Sizes) -> None:
         """Read sizes from the parts of the processor from now on."""
@@ -96,6 +98,7 @@ class ProcessorObserver:
         if work.attempt > 1:
             self._parked.pop(work, None)
         self._running[work] = None
+        self.last_started_ms = work.started_ms
 
     def on_finished(self, work: Work, duration_ms: float) -> None:
         """Count a call that succeeded."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.handlers.context import key_hash
 from ottla.streams.operating.health import Health
-from ottla.streams.operating.key_hash import key_hash
 from ottla.streams.operating.observer import PartitionState, ProcessorObserver
 from ottla.streams.seams import Work
 

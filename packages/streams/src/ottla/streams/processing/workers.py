@@ -214,6 +214,8 @@ class Workers:
     def _succeeded(self, work: WorkItem) -> None:
         if self._observer is not None:
             self._observer.on_finished(work, self.now_ms() - work.started_ms)
+        if work.assignment.is_stale:  # its handler went on when it was cancelled: others handle the records
+            self._outputs.discard(work)
         acknowledged = self._outputs.settle(work)
         self._scheduler.release(work)
         if acknowledged is None:

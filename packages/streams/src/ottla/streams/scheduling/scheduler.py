@@ -64,6 +64,11 @@ class Scheduler:
         """The partitions that are assigned, those that drain among them."""
         return frozenset(self._assigned)
 
+    @property
+    def lane_count(self) -> int:
+        """The lanes that have records which wait or are handled."""
+        return sum(len(each.lanes) for each in self._assigned.values())
+
     def assign(self, partition: TopicPartition, offset: int | None, metadata: str = "") -> None:
         """Begin with a partition at its committed offset; records that the metadata names are skipped.
 

@@ -1,0 +1,320 @@
+"""An app: handlers of topics, run together, with hooks, signals and a status page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+from ottla.client.settings import SettingError
+from ottla.streams.assembly import HandlerProcessor
+from ottla.streams.config import StreamsConfig
+from ottla.streams.errors import StreamsError
+from ottla.streams.handlers.arguments import Function, arguments_of, handler_name
+from ottla.streams.operating.health import HealthLimits
+from ottla.streams.operating.pages import AppPages
+from ottla.streams.operating.status_server import DEFAULT_PORT, StatusServer
+from ottla.streams.stop_signals import StopSignals
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Hook = Callable[[], Awaitable[object]]
+Loop = Literal["asyncio", "uvloop"]
+
+_STOPPING: Final = "\nStopping: handlers that run have {:g} s to end; press Ctrl+C again to end at once.\n"
+
+
+class AppError(StreamsError):
+    """An app was declared or used in a way that cannot work; the message says what to change."""
+
+
+class _Declared:
+    """A handler as it was declared."""
+
+    def __init__(
+        self, name: str, function: Function, topics: tuple[str, ...], settings: dict[str, Any]
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.topics = topics
+        self.settings = settings
+
+
+class App:
+    """Handlers of topics that run together in one process.
+
+        app = App("billing", bootstrap_servers="127.0.0.1:9092")
+
+        @app.handle("orders", max_concurrency=200, retries=5)
+        async def charge(order: Order) -> None: ...
+
+        app.run()
+
+    Settings are those of StreamsConfig, and of its consumer and producer, as keywords; those of `handle` win.
+    Each handler has a consumer group of its own, because each reads all records of its topics. The group of
+    a single handler is the name of the app, those of several are `<name>-<handler>`. So a second handler
+    changes the group of the first, which then starts where a new group starts: give handlers a `group_id` of
+    their own before.
+
+    `status` is the address of a page for `/health`, `/metrics` and `/status`, such as "127.0.0.1:9465"; port
+    0 takes a free one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        status: str | None = None,
+        health: HealthLimits | None = None,
+        **settings: Any,
+    ) -> None:
+        if not name:
+            raise AppError('an app needs a name, which is its consumer group: App("billing")')
+        if bootstrap_servers is not None:
+            settings["bootstrap_servers"] = bootstrap_servers
+        self.name = name
+        self.status_address = status
+        self._health_limits = health or HealthLimits()
+        self._settings = settings
+        self._overrides: dict[str, Any] = {}
+        self._declared: list[_Declared] = []
+        self._startup: list[Hook] = []
+        self._shutdown: list[Hook] = []
+        self._running: list[HandlerProcessor] = []
+        self._stack: AsyncExitStack | None = None
+        self._server: StatusServer | None = None
+        self._all_done = asyncio.Event()
+        self._is_cancelled_by_signal = False
+        self._config({})  # mistakes are told where they are made
+
+    def __repr__(self) -> str:
+        handlers = ", ".join(each.name for each in self._declared)
+        return f"<App {self.name!r}, handlers: {handlers or 'none'}>"
+
+    # --- declaring
+
+    def handle(self, *topics: str, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+        """Declare a handler of topics; the decorated function stays as it is.
+
+        `name` distinguishes handlers in logs, metrics and groups; it is the function's by default. Raises
+        AppError and SettingError.
+        """
+        if not topics or not all(isinstance(each, str) for each in topics):
+            raise AppError('handle needs names of topics: write @app.handle("orders")')
+        self._config(settings)
+
+        def declare(function: F) -> F:
+            own = name or handler_name(function).rpartition(".")[2]
+            if any(each.name == own for each in self._declared):
+                raise AppError(f"there is a handler {own!r} already; give one of them a name=")
+            self._declared.append(_Declared(own, function, topics, settings))
+            return function
+
+        return declare
+
+    def on_startup(self, hook: Callable[[], Awaitable[object]]) -> Hook:
+        """Await an async function before the first record is read, in the order of declaration."""
+        self._startup.append(_checked_hook(hook))
+        return hook
+
+    def on_shutdown(self, hook: Callable[[], Awaitable[object]]) -> Hook:
+        """Await an async function after the last record was handled, in reverse order of declaration.
+
+        It is awaited after a failure too, if the hooks of the start have succeeded.
+        """
+        self._shutdown.append(_checked_hook(hook))
+        return hook
+
+    def override(self, *, status: str | None = None, **settings: Any) -> None:
+        """Set what wins over all that is declared, as a command line does. Raises SettingError."""
+        if status is not None:
+            self.status_address = status
+        self._overrides.update(settings)
+        self._config({})
+
+    def configs(self) -> dict[str, StreamsConfig]:
+        """Return the config of each handler, with its group."""
+        found = {}
+        for each in self._declared:
+            group = self.name if len(self._declared) == 1 else f"{self.name}-{each.name}"
+            found[each.name] = self._config({"group_id": group, **each.settings})
+        return found
+
+    def _config(self, settings: dict[str, Any]) -> StreamsConfig:
+        given = {"group_id": self.name, **self._settings, **settings, **self._overrides}
+        return StreamsConfig.of(**given)
+
+    # --- running
+
+    def run(self, *, loop: Loop = "asyncio") -> None:
+        """Run until SIGINT or SIGTERM, then drain; a second signal ends the process at once.
+
+        Returns after an orderly stop. After a failure it prints one line and raises SystemExit(1).
+        `loop="uvloop"` runs on uvloop, which must be installed.
+        """
+        factory = _loop_factory(loop)
+        try:
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(self._run_until_signal())
+        except asyncio.CancelledError:
+            if not self._is_cancelled_by_signal:
+                raise
+        except Exception as error:
+            log.debug("the app failed", exc_info=error)
+            print(f"{self.name} failed: {_one_line(error)}", file=sys.stderr)  # noqa: T201 - for the user
+            raise SystemExit(1) from None
+
+    async def run_async(self) -> None:
+        """Run until `stop` is called or a handler's processor fails, which is raised."""
+        async with self:
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Wait until all handlers have stopped."""
+        await self._all_done.wait()
+
+    def stop(self) -> None:
+        """Ask all handlers to drain and to stop; return at once."""
+        for each in self._running:
+            each.stop()
+
+    @property
+    def status_url(self) -> str | None:
+        """The address of the status page; None without one."""
+        return None if self._server is None else self._server.url
+
+    async def __aenter__(self) -> Self:
+        if self._stack is not None:
+            raise AppError("the app runs already")
+        if not self._declared:
+            raise AppError('the app has no handler: declare one with @app.handle("topic")')
+        for each in self._declared:
+            arguments_of(each.function)  # before anything connects
+        configs = self.configs()
+        self._all_done = asyncio.Event()
+        self._running = [
+            HandlerProcessor(
+                each.name, each.function, each.topics, configs[each.name], health_limits=self._health_limits
+            )
+            for each in self._declared
+        ]
+        try:
+            async with AsyncExitStack() as stack:
+                await self._start(stack)
+                self._stack = stack.pop_all()
+        except BaseExceptionGroup as group:
+            raise _single(group) from None
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stack, self._stack = self._stack, None
+        assert stack is not None
+        try:
+            await stack.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            raise _single(group) from None
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        for hook in self._startup:
+            await hook()
+        for hook in self._shutdown:
+            stack.push_async_callback(hook)
+        if self.status_address is not None:
+            await stack.enter_async_context(self._status_server(self.status_address))
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(self.stop)
+        started = asyncio.Semaphore(0)
+        left = set(self._running)
+        for each in self._running:
+            tasks.create_task(self._run_one(each, started, left), name=f"ottla-streams-{each.name}")
+        for _ in self._running:
+            await started.acquire()
+
+    async def _run_one(
+        self, one: HandlerProcessor, started: asyncio.Semaphore, left: set[HandlerProcessor]
+    ) -> None:
+        """Run one handler. An error ends the group: the other handlers drain, and so does the app's block."""
+        try:
+            async with one:
+                log.info("handler started", extra={"handler": one.name, "group": one.group_id})
+                started.release()
+                await one.wait()
+        finally:
+            left.discard(one)
+            if not left:
+                self._all_done.set()
+
+    async def _run_until_signal(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop() -> None:
+            if self._stack is not None:
+                self.stop()
+            else:  # it starts, and waits for a broker perhaps: there is nothing to drain
+                self._is_cancelled_by_signal = True
+                task.cancel()
+
+        with StopSignals(stop, self._say_stopping()):
+            await self.run_async()
+
+    def _say_stopping(self) -> str:
+        longest_ms = max((each.drain_timeout_ms for each in self.configs().values()), default=0)
+        return _STOPPING.format(longest_ms / 1_000)
+
+    def _status_server(self, address: str) -> StatusServer:
+        host, port = parse_address(address)
+        pages = AppPages(self.name, lambda: self._running, lambda: asyncio.get_running_loop().time() * 1_000)
+        self._server = StatusServer(host, port, pages.pages())
+        return self._server
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Read `host:port`, `:port`, `port` or `host`. Raises SettingError."""
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host, port = ("", text) if text.isdigit() else (text, str(DEFAULT_PORT))
+    if not port.isdigit() or int(port) > 65_535:
+        raise SettingError(f"status must be host:port, such as 127.0.0.1:{DEFAULT_PORT}, not {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _checked_hook(hook: Any) -> Any:
+    if not asyncio.iscoroutinefunction(hook):
+        raise AppError(f"a hook is an async function: declare it with async def, not {hook!r}")
+    return hook
+
+
+def _loop_factory(loop: Loop) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if loop == "asyncio":
+        return None
+    if loop != "uvloop":
+        raise AppError(f'loop must be "asyncio" or "uvloop", not {loop!r}')
+    try:
+        import uvloop
+    except ImportError:
+        raise AppError('loop="uvloop" needs uvloop: python -m pip install uvloop') from None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the only exception of a group, or the group."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
+        found = found.exceptions[0]
+    return found
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_one_line(each) for each in error.exceptions)
+    return " ".join(str(error).split()) or type(error).__name__

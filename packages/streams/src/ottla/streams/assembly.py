@@ -1,0 +1,288 @@
+"""One handler with everything it needs: producer, outputs, failures, processor and observer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from ottla.client.environment import chance, unique_suffix
+from ottla.client.metrics import Metrics
+from ottla.client.retry import Backoff
+from ottla.consumer import Consumer, NotAssigned
+from ottla.producer import Producer, ProducerRecord
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.config import StreamsConfig
+from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs
+from ottla.streams.exactly_once.settings import check_plain, transactional
+from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
+from ottla.streams.exactly_once.transactional_failures import TransactionalDeadLetters, TransactionalFailures
+from ottla.streams.exactly_once.transactional_outputs import TransactionalOutputs
+from ottla.streams.failures.dead_letters import DeadLetters
+from ottla.streams.failures.failure_handling import FailureHandling
+from ottla.streams.failures.poison_keys import PoisonKeys
+from ottla.streams.failures.retry_policy import RetryPolicy
+from ottla.streams.handlers.arguments import Function
+from ottla.streams.handlers.direct_outputs import DirectOutputs
+from ottla.streams.handlers.function_handler import FunctionHandler
+from ottla.streams.operating.health import Health, HealthLimits, judge
+from ottla.streams.operating.observer import ProcessorObserver
+from ottla.streams.processing.processor import Processor
+from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, Work
+
+
+class HandlerProcessor:
+    """Runs one handler inside `async with`: opens its producer, its threads or processes, and its processor.
+
+    Leaving the block drains. Raises what stopped the processor.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Function,
+        topics: Sequence[str],
+        config: StreamsConfig,
+        *,
+        health_limits: HealthLimits,
+        wrap: Callable[[Handler], Handler] = lambda handler: handler,
+    ) -> None:
+        self.name = name
+        self._function = function
+        self._topics = tuple(topics)
+        self._wrap = wrap
+        self._limits = health_limits
+        self.is_exactly_once = config.processing_guarantee == "exactly-once"
+        if self.is_exactly_once:
+            self._serializing = config.producer
+            config = transactional(config, unique_suffix())
+        else:
+            check_plain(config)
+        self.config = config
+        self.observer = ProcessorObserver(config.group_id, now_ms=self._now_ms)
+        self.failure: BaseException | None = None
+        self._stack = AsyncExitStack()
+        self._producer: Producer | None = None
+        self._processor: Processor | None = None
+        self._is_stopped = False
+
+    @property
+    def group_id(self) -> str:
+        """Its group."""
+        return self.config.group_id
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self._producer = producer = await stack.enter_async_context(Producer(config=self.config.producer))
+            parts = _transactional(self, producer) if self.is_exactly_once else _direct(self, producer)
+            function = await stack.enter_async_context(parts.function)
+            self._processor = processor = await stack.enter_async_context(
+                Processor(
+                    _WorkHandler(self._wrap(parts.wrap(function))),
+                    *self._topics,
+                    config=self.config,
+                    failures=parts.failures,
+                    outputs=parts.outputs,
+                    commits=parts.commits,
+                    observer=self.observer,
+                )
+            )
+            self.observer.watch(_Sizes(processor, parts, self._now_ms, self.observer))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._stack.__aexit__(kind, error, trace)
+        except Exception as failure:
+            self.failure = failure
+            raise
+        finally:
+            self._is_stopped = True
+
+    async def wait(self) -> None:
+        """Wait until the processor stopped: by `stop`, or by a failure, which leaving the block raises."""
+        assert self._processor is not None
+        await self._processor.wait()
+
+    def stop(self) -> None:
+        """Ask it to drain and to stop; return at once."""
+        if self._processor is not None:
+            self._processor.stop()
+
+    def health(self) -> Health:
+        """Return whether it is healthy, and why not."""
+        failure = None if self.failure is None else " ".join(str(self.failure).split())
+        facts = self.observer.health_facts(failure=failure, is_stopped=self._is_stopped)
+        return judge(facts, self._limits)
+
+    def client_metrics(self) -> Sequence[Metrics]:
+        """The metrics of its consumer and its producer."""
+        found: list[Metrics] = []
+        if self._processor is not None:
+            found.append(self._processor.consumer.metrics)
+        if self._producer is not None:
+            found.append(self._producer.metrics)
+        return found
+
+    @staticmethod
+    def _now_ms() -> float:
+        return asyncio.get_running_loop().time() * 1_000
+
+    # --- for the parts
+
+    def make_function(self, sender: Any, failures: FailureHandling) -> FunctionHandler:
+        """Return the handler of the user's function."""
+        return FunctionHandler(
+            self._function,
+            sender,
+            run_on=self.config.run_on,
+            on_undecodable=failures.set_aside_undecodable,
+        )
+
+    def make_failures(self, send: Callable[[ProducerRecord], Any]) -> FailureHandling:
+        """Return the failure policy, whose dead letters go to `send`."""
+        config = self.config
+        topic = config.dead_letter_topic
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, config.retry_jitter)
+        policy = RetryPolicy(
+            retries=config.retries,
+            backoff=backoff,
+            on_error=config.on_error,
+            has_dead_letters=topic is not None,
+        )
+        poison = PoisonKeys(config.max_poison_keys, config.poison_key_ttl_ms) if config.poison_keys else None
+        return FailureHandling(
+            policy,
+            None if topic is None else DeadLetters(topic, config.group_id, send),
+            poison,
+            chance=chance,
+            now_ms=lambda: int(self._now_ms()),
+            uses_lanes=config.batch_of == "key",
+        )
+
+    @property
+    def serializing(self) -> Any:
+        """The producer's settings as they were given, with serializers."""
+        return self._serializing
+
+
+class _WorkHandler:
+    """A handler of works: a processor takes plain functions for handlers of records."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, work: Work) -> None:
+        await self._handler(work)
+
+
+class _Parts:
+    """What a processor is made of."""
+
+    def __init__(
+        self,
+        function: FunctionHandler,
+        failures: FailurePolicy,
+        outputs: Outputs,
+        wrap: Callable[[Handler], Handler],
+        commits: Callable[[Consumer], Commits] | None = None,
+        buffered: TransactionalOutputs | None = None,
+    ) -> None:
+        self.function = function
+        self.failures = failures
+        self.outputs = outputs
+        self.wrap = wrap
+        self.commits = commits
+        self.buffered = buffered
+
+
+def _direct(one: HandlerProcessor, producer: Producer) -> _Parts:
+    """Return parts that send at once: at least once."""
+
+    async def send(record: ProducerRecord) -> None:
+        await producer.send_and_wait(*record)
+
+    outputs = DirectOutputs(producer)
+    failures = one.make_failures(send)
+    return _Parts(one.make_function(outputs, failures), failures, outputs, failures.wrap)
+
+
+def _transactional(one: HandlerProcessor, producer: Producer) -> _Parts:
+    """Return parts that send in transactions: exactly once."""
+    finished = BufferedOutputs()
+    outputs = TransactionalOutputs(finished, one.serializing, max_bytes=one.config.max_buffered_output_bytes)
+    letters = TransactionalDeadLetters(outputs)
+    failures = one.make_failures(letters.send)
+
+    def commits(consumer: Consumer) -> Commits:
+        return TransactionalCommits(
+            producer,
+            finished,
+            consumer.group_metadata,
+            interval_ms=one.config.transaction_interval_ms,
+            on_committed=outputs.committed,
+        )
+
+    def wrap(handler: Handler) -> Handler:
+        return letters.wrap(failures.wrap(handler))
+
+    transactional_failures = TransactionalFailures(failures, outputs)
+    function = one.make_function(outputs, failures)
+    return _Parts(function, transactional_failures, outputs, wrap, commits, outputs)
+
+
+class _Sizes:
+    """Reads sizes from the parts of a processor (implements `Sizes` of the observer)."""
+
+    def __init__(
+        self, processor: Processor, parts: _Parts, now_ms: Callable[[], float], observer: ProcessorObserver
+    ) -> None:
+        self._processor = processor
+        self._parts = parts
+        self._now_ms = now_ms
+        self._observer = observer
+
+    def lanes(self) -> int:
+        """Lanes with records."""
+        return self._processor.scheduler.lane_count
+
+    def buffered_records(self) -> int:
+        """Records that wait or are handled."""
+        return self._processor.scheduler.totals.buffered
+
+    def buffered_bytes(self) -> int:
+        """Bytes of them."""
+        return self._processor.scheduler.totals.buffered_bytes
+
+    def dedupe_hits(self) -> int:
+        """Records that were duplicates."""
+        return 0
+
+    def buffered_output_bytes(self) -> int:
+        """Bytes of outputs that wait for a transaction."""
+        return self._parts.buffered.size_bytes if self._parts.buffered is not None else 0
+
+    def lags(self) -> Mapping[TopicPartition, int]:
+        """Records between the committed offset and the end, of each partition."""
+        consumer, found = self._processor.consumer, {}
+        for partition, state in self._observer.partitions.items():
+            try:
+                end, lag = consumer.highwater(partition), consumer.lag(partition)
+            except NotAssigned:
+                continue
+            if end is not None and state.offset is not None:
+                found[partition] = max(0, end - state.offset)
+            elif lag is not None:
+                found[partition] = lag
+        return found
+
+    def since_intake_ms(self) -> float | None:
+        """How long nothing was handled though the broker has records and none are buffered."""
+        waits = self.buffered_records() == 0 and any(self.lags().values())
+        since_ms = self._observer.last_started_ms
+        return self._now_ms() - since_ms if waits and since_ms is not None else None

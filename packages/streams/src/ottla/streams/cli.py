@@ -1,0 +1,174 @@
+"""`ottla streams`: run stream processing programs, and watch them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ottla.streams.app import App
+
+LEVELS = ("debug", "info", "warning", "error")
+DEFAULT_STATUS = "127.0.0.1:9465"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def streams() -> None:
+    """Run stream processing programs, and watch them.
+
+    \b
+    Examples:
+      ottla streams run app.py
+      ottla streams run billing.app:app --bootstrap-server broker:9092 --status 127.0.0.1:9465
+      ottla streams run app.py --reload
+      ottla streams top
+      ottla streams top 127.0.0.1:9465 --once --json
+    """
+
+
+@streams.command()
+@click.argument("program", metavar="FILE.py[:NAME] | MODULE[:NAME]")
+@click.option(
+    "--bootstrap-server", "-b", metavar="HOST:PORT", envvar="OTTLA_BOOTSTRAP_SERVER", show_envvar=True,
+    help="A broker of the cluster, or several separated by commas; wins over the program's.",
+)  # fmt: skip
+@click.option(
+    "--status", metavar="HOST:PORT",
+    help=f"Serve /health, /metrics and /status there: {DEFAULT_STATUS}, or port 0 for a free one.",
+)  # fmt: skip
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="How much to log."
+)
+@click.option("--json-logs", is_flag=True, help="Write log lines as JSON objects.")
+@click.option("--loop", type=click.Choice(["asyncio", "uvloop"]), default="asyncio", show_default=True,
+              help="The event loop.")  # fmt: skip
+@click.option(
+    "--reload", is_flag=True, help="Start again when a file of the program changes; for development."
+)
+def run(
+    program: str,
+    bootstrap_server: str | None,
+    status: str | None,
+    log_level: str,
+    json_logs: bool,
+    loop: Any,
+    reload: bool,
+) -> None:
+    """Run the app of a program until Ctrl+C or SIGTERM; a second one ends it at once.
+
+    \b
+    Examples:
+      ottla streams run app.py
+      ottla streams run app.py:billing --log-level debug
+      ottla streams run shop.streams --status 127.0.0.1:9465
+    """
+    from ottla.streams.app import App
+    from ottla.streams.operating.log_format import set_up_logging
+
+    if reload:
+        _reload(program)
+        return
+    set_up_logging(log_level, as_json=json_logs)
+    app = _loaded(program)
+    settings = {} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}
+    try:
+        app.override(status=status, **settings)
+        App.run(app, loop=loop)
+    except _mistakes() as error:
+        raise click.ClickException(str(error)) from None
+
+
+@streams.command()
+@click.argument("url", default=DEFAULT_STATUS)
+@click.option("--once", is_flag=True, help="Print once, and end.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: one object with --once, else one per line."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 60),
+    default=1.0,
+    show_default=True,
+    help="Seconds between looks.",
+)
+def top(url: str, once: bool, as_json: bool, interval: float) -> None:
+    """Show the rates, lag, lanes and oldest keys of an app that runs with --status.
+
+    \b
+    Examples:
+      ottla streams top
+      ottla streams top 127.0.0.1:9465 --interval 5
+      ottla streams top http://10.0.0.7:9465 --once --json
+    """
+    from ottla.streams.operating import top as viewing
+
+    address = viewing.status_url(url)
+
+    def read() -> dict[str, Any]:
+        return viewing.read_status(address)
+
+    def sleep() -> None:
+        _sleep(interval)
+
+    try:
+        (viewing.show_once if once else viewing.follow)(read, sleep, as_json=as_json)
+    except viewing.StatusUnreadable as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(0) from None
+
+
+def _sleep(seconds: float) -> None:
+    import threading
+
+    threading.Event().wait(seconds)
+
+
+def _loaded(program: str) -> App:
+    from ottla.streams.app_loading import load_app
+
+    try:
+        return load_app(program)
+    except _mistakes() as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    from ottla.client.settings import SettingError
+    from ottla.streams.errors import StreamsError
+
+    return StreamsError, SettingError
+
+
+def _reload(program: str) -> None:
+    """Run the same command without --reload, again whenever a file changes."""
+    from ottla.streams.app_loading import file_of
+
+    try:
+        from watchfiles import PythonFilter, run_process
+    except ImportError:
+        raise click.UsageError(
+            "--reload needs watchfiles: python -m pip install 'ottla-streams[reload]'"
+        ) from None
+    try:
+        folder = file_of(program)
+    except _mistakes() as error:
+        raise click.ClickException(str(error)) from None
+    arguments = [each for each in sys.argv[1:] if each != "--reload"]
+    code = "from ottla.client.cli import main; main()"
+    run_process(
+        folder,
+        target=_command([sys.executable, "-c", code, *arguments]),
+        target_type="command",
+        watch_filter=PythonFilter(),
+        sigint_timeout=35,
+        sigkill_timeout=5,
+    )
+
+
+def _command(arguments: list[str]) -> str:
+    import shlex
+
+    return shlex.join(arguments)
