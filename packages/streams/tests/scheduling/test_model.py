@@ -499,8 +499,6 @@ def test_the_model_finds_a_broken_rule(
         for seed in range(MUTANT_SEEDS):
             run(seed)
 
-    sys.stderr.write(f"{mutant.__name__}: {caught.value}\n")
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
