@@ -57,14 +57,7 @@ class Processor:
         _ = config.group_id  # raises without one
         self.consumer = Consumer(config=config.reading())
         """The consumer; its metrics are read by observers. Ask it for no records."""
-        self.scheduler = Scheduler(
-            config.order,
-            batch_size=config.batch_size,
-            batch_of_any=config.batch_of == "any",
-            limits=IntakeLimits(
-                **{name: getattr(config, name) for name in IntakeLimits.__dataclass_fields__}
-            ),
-        )
+        self.scheduler = _scheduler(config)
         """Counts of it are read by observers."""
         self._topics = topics
         self._observer = observer
@@ -224,6 +217,16 @@ class Processor:
                 (self.consumer.pause if is_paused else self.consumer.resume)(partition)
             if self._observer is not None:
                 self._observer.on_paused(partition, paused=is_paused)
+
+
+def _scheduler(config: StreamsConfig) -> Scheduler:
+    limits = {name: getattr(config, name) for name in IntakeLimits.__dataclass_fields__}
+    return Scheduler(
+        config.order,
+        batch_size=config.batch_size,
+        batch_of_any=config.batch_of == "any",
+        limits=IntakeLimits(**limits),
+    )
 
 
 def _config(config: StreamsConfig | None, settings: dict[str, Any]) -> StreamsConfig:
