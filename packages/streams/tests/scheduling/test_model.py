@@ -4,6 +4,8 @@ A schedule is a seed. It has arrivals with gaps, completions in any order, outpu
 failures and retries, batches, revokes with and without a drain, lost partitions whose old owner goes on for a
 while, refused commits, commits that are durable although they failed, limits of metadata that shrink, damaged
 and foreign metadata, crashes and restarts. A violation names its seed: `run(seed)` replays it.
+
+More than 500 lines because the mutants belong to the model that must find them.
 """
 
 from __future__ import annotations
