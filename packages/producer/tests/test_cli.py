@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from ottla.producer.cli import _record
+from ottla.producer.cli import _keys_and_values
 from ottla.producer.cli_input import CHUNK_BYTES, Input, chunks_of
 
 
@@ -46,6 +46,12 @@ async def test_input_gives_what_was_read_and_then_its_error() -> None:
 
 
 def test_a_null_marker_makes_tombstones() -> None:
-    assert _record(b"k\tNULL", separator=b"\t", null=b"NULL")[:2] == (b"k", None)
-    assert _record(b"NULL", separator=None, null=b"NULL")[:2] == (None, None)
-    assert _record(b"NULL", separator=None, null=None)[:2] == (None, b"NULL")
+    lines = [b"k\tNULL", b"NULL\tv"]
+    assert _keys_and_values(lines, separator=b"\t", null=b"NULL") == ([b"k", None], [None, b"v"], None)
+    assert _keys_and_values([b"NULL"], separator=None, null=b"NULL") == (None, [None], None)
+    assert _keys_and_values([b"a:NULL"], separator=b":", null=None) == ([b"a"], [b"NULL"], None)
+
+
+def test_lines_before_one_without_separator_are_records() -> None:
+    found = _keys_and_values([b"k:v", b"none", b"l:w"], separator=b":", null=None)
+    assert found == ([b"k"], [b"v"], "there is no key separator ':' in 'none'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING
@@ -11,18 +12,19 @@ import click
 
 from ottla.client.commands import cluster_options, key_values, load_config, run
 from ottla.client.commands.record_lines import Headers, from_json, unescape
+from ottla.client.errors import ClientError
+from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.producer.accumulator import Acknowledgement
+    from ottla.producer.accumulator import Acknowledgement, Acknowledgements
     from ottla.producer.cli_input import Lines
     from ottla.producer.producer import Producer
 
 
-Parsed = tuple[bytes | None, bytes | None, Headers, int | None, int | None]
-"""Key, value, headers, partition and timestamp in ms of a line, as in `JsonRecord`."""
-Parser = Callable[[bytes], Parsed]
-
-_NO_HEADERS: Headers = []
+Fields = Sequence[bytes | None]
+Records = tuple[Fields | None, Fields, str | None]
+"""Keys and values of lines, and what is wrong with the line after the last of them."""
+Split = Callable[[list[bytes]], Records]
 
 
 @click.command()
@@ -81,7 +83,7 @@ def produce(
       ottla consume orders --from-beginning --exit-at-end --json | ottla produce copy --json
       journalctl -f -o cat | ottla produce logs --compression zstd
     """
-    parse = _parser(as_json, key_separator, null_marker)
+    split = _splitter(as_json, key_separator, null_marker)
     client = load_config(properties)
     extra: Headers = [(key, value.encode()) for key, value in key_values(headers).items()]
 
@@ -94,9 +96,7 @@ def produce(
             client=client,
         )
         async with Producer(bootstrap_server, config) as producer:
-            partitions = Partitions(producer, topic)
-            await partitions.check(partition)
-            sending = Sending(producer, topic, parse, partition, partitions, extra)
+            sending = Sending(producer, topic, split, partition, extra)
             await sending.all_of(files or (sys.stdin.buffer,))
             return sending.count
 
@@ -124,56 +124,75 @@ class Partitions:
 
 
 class Sending:
-    """Sends lines, each a record, and counts those that were sent."""
+    """Sends lines, each a record, and counts those that were sent.
+
+    `split` makes keys and values of all lines of a read at once; without it lines are JSON records, each with
+    a partition, a timestamp and headers of its own.
+    """
 
     def __init__(
-        self,
-        producer: Producer,
-        topic: str,
-        parse: Parser,
-        partition: int | None,
-        partitions: Partitions,
-        headers: Headers,
+        self, producer: Producer, topic: str, split: Split | None, partition: int | None, headers: Headers
     ) -> None:
         self.count = 0
         self._producer = producer
         self._topic = topic
-        self._parse = parse
+        self._split = split
         self._partition = partition
-        self._partitions = partitions
+        self._partitions = Partitions(producer, topic)
         self._headers = headers
+        self._underway: deque[Acknowledgements] = deque()
         self._failed: list[BaseException] = []
 
     async def all_of(self, files: Sequence[IO[bytes]]) -> None:
         """Send all lines of files and wait until they are acknowledged; a wrong line ends it."""
         from ottla.producer.cli_input import Input
 
+        await self._partitions.check(self._partition)
         try:
             async with Input(files, self._producer.config.max_request_size) as given:
                 while not self._failed and (found := await given.next()) is not None:
-                    await self._send(found)
+                    if self._split is None:
+                        await self._send_each(found)
+                    else:
+                        await self._send_many(found, self._split)
         except ValueError as error:
             await self._flush()
             sent = f"{_counted(self.count)} before it {'was' if self.count == 1 else 'were'} sent"
             raise click.ClickException(f"{error}; {sent}") from None
         await self._flush()
 
-    async def _send(self, found: Lines) -> None:
-        send, topic, parse, finished = self._producer.send, self._topic, self._parse, self._finished
+    async def _send_many(self, found: Lines, split: Split) -> None:
+        keys, values, wrong = split(found.lines)
+        self._underway.append(
+            await self._producer.send_many(
+                self._topic, values, keys=keys, partition=self._partition, headers=self._headers
+            )
+        )
+        self.count += len(values)
+        if wrong is not None:
+            raise ValueError(f"{found.file}, line {found.first_number + len(values)}: {wrong}")
+        while self._underway and self._underway[0].done():
+            await self._acknowledged(self._underway.popleft())
+
+    async def _acknowledged(self, sent: Acknowledgements) -> None:
+        try:
+            await sent
+        except (ClientError, KafkaError) as error:
+            self._failed.append(error)
+
+    async def _send_each(self, found: Lines) -> None:
         for number, line in enumerate(found.lines, found.first_number):
             try:
-                key, value, headers, partition, timestamp_ms = parse(line)
-                if self._partition is not None:
-                    partition = self._partition
-                elif partition is not None:
-                    await self._partitions.check(partition)
+                key, value, headers, partition, timestamp_ms = from_json(line)
+                partition = partition if self._partition is None else self._partition
+                await self._partitions.check(partition)
             except ValueError as error:
                 raise ValueError(f"{found.file}, line {number}: {error}") from None
             headers = [*headers, *self._headers] if headers else self._headers
-            sent = await send(
-                topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            sent = await self._producer.send(
+                self._topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
-            sent.add_done_callback(finished)
+            sent.add_done_callback(self._finished)
             self.count += 1
 
     def _finished(self, sent: Acknowledgement) -> None:
@@ -182,6 +201,8 @@ class Sending:
 
     async def _flush(self) -> None:
         await self._producer.flush()
+        while self._underway:
+            await self._acknowledged(self._underway.popleft())
         if self._failed:
             raise self._failed[0]
 
@@ -190,33 +211,39 @@ def _counted(count: int) -> str:
     return f"{count} {'record' if count == 1 else 'records'}"
 
 
-def _parser(as_json: bool, separator: str | None, null: str | None) -> Parser:
-    if not as_json and separator is None and null is None:
-        return _whole_line
-    if not as_json:
-        return partial(_record, separator=_encoded(separator), null=_encoded(null))
-    if separator is not None or null is not None:
-        raise click.UsageError("--json has keys and nulls: leave out --key-separator and --null-marker")
-    return from_json
+def _splitter(as_json: bool, separator: str | None, null: str | None) -> Split | None:
+    """Return what splits lines into keys and values; None for records in JSON."""
+    if as_json:
+        if separator is not None or null is not None:
+            raise click.UsageError("--json has keys and nulls: leave out --key-separator and --null-marker")
+        return None
+    if separator is None and null is None:
+        return _whole_lines
+    return partial(_keys_and_values, separator=_encoded(separator), null=_encoded(null))
 
 
 def _encoded(text: str | None) -> bytes | None:
     return None if text is None else unescape(text).encode()
 
 
-def _whole_line(line: bytes) -> Parsed:
-    return None, line, _NO_HEADERS, None, None
+def _whole_lines(lines: Fields) -> Records:
+    return None, lines, None
 
 
-def _record(line: bytes, *, separator: bytes | None, null: bytes | None) -> Parsed:
-    """Split a line into key and value. Raises ValueError for one without separator."""
-    key: bytes | None = None
-    value: bytes | None = line
+def _keys_and_values(lines: Sequence[bytes], *, separator: bytes | None, null: bytes | None) -> Records:
+    """Split lines into keys and values, up to the first one without separator, which is told."""
+    keys: list[bytes | None] | None = None
+    values: list[bytes | None] = list(lines)
+    wrong = None
     if separator is not None:
-        key, found, value = line.partition(separator)
-        if not found:
-            start = line[:60].decode(errors="replace")
-            raise ValueError(f"there is no key separator {separator.decode()!r} in {start!r}")
+        parts = [line.partition(separator) for line in lines]
+        if not all(found for _, found, _ in parts):
+            at = next(at for at, (_, found, _) in enumerate(parts) if not found)
+            start = lines[at][:60].decode(errors="replace")
+            wrong = f"there is no key separator {separator.decode()!r} in {start!r}"
+            parts = parts[:at]
+        keys, values = [key for key, _, _ in parts], [value for _, _, value in parts]
     if null is not None:
-        key, value = (None if part == null else part for part in (key, value))
-    return key, value, _NO_HEADERS, None, None
+        values = [None if each == null else each for each in values]
+        keys = None if keys is None else [None if each == null else each for each in keys]
+    return keys, values, wrong
