@@ -80,6 +80,21 @@ async def test_clients_that_leave_together_are_closed_in_turn(monkeypatch: pytes
         assert max(closed) <= 4, "most were closed in one turn of the event loop"
 
 
+@on_both_loops
+async def test_a_client_that_only_ends_its_side_is_given_the_answer_in_work() -> None:
+    async with network() as made:
+        client = await made.client()
+        client.send(leave(7, "wait"))
+        await made.until(lambda: made.answering.started == [7])
+
+        client.writer.write_eof()
+        await made.settle()
+        made.answering.released.set()
+
+        assert await client.numbers(1) == [7]
+        assert await client.is_closed()
+
+
 async def test_answers_that_a_client_does_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 1000, raising=False)
     async with network(socket_send_buffer_bytes=4096, socket_receive_buffer_bytes=1 << 20) as made:

@@ -14,7 +14,7 @@ from ottla.broker.handlers.request_context import CloseConnection
 from ottla.broker.network.dispatcher import BadRequest, Call
 from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun, TooLarge
 from ottla.broker.network.native_connection import NativeConnection
-from ottla.broker.network.pending_response import PendingResponse
+from ottla.broker.network.pending_response import PendingResponse, are_worked_on
 from ottla.broker.network.request_memory import SENT_BY_BROKERS, SMALL_BYTES, share_of
 from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session, SessionState
@@ -109,7 +109,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         """Close, in turn with others: a thousand clients that leave together stop nobody else."""
         if self._descriptor < 0:
             return False  # the transport closes by itself
-        self._ended = True
+        self._ended = self.session.is_gone = True
         self._queue.flush_soon(self)
         return True
 
@@ -161,8 +161,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     @property
     def busy(self) -> bool:
         """Whether a stopping broker has to wait for this connection; not for requests that only wait."""
-        waits = any(not one.done and not one.stops_with_broker for one in self._pending)
-        return waits or not self._response_queue.empty
+        return are_worked_on(self._pending) or not self._response_queue.empty
 
     def pump(self) -> None:
         """Start the requests that were received, as far as limits allow, and write responses."""
@@ -424,9 +423,10 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._queue.flush_soon(self)
 
     def flush(self) -> None:
-        """Write responses and go on reading, or close if the client has left."""
+        """Write responses and go on reading; if the client has left, close behind the requests in work."""
         if self._ended:
-            self.close()
+            if not are_worked_on(self._pending):
+                self.close()
         elif not self._closing:
             self.pump()
         self._shared.connections.settled()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,3 +30,8 @@ class PendingResponse:
         """Whether a stopping broker drops it at once."""
         self.cancel: Callable[[], object] | None = None
         """Ends the work on it, without a response."""
+
+
+def are_worked_on(pending: Iterable[PendingResponse]) -> bool:
+    """Return whether any of them is answered without waiting for records or for other clients."""
+    return any(not one.done and not one.stops_with_broker for one in pending)
