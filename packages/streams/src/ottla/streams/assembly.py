@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.environment import chance, unique_suffix
+from ottla.client.environment import unique_suffix
 from ottla.client.metrics import Metrics
-from ottla.client.retry import Backoff
 from ottla.consumer import Consumer, NotAssigned
 from ottla.producer import Producer, ProducerRecord
 from ottla.protocol.topics import TopicPartition
@@ -20,15 +20,13 @@ from ottla.streams.exactly_once.settings import check_plain, transactional
 from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
 from ottla.streams.exactly_once.transactional_failures import TransactionalDeadLetters, TransactionalFailures
 from ottla.streams.exactly_once.transactional_outputs import TransactionalOutputs
-from ottla.streams.failures.dead_letters import DeadLetters
 from ottla.streams.failures.failure_handling import FailureHandling
-from ottla.streams.failures.poison_keys import PoisonKeys
-from ottla.streams.failures.retry_policy import RetryPolicy
 from ottla.streams.handlers.arguments import Function
 from ottla.streams.handlers.direct_outputs import DirectOutputs
 from ottla.streams.handlers.function_handler import FunctionHandler
 from ottla.streams.operating.health import Health, HealthLimits, judge
 from ottla.streams.operating.observer import ProcessorObserver
+from ottla.streams.processing.parts import make_failures, make_function
 from ottla.streams.processing.processor import Processor
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, Work
 
@@ -82,7 +80,7 @@ class HandlerProcessor:
                 Processor(
                     _WorkHandler(self._wrap(parts.wrap(function))),
                     *self._topics,
-                    config=self.config,
+                    config=replace(self.config, max_concurrency=self._max_concurrency(function)),
                     failures=parts.failures,
                     outputs=parts.outputs,
                     commits=parts.commits,
@@ -135,35 +133,17 @@ class HandlerProcessor:
 
     # --- for the parts
 
+    def _max_concurrency(self, function: FunctionHandler) -> int:
+        """Return how many works may run: a plain function has a thread or a process for each."""
+        return min(self.config.max_concurrency, function.max_calls or self.config.max_concurrency)
+
     def make_function(self, sender: Any, failures: FailureHandling) -> FunctionHandler:
         """Return the handler of the user's function."""
-        return FunctionHandler(
-            self._function,
-            sender,
-            run_on=self.config.run_on,
-            on_undecodable=failures.set_aside_undecodable,
-        )
+        return make_function(self.config, self._function, sender, failures)
 
     def make_failures(self, send: Callable[[ProducerRecord], Any]) -> FailureHandling:
         """Return the failure policy, whose dead letters go to `send`."""
-        config = self.config
-        topic = config.dead_letter_topic
-        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, config.retry_jitter)
-        policy = RetryPolicy(
-            retries=config.retries,
-            backoff=backoff,
-            on_error=config.on_error,
-            has_dead_letters=topic is not None,
-        )
-        poison = PoisonKeys(config.max_poison_keys, config.poison_key_ttl_ms) if config.poison_keys else None
-        return FailureHandling(
-            policy,
-            None if topic is None else DeadLetters(topic, config.group_id, send),
-            poison,
-            chance=chance,
-            now_ms=lambda: int(self._now_ms()),
-            uses_lanes=config.batch_of == "key",
-        )
+        return make_failures(self.config, send)
 
     @property
     def serializing(self) -> Any:

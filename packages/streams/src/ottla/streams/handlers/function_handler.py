@@ -62,6 +62,8 @@ class FunctionHandler:
     ) -> None:
         self.name: Final = handler_name(function)
         self.arguments: Final = arguments_of(function, value_format)
+        self.max_calls: int | None = None
+        """The number of threads or processes for it; None for an async function."""
         self._function = function
         self._sender = sender
         self._on_undecodable = on_undecodable
@@ -72,6 +74,7 @@ class FunctionHandler:
         if run_on == "processes":
             check_importable(function, self.name, is_async=self.is_async)
             loading = (function, value_format)
+            self.max_calls = max_processes
             self._processes = ProcessPool(max_processes, load_handler, loading)
             self._run: Run = self._on_process
         elif self.is_async and run_on == "auto":
@@ -81,6 +84,7 @@ class FunctionHandler:
                 raise InvalidHandler(
                     f"handler {self.name} is async, so it runs on the loop: leave out run_on"
                 )
+            self.max_calls = max_threads
             self._threads = ThreadPool(self.name, max_threads)
             self._call = self.arguments.call_of(function)
             self._run = self._on_thread

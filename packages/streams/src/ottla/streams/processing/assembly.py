@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Protocol, Self, cast
 
-from ottla.client.environment import chance
-from ottla.client.retry import Backoff
 from ottla.producer import Producer, ProducerConfig, ProducerRecord
 from ottla.streams.config import StreamsConfig
-from ottla.streams.errors import ContextMisused, InvalidHandler
-from ottla.streams.failures.dead_letters import DeadLetters
+from ottla.streams.errors import ContextMisused
+from ottla.streams.failures.dead_letters import Send
 from ottla.streams.failures.failure_handling import FailureHandling
-from ottla.streams.failures.poison_keys import PoisonKeys
-from ottla.streams.failures.retry_policy import RetryPolicy
 from ottla.streams.handlers.arguments import Function
 from ottla.streams.handlers.context import Sender
 from ottla.streams.handlers.direct_outputs import DirectOutputs
 from ottla.streams.handlers.function_handler import FunctionHandler, takes_work
+from ottla.streams.processing.parts import make_failures, make_function
 from ottla.streams.seams import FailurePolicy, Handler, Outputs, Work
 
 
@@ -45,13 +40,16 @@ class Assembly:
         self._producers: list[Producer] = []
         self._function: FunctionHandler | None = None
         self.outputs: Outputs = DirectOutputs(self._producer(config.producer)) if outputs is None else outputs
-        self.failures: FailurePolicy = self._make_failures() if failures is None else failures
+        own: FailureHandling | None = None
+        if failures is None:
+            failures = own = make_failures(config, self._dead_letter_send())
+        self.failures: FailurePolicy = failures
         self.max_concurrency: int = config.max_concurrency
         """The most works at once: a plain function has no more than there are threads or processes for it."""
-        called = handler if takes_work(handler) else self._make_handler(cast("Function", handler))
+        called = handler if takes_work(handler) else self._make_handler(cast("Function", handler), own)
         if wrap is not None:
             called = wrap(called)
-        self.handler = self.failures.wrap(called) if isinstance(self.failures, FailureHandling) else called
+        self.handler = called if own is None else own.wrap(called)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -68,54 +66,13 @@ class Assembly:
     ) -> None:
         await self._stack.aclose()
 
-    def _make_handler(self, function: Function) -> Handler:
-        config = self._config
-        processes = config.max_processes or os.cpu_count() or 1
-        self._function = made = FunctionHandler(
-            function,
-            _sender(self.outputs),
-            run_on=config.run_on,
-            value_format=config.value_format,
-            max_threads=config.max_threads,
-            max_processes=processes,
-            **self._undecodable(),
-        )
-        if config.batch_size > 1 and not made.arguments.is_batch:
-            raise InvalidHandler(
-                f"handler {made.name} takes one record, and batch_size is {config.batch_size}; annotate its "
-                "parameter list[...], or leave out batch_size"
-            )
-        if not made.is_async:
-            places = processes if config.run_on == "processes" else config.max_threads
-            self.max_concurrency = min(self.max_concurrency, places)
+    def _make_handler(self, function: Function, failures: FailureHandling | None) -> Handler:
+        self._function = made = make_function(self._config, function, _sender(self.outputs), failures)
+        self.max_concurrency = min(self.max_concurrency, made.max_calls or self.max_concurrency)
         return made
 
-    def _undecodable(self) -> dict[str, Any]:
-        if isinstance(self.failures, FailureHandling):
-            return {"on_undecodable": self.failures.set_aside_undecodable}
-        return {}
-
-    def _make_failures(self) -> FailureHandling:
-        config = self._config
-        policy = RetryPolicy(
-            retries=config.retries,
-            backoff=Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, config.retry_jitter),
-            on_error=config.on_error,
-            has_dead_letters=config.dead_letter_topic is not None,
-        )
-        aside = PoisonKeys(config.max_poison_keys, config.poison_key_ttl_ms)
-        return FailureHandling(
-            policy,
-            self._make_dead_letters(),
-            aside if config.poison_keys == "set-aside" else None,
-            chance=chance,
-            now_ms=_loop_time_ms,
-            uses_lanes=callable(config.order),
-        )
-
-    def _make_dead_letters(self) -> DeadLetters | None:
-        topic = self._config.dead_letter_topic
-        if topic is None:
+    def _dead_letter_send(self) -> Send | None:
+        if self._config.dead_letter_topic is None:
             return None
         # Dead letters are bytes as they were read, and outside of transactions: they say what no handler did.
         plain = replace(
@@ -126,7 +83,7 @@ class Assembly:
         async def send(record: ProducerRecord) -> None:
             await producer.send_and_wait(*record)
 
-        return DeadLetters(topic, self._config.group_id, send)
+        return send
 
     def _producer(self, config: ProducerConfig) -> Producer:
         """Return a producer with these settings, the same one for the same settings."""
@@ -154,7 +111,3 @@ class _NoSender:
 
 def _sender(outputs: Outputs) -> Sender:
     return cast("Sender", outputs) if hasattr(outputs, "send") else _NoSender()
-
-
-def _loop_time_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1_000)
