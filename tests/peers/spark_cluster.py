@@ -15,6 +15,14 @@ from pathlib import Path
 LIMIT_S = 120.0
 """How long a process may take to say that it is ready, on a busy machine."""
 _JAVA = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+SMALL = {
+    "driver.host": "127.0.0.1",
+    "driver.bindAddress": "127.0.0.1",
+    "driver.memory": "512m",
+    "executor.memory": "512m",
+    "sql.shuffle.partitions": "2",
+}
+"""Settings of an application that fits on it."""
 _DEPLOY = "org.apache.spark.deploy"
 
 
@@ -31,6 +39,12 @@ class SparkCluster:
         """Return how many workers ran an executor of the application that was started last."""
         applications = sorted({each.name for folder in self.folders for each in folder.glob("app-*")})
         return sum((folder / applications[-1]).is_dir() for folder in self.folders)
+
+
+def declared_on(cluster: SparkCluster) -> str:
+    """Return the section of a declaration that runs the pipeline on the cluster."""
+    settings = {"master": cluster.url, **SMALL}
+    return "\n".join(["[spark]", *(f'{name} = "{value}"' for name, value in settings.items())])
 
 
 @contextmanager

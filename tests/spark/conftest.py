@@ -11,6 +11,7 @@ import pytest
 
 from ottla.broker.testing import BrokerProcess
 from peers.spark import Stream, missing_java, spark_session
+from peers.spark_cluster import SparkCluster, spark_cluster
 from peers.topics import Topics
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ def topics(broker: BrokerProcess) -> Iterator[Topics]:
     """Creates and fills topics of the broker."""
     with Topics(broker.bootstrap_servers) as topics:
         yield topics
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """Return a standalone cluster of two workers."""
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -19,26 +19,13 @@ from ottla.protocol.topics import TopicPartition
 from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
 from peers.pipelines import Pipeline
-from peers.spark_cluster import SparkCluster, spark_cluster
+from peers.spark_cluster import SMALL, SparkCluster, declared_on
 from peers.topics import Sent, Topics
 from spark.topic_copying import arrived
 
-SMALL = {
-    "driver.host": "127.0.0.1",
-    "driver.bindAddress": "127.0.0.1",
-    "driver.memory": "512m",
-    "executor.memory": "512m",
-    "sql.shuffle.partitions": "2",
-}
 RECORDS = 2_000
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 def test_a_pipeline_runs_on_both_workers(
@@ -49,7 +36,6 @@ def test_a_pipeline_runs_on_both_workers(
     lines = [json.dumps({"n": number}) if number % 100 else "broken" for number in range(RECORDS)]
     topics.send(topic, [Sent(value=each.encode(), partition=at % 4) for at, each in enumerate(lines)])
     declared = tmp_path / "lines.toml"
-    spark = "\n".join(f'{name} = "{value}"' for name, value in SMALL.items())
     declared.write_text(
         f"""
 kind = "logs"
@@ -67,9 +53,7 @@ required = "n"
 path = "lake"
 [dead_letters]
 topic = "{dead}"
-[spark]
-master = "{cluster.url}"
-{spark}
+{declared_on(cluster)}
 """
     )
 

@@ -26,6 +26,7 @@ from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.changelog import changes
 from ottla.pipeline.jobs.value_parsing import REASON
 from peers.pipelines import SPARK, Pipeline
+from peers.spark_cluster import SparkCluster, declared_on
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
@@ -219,7 +220,9 @@ class Changed:
         self.dead = topics.create(fresh("dead"))
         self.checkpoint = folder / "state" / "customers"
 
-    def declare(self, per_batch: int = 1_000, replaced: Mapping[str, str] = MappingProxyType({})) -> Path:
+    def declare(
+        self, per_batch: int = 1_000, replaced: Mapping[str, str] = MappingProxyType({}), spark: str = SPARK
+    ) -> Path:
         """Write the sample's declaration for this topic, and return its file."""
         text = sample_declaration("changelog").replace("shop.customers-dead", self.dead)
         text = text.replace('"shop.customers"]', f'"{self.topic}"]\nmax_records_per_batch = {per_batch}')
@@ -228,7 +231,7 @@ class Changed:
             assert old in text
             text = text.replace(old, new)
         file = self.folder / "customers.toml"
-        file.write_text(text + SPARK)
+        file.write_text(text + spark)
         return file
 
     def send(self, values: Iterable[tuple[str, str | None]]) -> None:
@@ -410,3 +413,13 @@ def test_workers_and_broker_are_killed(tmp_path: Path, fresh: Fresh, rounds: int
         pipeline.until(lambda: pipeline.committed() >= 4 * (rounds + 1))
         assert pipeline.stop() == 0
         _check(changed, values, pipeline.once()["queries"]["main"]["counts"])
+
+
+@pytest.mark.timeout(900)
+def test_on_a_cluster_of_two_workers(spark: SparkSession, changed: Changed, cluster: SparkCluster) -> None:
+    values = list(changes(1_200))
+    changed.send(values)
+    pipeline = Pipeline(changed.declare(per_batch=400, spark=declared_on(cluster)), changed.checkpoint)
+    _check(changed, values, pipeline.once()["queries"]["main"]["counts"])
+    assert len(changed.letters(spark)) == _truth(values)[1]
+    assert cluster.workers_of_last_application() == 2
