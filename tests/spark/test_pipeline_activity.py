@@ -196,7 +196,7 @@ def test_a_full_disk_is_told_in_one_line_and_counts_no_event_twice(
 ) -> None:
     values = list(events(COUNT))
     activity.send(values[: COUNT // 2])
-    pipeline = Pipeline(activity.declare("delta", per_batch=1_000), activity.checkpoint)
+    pipeline = Pipeline(activity.declare("delta", per_batch=400), activity.checkpoint)
     with small_disk(tmp_path / where, 64) as disk:
         pipeline.start()
         pipeline.until(lambda: pipeline.committed("sessions") > 1 and pipeline.committed("windows") > 1)

@@ -321,7 +321,7 @@ def test_a_full_disk_is_told_in_one_line_and_loses_no_alert(
 ) -> None:
     values = list(metrics(COUNT))
     watched.send(values[: COUNT // 2])
-    pipeline = Pipeline(watched.declare(1_000), watched.checkpoint)
+    pipeline = Pipeline(watched.declare(400), watched.checkpoint)
     with small_disk(tmp_path / "state", 64) as disk:
         pipeline.start()
         pipeline.until(lambda: pipeline.committed() > 1)
