@@ -7,15 +7,22 @@ asked for, so that `import ottla.streams` is cheap.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ottla.streams.app import App, AppError
     from ottla.streams.config import StreamsConfig
     from ottla.streams.errors import StreamsError
+    from ottla.streams.handlers.context import Context
+    from ottla.streams.operating.health import HealthLimits
     from ottla.streams.processing.processor import Processor
 
-__all__ = ["Processor", "StreamsConfig", "StreamsError"]
+__all__ = ["App", "AppError", "Context", "HealthLimits", "Processor", "StreamsConfig", "StreamsError"]
 
 __version__ = "0.1.0"
 
 _LATE = {
+    "App": "ottla.streams.app",
+    "AppError": "ottla.streams.app",
+    "Context": "ottla.streams.handlers.context",
+    "HealthLimits": "ottla.streams.operating.health",
     "StreamsConfig": "ottla.streams.config",
     "Processor": "ottla.streams.processing.processor",
     "StreamsError": "ottla.streams.errors",

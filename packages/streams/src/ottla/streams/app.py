@@ -14,6 +14,7 @@ from ottla.client.settings import SettingError
 from ottla.streams.assembly import HandlerProcessor
 from ottla.streams.config import StreamsConfig
 from ottla.streams.errors import StreamsError
+from ottla.streams.exactly_once.settings import check
 from ottla.streams.handlers.arguments import Function, arguments_of, handler_name
 from ottla.streams.operating.health import HealthLimits
 from ottla.streams.operating.pages import AppPages
@@ -148,7 +149,9 @@ class App:
 
     def _config(self, settings: dict[str, Any]) -> StreamsConfig:
         given = {"group_id": self.name, **self._settings, **settings, **self._overrides}
-        return StreamsConfig.of(**given)
+        config = StreamsConfig.of(**given)
+        check(config)
+        return config
 
     # --- running
 

@@ -16,7 +16,7 @@ from ottla.producer import Producer, ProducerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.config import StreamsConfig
 from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs
-from ottla.streams.exactly_once.settings import check_plain, transactional
+from ottla.streams.exactly_once.settings import check, transactional
 from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
 from ottla.streams.exactly_once.transactional_failures import TransactionalDeadLetters, TransactionalFailures
 from ottla.streams.exactly_once.transactional_outputs import TransactionalOutputs
@@ -52,12 +52,11 @@ class HandlerProcessor:
         self._topics = tuple(topics)
         self._wrap = wrap
         self._limits = health_limits
+        check(config)
         self.is_exactly_once = config.processing_guarantee == "exactly-once"
         if self.is_exactly_once:
             self._serializing = config.producer
             config = transactional(config, unique_suffix())
-        else:
-            check_plain(config)
         self.config = config
         self.observer = ProcessorObserver(config.group_id, now_ms=self._now_ms)
         self.failure: BaseException | None = None

@@ -13,13 +13,8 @@ def transactional(config: StreamsConfig, unique_suffix: str) -> StreamsConfig:
 
     With `group_instance_id` the id is that of the instance, so that a restart ends the transaction of the
     process before it at once; otherwise the coordinator ends it after `transaction_timeout_ms`. Serializers
-    are left out: outputs are serialized when handlers send them. Raises SettingError for settings that rule
-    it out.
+    are left out: outputs are serialized when handlers send them.
     """
-    if not config.commit_metadata_max_bytes:
-        raise SettingError(
-            "exactly-once needs commit_metadata_max_bytes: records that finished out of order would run again"
-        )
     instance = config.consumer.group_instance_id or unique_suffix
     transactional_id = config.producer.transactional_id or f"{config.group_id}-{instance}"
     return replace(
@@ -31,7 +26,12 @@ def transactional(config: StreamsConfig, unique_suffix: str) -> StreamsConfig:
     )
 
 
-def check_plain(config: StreamsConfig) -> None:
-    """Raise SettingError for a transactional producer at least once: nothing would ever be committed."""
-    if config.producer.transactional_id is not None:
-        raise SettingError('transactional_id needs processing_guarantee="exactly-once"')
+def check(config: StreamsConfig) -> None:
+    """Raise SettingError for settings that rule out the processing guarantee."""
+    if config.processing_guarantee != "exactly-once":
+        if config.producer.transactional_id is not None:
+            raise SettingError('transactional_id needs processing_guarantee="exactly-once"')
+    elif not config.commit_metadata_max_bytes:
+        raise SettingError(
+            "exactly-once needs commit_metadata_max_bytes: records that finished out of order would run again"
+        )
