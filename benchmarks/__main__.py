@@ -25,6 +25,7 @@ IN_ORDER = (
     "client_latency",
     "spark_source",
     "spark_segments",
+    "streams_overhead",
     "streams_commit_metadata",
     "streams_peers",
 )

@@ -202,9 +202,9 @@ class Workers:
         finally:
             self._busy -= 1
             worker.work = None
+            worker.has_deadline = False
             if work.is_active:  # the worker is cancelled, or a policy failed
                 self._scheduler.drop(work)
-            worker.has_deadline = False
             if worker.cancelled_for is not None:  # the handler went on in spite of it
                 self._uncancel(worker)
         self.progress.set()

@@ -140,14 +140,15 @@ class Assignment:
 
     def free(self, work: WorkItem) -> None:
         """Free the lanes of work that is over: the next work of each becomes ready."""
+        lanes = self.lanes
         for lane in work.lanes:
             if lane is None:
                 continue
-            waiting = self.lanes[lane]
+            waiting = lanes[lane]
             if waiting:
                 self.ready.append(waiting.popleft())
             else:
-                del self.lanes[lane]
+                del lanes[lane]
 
     def batch(self, work: WorkItem, size: int, of_any: bool) -> None:
         """Add what may be handled together with work that was taken, up to `size` records."""

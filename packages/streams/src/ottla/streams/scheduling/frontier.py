@@ -62,11 +62,13 @@ class Frontier:
 
         Raises ValueError for an offset below an earlier one.
         """
-        if self.next_offset is not None and offset < self.next_offset:
+        expected = self.next_offset
+        if expected is not None and offset < expected:
             raise ValueError(f"offset {offset} is too low; the next is {self.next_offset} or above")
-        number = self._base + len(self._offsets)
+        offsets = self._offsets
+        number = self._base + len(offsets)
         is_known = bool(self._known) and self._is_known(offset)
-        self._offsets.append(offset)
+        offsets.append(offset)
         self._done.append(is_known)
         self.next_offset = offset + 1
         if not is_known:
@@ -84,11 +86,16 @@ class Frontier:
     def finish(self, number: int) -> bool:
         """Register a finished record; return whether the frontier moved."""
         index = number - self._base
-        self._done[index] = 1
+        done = self._done
+        done[index] = 1
         self.unfinished -= 1
         if index != self._head:
             return False
-        self._move()
+        following = index + 1
+        if following < len(done) and following < _COMPACT_FROM and not done[following]:
+            self._head = following  # the common case: the next one is not finished
+        else:
+            self._move()
         return True
 
     def finished_ranges(self) -> list[tuple[int, int]]:
