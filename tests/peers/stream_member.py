@@ -39,7 +39,11 @@ class Log:
         self.acknowledged_at.append(len(self.outputs))
 
     def rows(self, topic: str) -> list[Row]:
-        return [(each.key, each.value) for each in self.outputs if each.topic == topic]
+        return [
+            (each.key, each.value)
+            for each in self.outputs
+            if each.topic == topic and not (each.key or b"").startswith(b"\x00")
+        ]
 
 
 class Member:

@@ -88,7 +88,9 @@ async def contents(servers: str, topic: str) -> list[ConsumerRecord]:
 
 
 async def newest(servers: str, topic: str) -> dict[str, int]:
-    return {record.key.decode(): int(record.value) for record in await contents(servers, topic)}
+    """Return the newest value of each key, of a changelog without what it says about itself."""
+    records = [each for each in await contents(servers, topic) if not each.key.startswith(b"\x00")]
+    return {record.key.decode(): int(record.value) for record in records}
 
 
 async def is_done(admin: Admin) -> bool:

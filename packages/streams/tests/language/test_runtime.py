@@ -122,6 +122,25 @@ async def test_a_changelog_of_another_size_is_said_at_the_start(
             pass
 
 
+async def test_state_of_a_topic_that_was_created_anew_is_not_used(
+    servers: str, admin: Admin, tmp_path: Path
+) -> None:
+    await create(admin, orders=1, counts=1)
+    await write(servers, "orders", [("a", "x")] * 3)
+    async with member(servers, counting("memory"), tmp_path), reading(servers, "counts") as counts:
+        await rows(counts, 3)
+    await admin.topics.delete("orders")
+    await create(admin, orders=1)
+    await write(servers, "orders", [("a", "x")])
+
+    with pytest.raises(TopologyError, match="was created anew") as raised:
+        async with asyncio.timeout(WAIT_S):
+            async with running(counting("memory"), config(servers), tmp_path) as (processor, _):
+                await processor.wait()
+
+    assert f"delete '{APP}-counts-changelog'" in str(raised.value)
+
+
 # --- tables
 
 

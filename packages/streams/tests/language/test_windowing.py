@@ -74,9 +74,9 @@ async def test_closed_windows_are_emitted_before_the_changelog_forgets_them() ->
 
     await member.handle_all([record(0, b"k", b"1", 3), record(1, b"k", b"2", 15)])
 
-    topics = [output.topic for output in log.outputs]
+    topics = [output.topic for output in log.outputs if output.key == b"k"]
     assert topics == ["sums-changelog", "out", "sums-changelog"]
-    assert log.acknowledged_at == [2]
+    assert log.acknowledged_at == [len(log.outputs) - 1]
 
 
 async def test_windows_of_an_idle_key_close_when_the_partitions_time_passes() -> None:

@@ -166,6 +166,22 @@ async def test_a_file_of_another_log_is_emptied(tmp_path: Path, executor: Thread
     await other.close()
 
 
+@pytest.mark.parametrize(("hours", "kept"), [(11, True), (13, False)])
+async def test_a_file_that_was_closed_too_long_is_emptied(
+    hours: int, kept: bool, tmp_path: Path, executor: ThreadPoolExecutor
+) -> None:
+    first = SqliteStore(tmp_path / "0.sqlite", "1", executor, clock=lambda: 1_000)
+    await first.open()
+    await first.apply([(b"a", Entry(b"1", 1))], 1)
+    await first.close()
+
+    second = SqliteStore(tmp_path / "0.sqlite", "1", executor, clock=lambda: 1_000 + hours * 3_600_000)
+    await second.open()
+
+    assert (await second.get(b"a") is not None, second.checkpoint) == (kept, 1 if kept else None)
+    await second.close()
+
+
 async def test_a_damaged_file_is_made_anew(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
     (tmp_path / "0.sqlite").write_bytes(b"no database, whatever its name says" * 100)
 

@@ -6,6 +6,8 @@ import asyncio
 import heapq
 
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.errors import StreamsError
+from ottla.streams.language.errors import TopologyError
 from ottla.streams.language.nodes import TableNode
 from ottla.streams.language.stores import StoreFactory
 from ottla.streams.language.tables import Tables
@@ -35,16 +37,20 @@ class PartitionTime:
 
 
 class PartitionState:
-    """The stores and tables of one partition; `open` restores them, and records wait for `ready`."""
+    """The stores and tables of one partition; `open` restores them, and records wait for `restored`."""
 
     def __init__(
         self, partition: TopicPartition, part: SubTopology, app_id: str, stores: StoreFactory, tables: Tables
     ) -> None:
         self.part = part
-        self.ready = asyncio.Event()
+        self.opening: asyncio.Task[None] | None = None
+        """The task that restores it."""
         self.time = PartitionTime()
         self.stores: dict[str, StorePartition] = {}
         self.is_forgetting = False
+        self._ended = asyncio.Event()
+        self._is_restored = False
+        self._failure: Exception | None = None
         self._partition = partition
         self._app_id = app_id
         self._factory = stores
@@ -52,8 +58,31 @@ class PartitionState:
         self._opened: list[TableNode] = []
         self._forgotten = 0
 
+    @property
+    def is_restored(self) -> bool:
+        """Whether records can be handled."""
+        return self._is_restored
+
+    async def restored(self) -> None:
+        """Return when records can be handled. Raises what restoring failed with."""
+        await self._ended.wait()
+        if self._failure is not None:
+            raise self._failure
+
     async def open(self) -> None:
         """Restore the stores and load the tables, to the ends that their topics have now."""
+        try:
+            await self._open()
+            self._is_restored = True
+        except Exception as error:
+            self._failure = error  # raised by `restored`
+        except asyncio.CancelledError:
+            self._failure = StreamsError(f"{self._partition} was revoked while its state was restored")
+            raise
+        finally:
+            self._ended.set()
+
+    async def _open(self) -> None:
         number = self._partition.partition
         for table in self.part.tables:
             if not table.is_global:
@@ -62,12 +91,20 @@ class PartitionState:
         for spec in self.part.stores:
             changelog = TopicPartition(changelog_topic(self._app_id, spec), number)
             store = await self._factory.open(spec.kind, changelog, is_table=False)
-            self.stores[spec.name] = StorePartition(store, changelog.topic)
-            await self.stores[spec.name].restored()
-        self.ready.set()
+            source_id = self._factory.topic_ids[spec.topic].encode()
+            opened = self.stores[spec.name] = StorePartition(store, changelog.topic, source_id)
+            await opened.restored()
+            if opened.is_of_another_topic:
+                raise TopologyError(
+                    f"the topic {spec.topic!r} was created anew, and the store {spec.name!r} is of the one "
+                    f"before: delete {changelog.topic!r}, or give the store another name"
+                )
 
     async def close(self) -> None:
-        """Close the stores, and the tables that no other stream reads."""
+        """Close the stores, and the tables that no other stream reads; stop restoring them."""
+        if self.opening is not None and not self.opening.done():
+            self.opening.cancel()
+            await asyncio.wait([self.opening])
         number = self._partition.partition
         for opened in self.stores.values():
             await self._factory.close(TopicPartition(opened.changelog, number), opened.store)

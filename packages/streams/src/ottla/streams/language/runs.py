@@ -9,7 +9,12 @@ from typing import NamedTuple, Protocol
 from ottla.consumer import ConsumerRecord
 from ottla.streams.language.nodes import TableNode
 from ottla.streams.state.entry import Entry, to_headers
-from ottla.streams.state.store_partition import CLOSED_UNTIL_KEY, StorePartition, closed_until_entry
+from ottla.streams.state.store_partition import (
+    CLOSED_UNTIL_KEY,
+    SOURCE_KEY,
+    StorePartition,
+    closed_until_entry,
+)
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -119,6 +124,10 @@ class Run:
         if self.closes_windows:
             # A crash between these two emits the windows again. The other way round they would be lost.
             await outbox.acknowledged()
+        for partition in {id(cell.partition): cell.partition for cell in self._cells.values()}.values():
+            if partition.written_source_id is None:
+                source = Entry(partition.source_id)
+                await outbox.send(self._changelog(partition, SOURCE_KEY, source))
         for store, time_ms in self._closed_until.items():
             partition = self.stores[store]
             await outbox.send(self._changelog(partition, CLOSED_UNTIL_KEY, closed_until_entry(time_ms)))
@@ -140,6 +149,9 @@ class Run:
             self.stores[store].closed_until_ms = time_ms
             self.stores[store].store.put(CLOSED_UNTIL_KEY, closed_until_entry(time_ms))
         for cell in self._cells.values():
+            if cell.partition.written_source_id is None:
+                cell.partition.written_source_id = cell.partition.source_id
+                cell.partition.store.put(SOURCE_KEY, Entry(cell.partition.source_id))
             if cell.after is not None:
                 cell.partition.store.put(cell.key, cell.after)
 

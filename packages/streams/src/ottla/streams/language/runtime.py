@@ -30,6 +30,8 @@ from ottla.streams.state.topic_reader import EndOffsets, TopicReader
 
 RESTORE_IN_REBALANCE_S: Final = 10.0
 """How long a rebalance waits for state; after that the records of the partition wait for it."""
+CLOSING_S: Final = 10.0
+"""How long the end waits for files to close."""
 
 
 class Outputs(Protocol):
@@ -126,12 +128,14 @@ class TopologyRuntime:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # The stack is not told of an error: its groups would wrap it, and cancel what closes files.
         try:
-            if error is None:
-                for partition in list(self._partitions):
-                    self.revoked(partition)
+            for partition in list(self._partitions):
+                self.revoked(partition)
+            if self._closing:
+                await asyncio.wait(self._closing.values(), timeout=CLOSING_S)
         finally:
-            await self._stack.__aexit__(kind, error, trace)
+            await self._leave()
 
     async def __call__(self, work: Work) -> None:
         """Handle records one after the other."""
@@ -147,10 +151,10 @@ class TopologyRuntime:
             partition, self._parts[partition.topic].part, self._app_id, self._stores, self._tables
         )
         state.time.commit(offset or 0)
-        self._tasks.create_task(self._open(state, before), name=f"restore {partition}")
+        state.opening = self._tasks.create_task(self._open(state, before), name=f"restore {partition}")
         with suppress(TimeoutError):
             async with asyncio.timeout(RESTORE_IN_REBALANCE_S):
-                await state.ready.wait()
+                await state.restored()
 
     def committed(self, partition: TopicPartition, offset: int) -> None:
         """Note up to which offset everything is finished."""
@@ -186,21 +190,33 @@ class TopologyRuntime:
         for table in self._plan.global_tables:
             await self._tables.open(table, range(self._counts[table.topic]))
 
+    async def _leave(self) -> None:
+        try:
+            await self._stack.aclose()
+        except BaseExceptionGroup as group:
+            found: BaseException = group
+            while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
+                found = found.exceptions[0]
+            raise found from None
+
     async def _topic_ids(self, admin: Admin) -> dict[str, str]:
         parts = self._plan.parts.values()
         changelogs = [changelog_topic(self._app_id, store) for part in parts for store in part.stores]
         tables = [table.topic for part in parts for table in part.tables]
-        return {topic: str((await admin.topics.describe(topic)).id) for topic in {*changelogs, *tables}}
+        return {
+            topic: str((await admin.topics.describe(topic)).id)
+            for topic in {*changelogs, *tables, *self._plan.topics}
+        }
 
     async def _open(self, state: PartitionState, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await before
+            await asyncio.wait([before])
         await state.open()
 
     async def _handle(self, work: Work, record: ConsumerRecord) -> None:
         state = self._partitions[record.topic_partition]
-        if not state.ready.is_set():
-            await state.ready.wait()
+        if not state.is_restored:
+            await state.restored()
         lookup = _Lookup(self._tables, record.partition, self._counts)
         run = Run(record, state.stores, lookup, self.counters)
         outbox = _WorkOutbox(self._outputs, work, is_transactional=self._is_transactional)

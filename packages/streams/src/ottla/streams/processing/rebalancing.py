@@ -69,10 +69,13 @@ class Rebalancing(RebalanceListener):
     async def _restore(
         self, states: PartitionStates, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for partition, found in committed.items():
-                offset = None if found is None else found.offset
-                tasks.create_task(states.assigned(partition, offset), name=f"restore {partition}")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for partition, found in committed.items():
+                    offset = None if found is None else found.offset
+                    tasks.create_task(states.assigned(partition, offset), name=f"restore {partition}")
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None  # the others failed alike, or were cancelled
 
     async def on_partitions_revoked(self, revoked: Partitions) -> None:
         """Let running handlers end within the drain's bound, and commit."""

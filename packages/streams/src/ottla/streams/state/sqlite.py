@@ -12,9 +12,11 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from ottla.client.environment import now_ms
 from ottla.streams.state.entry import NEVER, Entry
 from ottla.streams.state.errors import StoreClosed
 from ottla.streams.state.state_file import StateFile
@@ -35,7 +37,16 @@ class SqliteStore:
     again, and one line in the log says so.
     """
 
-    def __init__(self, path: Path, identity: str, executor: Executor, *, keeps_stamps: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: str,
+        executor: Executor,
+        *,
+        keeps_stamps: bool = True,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._clock = clock
         self._path = path
         self._identity = identity
         self._executor = executor
@@ -133,12 +144,13 @@ class SqliteStore:
         self.give_up()
         file, self._file = self._file, None
         if file is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, file.close)
+            with suppress(sqlite3.Error):  # what is in the file stands
+                await asyncio.get_running_loop().run_in_executor(self._executor, file.close)
 
     # --- on the thread
 
     def _open(self) -> None:
-        self._file = StateFile(self._path, self._identity, keeps_stamps=self._keeps_stamps)
+        self._file = StateFile(self._path, self._identity, self._clock, keeps_stamps=self._keeps_stamps)
         self._checkpoint = self._file.checkpoint
         self._next_due_ms = self._file.next_due_ms()
 

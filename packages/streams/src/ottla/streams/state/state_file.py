@@ -6,13 +6,15 @@ Calls block; they are made on a thread, one at a time.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from ottla.streams.state.entry import NEVER, Entry
 
 BUSY_TIMEOUT_S: Final = 1.0
+MAX_AGE_MS: Final = 12 * 3_600_000
+"""How long a file may have been closed: tombstones are gone from a compacted topic after 24 hours."""
 KEYS_PER_QUERY: Final = 500
 
 _SCHEMA: Final = """
@@ -32,9 +34,16 @@ WHERE (excluded.stamp, excluded.revision) >= (stamp, revision)
 
 
 class StateFile:
-    """One SQLite file. `identity` says which log it stands for: a file of another log is emptied."""
+    """One SQLite file. `identity` says which log it stands for: a file of another log is emptied.
 
-    def __init__(self, path: Path, identity: str, *, keeps_stamps: bool = True) -> None:
+    So is one that was closed longer than `MAX_AGE_MS`: it would keep keys that were removed meanwhile.
+    `clock` returns the time of day in ms.
+    """
+
+    def __init__(
+        self, path: Path, identity: str, clock: Callable[[], int], *, keeps_stamps: bool = True
+    ) -> None:
+        self._clock = clock
         self._keeps_stamps = keeps_stamps
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -44,7 +53,7 @@ class StateFile:
                 raise
             _remove(path)  # damaged: the changelog has everything
             self._database = _open(path)
-        if self._fact("identity") != identity:
+        if self._fact("identity") != identity or self._is_too_old():
             self.clear(identity)
 
     @property
@@ -81,6 +90,7 @@ class StateFile:
             else:
                 self._write_table(records)
             self._database.execute("REPLACE INTO facts VALUES ('checkpoint', ?)", (checkpoint,))
+            self._note_time()
 
     def _write_table(self, records: Iterable[tuple[bytes, Entry]]) -> None:
         newest = dict(records)
@@ -105,8 +115,18 @@ class StateFile:
             self._database.execute("DELETE FROM entries WHERE value IS NULL AND stamp < ?", (below,))
 
     def close(self) -> None:
-        """Close the file."""
-        self._database.close()
+        """Note the time, and close the file."""
+        try:
+            self._note_time()
+        finally:
+            self._database.close()
+
+    def _note_time(self) -> None:
+        self._database.execute("REPLACE INTO facts VALUES ('used_ms', ?)", (self._clock(),))
+
+    def _is_too_old(self) -> bool:
+        used_ms = self._fact("used_ms")
+        return isinstance(used_ms, int) and self._clock() - used_ms > MAX_AGE_MS
 
     def _fact(self, name: str) -> object:
         row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()

@@ -12,18 +12,25 @@ from ottla.streams.state.store import KeyedStore
 CLOSED_UNTIL_KEY: Final = b"\x00ottla.closed-until"
 """The key of the changelog record that says up to which time idle keys' windows were closed."""
 
+SOURCE_KEY: Final = b"\x00ottla.source"
+"""The key of the changelog record that says of which topic, by its id, the stamps are offsets."""
+
 _TIME: Final = struct.Struct(">q")
 
 
 class StorePartition:
     """A store, with exclusive keys: records of a key come one after the other, but idle keys may be swept."""
 
-    def __init__(self, store: KeyedStore, changelog: str) -> None:
+    def __init__(self, store: KeyedStore, changelog: str, source_id: bytes = b"") -> None:
         self.store = store
         self.changelog = changelog
         """The topic that its entries are written to."""
         self.closed_until_ms = NEVER
         """The event time up to which windows of idle keys were closed."""
+        self.source_id = source_id
+        """The id of the topic whose offsets are the stamps."""
+        self.written_source_id: bytes | None = None
+        """The id that the changelog has."""
         self._busy: dict[bytes, asyncio.Event] = {}
 
     async def acquire(self, key: bytes) -> None:
@@ -48,6 +55,13 @@ class StorePartition:
         entry = await self.store.get(CLOSED_UNTIL_KEY)
         if entry is not None and entry.value is not None and len(entry.value) == _TIME.size:
             (self.closed_until_ms,) = _TIME.unpack(entry.value)
+        source = await self.store.get(SOURCE_KEY)
+        self.written_source_id = None if source is None else source.value
+
+    @property
+    def is_of_another_topic(self) -> bool:
+        """Whether the topic was created anew since: its offsets say nothing about the stamps."""
+        return self.written_source_id not in (None, self.source_id)
 
 
 def closed_until_entry(time_ms: int) -> Entry:
