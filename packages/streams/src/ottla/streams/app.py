@@ -16,6 +16,7 @@ from ottla.streams.config import StreamsConfig
 from ottla.streams.errors import StreamsError
 from ottla.streams.exactly_once.settings import check
 from ottla.streams.handlers.arguments import Function, arguments_of, handler_name
+from ottla.streams.language.topology import Plan, Topology
 from ottla.streams.operating.health import HealthLimits
 from ottla.streams.operating.pages import AppPages
 from ottla.streams.operating.status_server import DEFAULT_PORT, StatusServer
@@ -27,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 Hook = Callable[[], Awaitable[object]]
 Loop = Literal["asyncio", "uvloop"]
 
+STREAMS: Final = "streams"
+"""The name of all streams of an app in logs, metrics and groups."""
 _STOPPING: Final = "\nStopping: handlers that run have {:g} s to end; press Ctrl+C again to end at once.\n"
 
 
@@ -38,7 +41,7 @@ class _Declared:
     """A handler as it was declared."""
 
     def __init__(
-        self, name: str, function: Function, topics: tuple[str, ...], settings: dict[str, Any]
+        self, name: str, function: Function | Plan, topics: tuple[str, ...], settings: dict[str, Any]
     ) -> None:
         self.name = name
         self.function = function
@@ -46,8 +49,8 @@ class _Declared:
         self.settings = settings
 
 
-class App:
-    """Handlers of topics that run together in one process.
+class App(Topology):
+    """Handlers of topics, and streams, that run together in one process.
 
         app = App("billing", bootstrap_servers="127.0.0.1:9092")
 
@@ -92,7 +95,8 @@ class App:
         self._server: StatusServer | None = None
         self._all_done = asyncio.Event()
         self._is_cancelled_by_signal = False
-        self._config({})  # mistakes are told where they are made
+        config = self._config({})  # mistakes are told where they are made
+        super().__init__(store=config.state_store)
 
     def __repr__(self) -> str:
         handlers = ", ".join(each.name for each in self._declared)
@@ -112,7 +116,7 @@ class App:
 
         def declare(function: F) -> F:
             own = name or handler_name(function).rpartition(".")[2]
-            if any(each.name == own for each in self._declared):
+            if own == STREAMS or any(each.name == own for each in self._declared):
                 raise AppError(f"there is a handler {own!r} already; give one of them a name=")
             self._declared.append(_Declared(own, function, topics, settings))
             return function
@@ -142,10 +146,17 @@ class App:
     def configs(self) -> dict[str, StreamsConfig]:
         """Return the config of each handler, with its group."""
         found = {}
-        for each in self._declared:
-            group = self.name if len(self._declared) == 1 else f"{self.name}-{each.name}"
+        for each in self._all_declared():
+            group = self.name if len(self._all_declared()) == 1 else f"{self.name}-{each.name}"
             found[each.name] = self._config({"group_id": group, **each.settings})
         return found
+
+    def _all_declared(self) -> list[_Declared]:
+        """Return the handlers, and the streams as one more."""
+        if self.is_empty:
+            return self._declared
+        plan = self.plan()
+        return [*self._declared, _Declared(STREAMS, plan, plan.topics, {})]
 
     def _config(self, settings: dict[str, Any]) -> StreamsConfig:
         given = {"group_id": self.name, **self._settings, **settings, **self._overrides}
@@ -195,17 +206,26 @@ class App:
     async def __aenter__(self) -> Self:
         if self._stack is not None:
             raise AppError("the app runs already")
-        if not self._declared:
-            raise AppError('the app has no handler: declare one with @app.handle("topic")')
+        declared = self._all_declared()
+        if not declared:
+            raise AppError(
+                'the app has no handler: declare one with @app.handle("topic"), or app.stream("topic")'
+            )
         for each in self._declared:
-            arguments_of(each.function)  # before anything connects
+            if not isinstance(each.function, Plan):
+                arguments_of(each.function)  # before anything connects
         configs = self.configs()
         self._all_done = asyncio.Event()
         self._running = [
             HandlerProcessor(
-                each.name, each.function, each.topics, configs[each.name], health_limits=self._health_limits
+                each.name,
+                each.function,
+                each.topics,
+                configs[each.name],
+                app_id=self.name,
+                health_limits=self._health_limits,
             )
-            for each in self._declared
+            for each in declared
         ]
         try:
             async with AsyncExitStack() as stack:

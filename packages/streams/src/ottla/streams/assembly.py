@@ -14,7 +14,7 @@ from ottla.client.metrics import Metrics
 from ottla.consumer import Consumer, NotAssigned
 from ottla.producer import Producer, ProducerRecord
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.config import StreamsConfig
+from ottla.streams.config import Ordering, StreamsConfig
 from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs
 from ottla.streams.exactly_once.settings import check, transactional
 from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
@@ -24,6 +24,8 @@ from ottla.streams.failures.failure_handling import FailureHandling
 from ottla.streams.handlers.arguments import Function
 from ottla.streams.handlers.direct_outputs import DirectOutputs
 from ottla.streams.handlers.function_handler import FunctionHandler
+from ottla.streams.language.runtime import TopologyRuntime
+from ottla.streams.language.topology import Plan
 from ottla.streams.operating.health import Health, HealthLimits, judge
 from ottla.streams.operating.observer import ProcessorObserver
 from ottla.streams.processing.parts import make_failures, make_function
@@ -32,7 +34,8 @@ from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, Work
 
 
 class HandlerProcessor:
-    """Runs one handler inside `async with`: opens its producer, its threads or processes, and its processor.
+    """Runs one handler, or the plan of streams, inside `async with`: opens its producer, its threads or
+    processes or stores, and its processor.
 
     Leaving the block drains. Raises what stopped the processor.
     """
@@ -40,15 +43,20 @@ class HandlerProcessor:
     def __init__(
         self,
         name: str,
-        function: Function,
+        function: Function | Plan,
         topics: Sequence[str],
         config: StreamsConfig,
         *,
+        app_id: str | None = None,
         health_limits: HealthLimits,
         wrap: Callable[[Handler], Handler] = lambda handler: handler,
     ) -> None:
         self.name = name
+        self.app_id = app_id or config.group_id
+        """What the changelogs of streams begin with."""
         self._function = function
+        if isinstance(function, Plan):
+            config = _for_streams(config)
         self._topics = tuple(topics)
         self._wrap = wrap
         self._limits = health_limits
@@ -74,7 +82,9 @@ class HandlerProcessor:
         async with AsyncExitStack() as stack:
             self._producer = producer = await stack.enter_async_context(Producer(config=self.config.producer))
             parts = _transactional(self, producer) if self.is_exactly_once else _direct(self, producer)
-            function = await stack.enter_async_context(parts.function)
+            function = parts.function
+            await stack.enter_async_context(function)
+            states = function if isinstance(function, TopologyRuntime) else None
             self._processor = processor = await stack.enter_async_context(
                 Processor(
                     _WorkHandler(self._wrap(parts.wrap(function))),
@@ -84,6 +94,7 @@ class HandlerProcessor:
                     outputs=parts.outputs,
                     commits=parts.commits,
                     observer=self.observer,
+                    states=states,
                 )
             )
             self.observer.watch(_Sizes(processor, parts, self._now_ms, self.observer))
@@ -132,12 +143,18 @@ class HandlerProcessor:
 
     # --- for the parts
 
-    def _max_concurrency(self, function: FunctionHandler) -> int:
+    def _max_concurrency(self, function: FunctionHandler | TopologyRuntime) -> int:
         """Return how many works may run: a plain function has a thread or a process for each."""
-        return min(self.config.max_concurrency, function.max_calls or self.config.max_concurrency)
+        places = None if isinstance(function, TopologyRuntime) else function.max_calls
+        return min(self.config.max_concurrency, places or self.config.max_concurrency)
 
-    def make_function(self, sender: Any, failures: FailureHandling) -> FunctionHandler:
-        """Return the handler of the user's function."""
+    def make_function(self, sender: Any, failures: FailureHandling) -> FunctionHandler | TopologyRuntime:
+        """Return the handler of the user's function, or of streams."""
+        if isinstance(self._function, Plan):
+            config = self.config
+            return TopologyRuntime(
+                self._function, config, sender, app_id=self.app_id, state_dir=config.state_dir
+            )
         return make_function(self.config, self._function, sender, failures)
 
     def make_failures(self, send: Callable[[ProducerRecord], Any]) -> FailureHandling:
@@ -148,6 +165,13 @@ class HandlerProcessor:
     def serializing(self) -> Any:
         """The producer's settings as they were given, with serializers."""
         return self._serializing
+
+
+def _for_streams(config: StreamsConfig) -> StreamsConfig:
+    """Return settings of streams: they have serializers of their own, and state needs an order."""
+    plain = replace(config.producer, key_serializer=None, value_serializer=None)
+    order: Ordering = "partition" if config.order == "partition" else "key"
+    return replace(config, producer=plain, order=order, batch_size=1, batch_of="key")
 
 
 class _WorkHandler:
@@ -165,7 +189,7 @@ class _Parts:
 
     def __init__(
         self,
-        function: FunctionHandler,
+        function: FunctionHandler | TopologyRuntime,
         failures: FailurePolicy,
         outputs: Outputs,
         wrap: Callable[[Handler], Handler],

@@ -111,6 +111,10 @@ class StreamsConfig:
     max_buffered_output_bytes: int = setting(64 * 1024 * 1024, at_least=1)
     """The most bytes of outputs that wait for a transaction, with exactly-once; above it handlers wait in
     `context.send`."""
+    state_store: Literal["memory", "sqlite"] = "memory"
+    """Where aggregates and tables of streams are kept, unless they say it themselves."""
+    state_dir: str = "ottla-state"
+    """The folder of SQLite stores, below it one with the app's name. Several processes may share it."""
     consumer: ConsumerConfig = field(default_factory=lambda: ConsumerConfig(**_READING_DEFAULTS))
     """The settings of the consumer, with `group_id`."""
     producer: ProducerConfig = field(default_factory=lambda: ProducerConfig())

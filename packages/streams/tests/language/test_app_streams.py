@@ -1,0 +1,101 @@
+"""Streams that an app declares."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ottla.broker.testing import BrokerThread
+from ottla.client.admin import Admin
+from ottla.consumer import Consumer
+from ottla.producer import Producer
+from ottla.streams.app import App
+from ottla.streams.language.errors import TopologyError
+
+WAIT_S = 60
+
+
+class Order(msgspec.Struct):
+    """What is in the topic of orders."""
+
+    item: str
+    amount: int
+
+
+def shop(broker: BrokerThread, state_dir: Path) -> App:
+    app = App(
+        "shop",
+        bootstrap_servers=broker.bootstrap_servers,
+        state_store="sqlite",
+        state_dir=str(state_dir),
+        value_serializer="json",  # for handlers; streams have serdes
+    )
+    items = app.table("items", key=str, value=str)
+    orders = app.stream("orders", key=str, value=Order).filter(lambda order: order.amount > 0)
+    by_item = orders.key_by(lambda order: order.item).through("by-item", key=str, value=Order)
+    by_item.join(items, lambda order, label: f"{order.amount} {label}").to("priced", value=str)
+    by_item.count().to("counts", value=int)
+    return app
+
+
+async def prepare(broker: BrokerThread) -> None:
+    async with Admin(broker.bootstrap_servers) as admin:
+        for topic in ("orders", "items", "priced", "counts"):
+            await admin.topics.create(topic, partitions=2)
+    async with Producer(broker.bootstrap_servers) as producer:
+        await producer.send("items", "tea leaves", "tea")
+        for amount in (0, 1, 2):
+            await producer.send("orders", msgspec.json.encode(Order("tea", amount)), f"customer {amount}")
+
+
+async def read(broker: BrokerThread, topic: str, count: int) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    settings = {"bootstrap_servers": broker.bootstrap_servers, "auto_offset_reset": "earliest"}
+    async with asyncio.timeout(WAIT_S), Consumer(topic, **settings) as consumer:  # type: ignore[arg-type]
+        while len(found) < count:
+            record = await consumer.getone()
+            found.append((record.key, record.value))
+    return found
+
+
+async def test_an_app_runs_its_streams(ottla_broker: BrokerThread, tmp_path: Path) -> None:
+    await prepare(ottla_broker)
+
+    async with shop(ottla_broker, tmp_path):
+        priced = await read(ottla_broker, "priced", 2)
+        counts = await read(ottla_broker, "counts", 2)
+
+    assert sorted(priced) == [(b"tea", b"1 tea leaves"), (b"tea", b"2 tea leaves")]
+    assert counts == [(b"tea", b"1"), (b"tea", b"2")]
+    assert sorted(path.name for path in (tmp_path / "shop").iterdir()) == [
+        "items",
+        "shop-by-item-count-changelog",
+    ]
+
+
+async def test_streams_and_handlers_run_side_by_side(ottla_broker: BrokerThread, tmp_path: Path) -> None:
+    await prepare(ottla_broker)
+    app, handled = shop(ottla_broker, tmp_path), asyncio.Event()
+
+    @app.handle("priced")
+    async def priced(text: str) -> None:
+        handled.set()
+
+    async with asyncio.timeout(WAIT_S), app:
+        await handled.wait()
+
+    assert {name: config.group_id for name, config in app.configs().items()} == {
+        "priced": "shop-priced",
+        "streams": "shop-streams",
+    }
+
+
+async def test_an_app_says_what_does_not_fit(ottla_broker: BrokerThread, tmp_path: Path) -> None:
+    app = shop(ottla_broker, tmp_path)  # no topic exists
+
+    with pytest.raises(TopologyError, match="the topic 'orders' of a stream does not exist"):
+        async with app:
+            pass
