@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.client.admin import TOPIC, Admin
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.streams.errors import (
@@ -383,3 +383,38 @@ async def test_a_dead_letter_topic_that_takes_nothing_stops_the_processor_in_one
 
     assert isinstance(raised.value.__cause__, DeadLetterRejected)
     assert "\n" not in str(raised.value)
+
+
+async def test_a_dead_letter_that_is_not_acknowledged_holds_up_its_key_only_until_it_is(
+    topics: Topics, admin: Admin
+) -> None:
+    unready = {"min.insync.replicas": "2"}
+    topics.failed = f"{topics.failed}.unready"
+    await admin.topics.create(topics.failed, partitions=1, configs=unready)
+    await topics.write((b"bad", b"first"), *((b"good", b"%d" % n) for n in range(20)), (b"bad", b"second"))
+    seen: list[bytes] = []
+    goods, enough = asyncio.Event(), asyncio.Event()
+
+    async def handle(value: bytes) -> None:
+        if value == b"first":
+            raise ValueError("no")
+        seen.append(value)
+        if len(seen) == 20:
+            goods.set()
+        if value == b"second":
+            enough.set()
+
+    processor = topics.processor(
+        handle, retries=0, delivery_timeout_ms=300, request_timeout_ms=200, linger_ms=0
+    )
+    async with asyncio.timeout(BOUND_S):
+        async with processor:
+            await goods.wait()
+            assert not enough.is_set()
+            await admin.configs.alter(TOPIC, topics.failed, {"min.insync.replicas": "1"})
+            await enough.wait()
+
+    letters = await topics.dead_letters(1)
+    assert [each.value for each in letters] == [b"first"]
+    assert seen[-1] == b"second"
+    assert await topics.committed() == 22
