@@ -200,6 +200,24 @@ async def test_settings_that_no_znode_holds_are_invalid(session: MemorySession) 
     assert await session.children(paths.BROKER_TOPICS) == []
 
 
+@pytest.mark.parametrize("turns", range(40))
+async def test_a_name_with_a_dot_does_not_collide_with_itself_when_two_create_it(
+    session: MemorySession, turns: int
+) -> None:
+    world = World(session)
+
+    async def create_later() -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await world.topics.create(NewTopic("orders.failed"))
+
+    first = world.topics.create(NewTopic("orders.failed"))
+    created, again = await asyncio.gather(first, create_later(), return_exceptions=True)
+
+    assert not isinstance(created, BaseException)
+    assert isinstance(again, errors.TopicAlreadyExists)
+
+
 async def test_validate_only_writes_nothing(session: MemorySession) -> None:
     world = World(session)
 

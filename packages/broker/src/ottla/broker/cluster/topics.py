@@ -184,6 +184,8 @@ class Topics:
             raise TopicAlreadyExists(f"Topic '{name}' is marked for deletion.")
         if "." in name or "_" in name:
             others = await self._session.children(paths.BROKER_TOPICS)
+            if name in others:  # another broker or request created it since we looked
+                raise TopicAlreadyExists(f"Topic '{name}' already exists.")
             if clashes := sorted(other for other in others if collides(name, other)):
                 raise InvalidTopicException(
                     f"Topic '{name}' collides with existing topics: {', '.join(clashes)}"
