@@ -102,5 +102,34 @@ async def test_a_member_that_drains_keeps_its_heartbeat_and_its_other_partitions
     assert set(seen.values()) == {1}
 
 
+async def test_a_drain_is_bounded_and_what_it_cancels_runs_on_another_member(
+    ottla_broker: BrokerThread,
+) -> None:
+    await write(ottla_broker, 8)
+    cancelled: set[tuple[int, int]] = set()
+    seen: Counter[tuple[int, int]] = Counter()
+
+    async def hang(record: ConsumerRecord) -> None:
+        if record.offset == 1:
+            try:
+                await asyncio.sleep(1_000)
+            finally:
+                cancelled.add((record.partition, record.offset))
+        seen[record.partition, record.offset] += 1
+
+    async def handle(record: ConsumerRecord) -> None:
+        seen[record.partition, record.offset] += 1
+
+    async with processor(ottla_broker, hang, drain_timeout_ms=50):
+        await until(lambda: len(seen) == PARTITIONS)
+        async with processor(ottla_broker, handle) as second:
+            await until(lambda: len(second.scheduler.partitions) == PARTITIONS // 2)
+            moved = {each.partition for each in second.scheduler.partitions}
+            await until(lambda: all((each, 1) in seen for each in moved))
+            assert {partition for partition, _ in cancelled} == moved
+
+    assert set(seen.values()) == {1}
+
+
 def assignments(one: Processor) -> list[Any]:
     return list(one.scheduler._assigned.values())
