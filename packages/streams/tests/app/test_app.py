@@ -17,6 +17,7 @@ from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 from ottla.streams import App, AppError, Context, HealthLimits
+from ottla.streams.dedupe import Dedupe, MemoryStore, by_key
 from ottla.streams.errors import HandlerFailed
 
 Fresh = Callable[[str], str]
@@ -165,6 +166,23 @@ async def test_status_health_and_metrics_are_served(broker: BrokerProcess, fresh
     assert processor["partitions"][0]["oldest"]["key_hash"]
     assert f'kafka_streams_in_flight{{group="{name}",handler="charge"}}' in metrics
     assert f'kafka_consumer_records_consumed_total{{group="{name}",handler="charge"}}' in metrics
+
+
+async def test_a_handler_with_dedupe_handles_each_identity_once(broker: BrokerProcess, fresh: Fresh) -> None:
+    servers, source = broker.bootstrap_servers, fresh("orders")
+    for _ in range(2):
+        await fill(servers, source, 7)
+    app, seen = App(fresh("billing"), servers, status="127.0.0.1:0"), list[bytes]()
+
+    @app.handle(source, dedupe=Dedupe(MemoryStore(), by_key()))
+    async def charge(record: ConsumerRecord) -> None:
+        seen.append(record.key)
+
+    async with app, asyncio.timeout(60):
+        while (await page(f"{app.status_url}/status"))[1]["processors"][0]["dedupe_hit_total"] < 7:
+            pass
+
+    assert sorted(seen) == [b"k%d" % each for each in range(7)]
 
 
 async def test_mistakes_are_told_where_they_are_made() -> None:

@@ -10,8 +10,10 @@ from ottla.client.serialization import SerializationFailed
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerConfig, RecordTooLarge
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.dedupe.wrapping import PartOfWork
 from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs
 from ottla.streams.exactly_once.transactional_outputs import OutputsTooLarge, TransactionalOutputs
+from ottla.streams.work_state import state_of
 
 P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
 
@@ -86,6 +88,20 @@ async def test_only_the_last_attempt_of_a_record_sends() -> None:
     outputs.settle(work)
 
     assert next_values(finished) == [b"second attempt"]
+
+
+async def test_outputs_of_a_batch_without_its_duplicates_belong_to_the_whole_batch() -> None:
+    finished, outputs = made()
+    whole = HandlerCall(0)
+    whole.records = [whole.record, HandlerCall(1).record]
+    state_of(whole)
+
+    await outputs.send(PartOfWork(whole, whole.records[1:]), Sent("out", b"of the part"))
+    outputs.settle(whole)
+
+    opened = finished.next_transaction({P0: Everything()})
+    assert opened is not None
+    assert [(each.offsets, len(each.outputs)) for each in opened.works] == [((0, 1), 1)]
 
 
 async def test_outputs_are_serialized_when_they_are_sent() -> None:

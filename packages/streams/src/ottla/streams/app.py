@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 from ottla.client.settings import SettingError
 from ottla.streams.assembly import HandlerProcessor
 from ottla.streams.config import StreamsConfig
+from ottla.streams.dedupe.guard import Dedupe
 from ottla.streams.errors import StreamsError
 from ottla.streams.exactly_once.settings import check
 from ottla.streams.handlers.arguments import Function, arguments_of, handler_name
@@ -41,12 +42,18 @@ class _Declared:
     """A handler as it was declared."""
 
     def __init__(
-        self, name: str, function: Function | Plan, topics: tuple[str, ...], settings: dict[str, Any]
+        self,
+        name: str,
+        function: Function | Plan,
+        topics: tuple[str, ...],
+        settings: dict[str, Any],
+        dedupe: Dedupe | None = None,
     ) -> None:
         self.name = name
         self.function = function
         self.topics = topics
         self.settings = settings
+        self.dedupe = dedupe
 
 
 class App(Topology):
@@ -104,10 +111,13 @@ class App(Topology):
 
     # --- declaring
 
-    def handle(self, *topics: str, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+    def handle(
+        self, *topics: str, name: str | None = None, dedupe: Dedupe | None = None, **settings: Any
+    ) -> Callable[[F], F]:
         """Declare a handler of topics; the decorated function stays as it is.
 
-        `name` distinguishes handlers in logs, metrics and groups; it is the function's by default. Raises
+        `name` distinguishes handlers in logs, metrics and groups; it is the function's by default. `dedupe`
+        keeps the handler from records that it has handled; it belongs to this handler, which opens it. Raises
         AppError and SettingError.
         """
         if not topics or not all(isinstance(each, str) for each in topics):
@@ -118,7 +128,7 @@ class App(Topology):
             own = name or handler_name(function).rpartition(".")[2]
             if own == STREAMS or any(each.name == own for each in self._declared):
                 raise AppError(f"there is a handler {own!r} already; give one of them a name=")
-            self._declared.append(_Declared(own, function, topics, settings))
+            self._declared.append(_Declared(own, function, topics, settings, dedupe))
             return function
 
         return declare
@@ -224,6 +234,7 @@ class App(Topology):
                 configs[each.name],
                 app_id=self.name,
                 health_limits=self._health_limits,
+                dedupe=each.dedupe,
             )
             for each in declared
         ]

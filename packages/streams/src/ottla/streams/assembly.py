@@ -15,6 +15,8 @@ from ottla.consumer import Consumer, NotAssigned
 from ottla.producer import Producer, ProducerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.config import Ordering, StreamsConfig
+from ottla.streams.dedupe.guard import Dedupe
+from ottla.streams.dedupe.wrapping import Guard
 from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs
 from ottla.streams.exactly_once.settings import check, transactional
 from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
@@ -49,7 +51,7 @@ class HandlerProcessor:
         *,
         app_id: str | None = None,
         health_limits: HealthLimits,
-        wrap: Callable[[Handler], Handler] = lambda handler: handler,
+        dedupe: Dedupe | None = None,
     ) -> None:
         self.name = name
         self.app_id = app_id or config.group_id
@@ -58,7 +60,7 @@ class HandlerProcessor:
         if isinstance(function, Plan):
             config = _for_streams(config)
         self._topics = tuple(topics)
-        self._wrap = wrap
+        self.dedupe = dedupe
         self._limits = health_limits
         check(config)
         self.is_exactly_once = config.processing_guarantee == "exactly-once"
@@ -85,9 +87,13 @@ class HandlerProcessor:
             function = parts.function
             await stack.enter_async_context(function)
             states = function if isinstance(function, TopologyRuntime) else None
+            handler: Handler = _WorkHandler(parts.wrap(function))
+            if self.dedupe is not None:
+                await stack.enter_async_context(self.dedupe)
+                handler = parts.guard(self.dedupe, handler)
             self._processor = processor = await stack.enter_async_context(
                 Processor(
-                    _WorkHandler(self._wrap(parts.wrap(function))),
+                    handler,
                     *self._topics,
                     config=replace(self.config, max_concurrency=self._max_concurrency(function)),
                     failures=parts.failures,
@@ -97,7 +103,7 @@ class HandlerProcessor:
                     states=states,
                 )
             )
-            self.observer.watch(_Sizes(processor, parts, self._now_ms, self.observer))
+            self.observer.watch(_Sizes(processor, parts, self._now_ms, self))
             self._stack = stack.pop_all()
         return self
 
@@ -203,6 +209,14 @@ class _Parts:
         self.commits = commits
         self.buffered = buffered
 
+    def guard(self, dedupe: Dedupe, handler: Handler) -> Handler:
+        """Put dedupe around the parts; return the handler in place of the given one."""
+        guard = Guard(dedupe, handler, self.outputs, self.failures)
+        self.outputs, self.failures, commits = guard.outputs, guard.failures, self.commits
+        if commits is not None:
+            self.commits = lambda consumer: guard.after(commits(consumer))
+        return guard.handler
+
 
 def _direct(one: HandlerProcessor, producer: Producer) -> _Parts:
     """Return parts that send at once: at least once."""
@@ -243,12 +257,13 @@ class _Sizes:
     """Reads sizes from the parts of a processor (implements `Sizes` of the observer)."""
 
     def __init__(
-        self, processor: Processor, parts: _Parts, now_ms: Callable[[], float], observer: ProcessorObserver
+        self, processor: Processor, parts: _Parts, now_ms: Callable[[], float], one: HandlerProcessor
     ) -> None:
         self._processor = processor
         self._parts = parts
         self._now_ms = now_ms
-        self._observer = observer
+        self._observer = one.observer
+        self._dedupe = one.dedupe
 
     def lanes(self) -> int:
         """Lanes with records."""
@@ -264,7 +279,7 @@ class _Sizes:
 
     def dedupe_hits(self) -> int:
         """Records that were duplicates."""
-        return 0
+        return 0 if self._dedupe is None else self._dedupe.statistics.duplicates
 
     def buffered_output_bytes(self) -> int:
         """Bytes of outputs that wait for a transaction."""

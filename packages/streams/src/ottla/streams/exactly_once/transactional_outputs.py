@@ -17,6 +17,7 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import StreamsError
 from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs, Headers, Output
 from ottla.streams.seams import Work
+from ottla.streams.work_state import WorkState, state_of
 
 GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
@@ -65,9 +66,10 @@ class OutputsTooLarge(StreamsError):
 class _Held:
     """The outputs of an attempt that runs."""
 
-    __slots__ = ("outputs", "size_bytes")
+    __slots__ = ("outputs", "partition", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
         self.outputs: list[Output] = []
         self.size_bytes = 0
 
@@ -87,9 +89,10 @@ class TransactionalOutputs:
         self._max_record_bytes = config.max_request_size
         self._max_bytes = max_bytes
         self._turn_s = turn_ms / 1_000
-        self._held: dict[Work, _Held] = {}
+        # By the state of a work, which it shares with a part of it that is handled without its duplicates.
+        self._held: dict[WorkState, _Held] = {}
         self._waiting: dict[TopicPartition, dict[Work, int]] = {}
-        self._admitted: dict[TopicPartition, Work] = {}
+        self._admitted: dict[TopicPartition, WorkState] = {}
         self._room = asyncio.Event()
 
     @property
@@ -105,9 +108,10 @@ class TransactionalOutputs:
         output = self._serialized(record)
         if self._finished.size_bytes >= self._max_bytes:
             await self._wait_for_room(work)
-        held = self._held.get(work)
+        state = state_of(work)
+        held = self._held.get(state)
         if held is None:
-            held = self._held[work] = _Held()
+            held = self._held[state] = _Held(work.partition)
         held.size_bytes += output.size_bytes
         held.outputs.append(output)
         if held.size_bytes > self._max_bytes:
@@ -128,8 +132,8 @@ class TransactionalOutputs:
     def revoked(self, partition: TopicPartition) -> None:
         """Forget what is kept for a partition that is no longer assigned."""
         self._finished.drop({partition})
-        for work in [each for each in self._held if each.partition == partition]:
-            self._release(work)
+        for state in [each for each, held in self._held.items() if held.partition == partition]:
+            del self._held[state]
         self._admitted.pop(partition, None)
 
     def committed(self) -> None:
@@ -145,19 +149,22 @@ class TransactionalOutputs:
         try:
             while self._finished.size_bytes >= self._max_bytes and not self._is_admitted(work):
                 if not await self._is_woken() and work.offset == min(waiting.values()):
-                    self._admitted.setdefault(work.partition, work)
+                    self._admitted.setdefault(work.partition, state_of(work))
         finally:
             del waiting[work]
             if not waiting:
                 self._waiting.pop(work.partition, None)
 
     def _is_admitted(self, work: Work) -> bool:
-        return self._admitted.get(work.partition) is work
+        return self._admitted.get(work.partition) is state_of(work)
 
     def _release(self, work: Work) -> _Held | None:
-        if self._is_admitted(work):
+        state = work.context
+        if not isinstance(state, WorkState):
+            return None
+        if self._admitted.get(work.partition) is state:
             del self._admitted[work.partition]
-        return self._held.pop(work, None)
+        return self._held.pop(state, None)
 
     async def _is_woken(self) -> bool:
         """Wait for the next commit; return false if none comes for a while."""
