@@ -12,8 +12,7 @@ from ottla.broker.testing import BrokerThread
 from ottla.client.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Producer
-from ottla.streams.app import App
-from ottla.streams.language.errors import TopologyError
+from ottla.streams import App, TopologyError
 
 WAIT_S = 60
 
@@ -99,3 +98,23 @@ async def test_an_app_says_what_does_not_fit(ottla_broker: BrokerThread, tmp_pat
     with pytest.raises(TopologyError, match="the topic 'orders' of a stream does not exist"):
         async with app:
             pass
+
+
+async def test_what_cannot_be_decoded_is_set_aside_and_the_others_go_on(ottla_broker: BrokerThread) -> None:
+    async with Admin(ottla_broker.bootstrap_servers) as admin:
+        for topic in ("orders", "copies", "orders.failed"):
+            await admin.topics.create(topic, partitions=1)
+    async with Producer(ottla_broker.bootstrap_servers) as producer:
+        await producer.send("orders", b"no JSON", "a")
+        await producer.send("orders", msgspec.json.encode(Order("tea", 1)), "a")
+    app = App(
+        "shop", bootstrap_servers=ottla_broker.bootstrap_servers, dead_letter_topic="orders.failed", retries=3
+    )
+    app.stream("orders", key=str, value=Order).to("copies")
+
+    async with app:
+        copies = await read(ottla_broker, "copies", 1)
+        failed = await read(ottla_broker, "orders.failed", 1)
+
+    assert copies == [(b"a", b'{"item":"tea","amount":1}')]
+    assert failed == [(b"a", b"no JSON")]

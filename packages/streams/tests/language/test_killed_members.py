@@ -141,13 +141,15 @@ async def feed(servers: str, sent: list[Sent], pause_s: float) -> None:
         await asyncio.sleep(pause_s)
 
 
-async def kill_until_done(servers: str, folder: Path, sent: list[Sent], seed: int, pause_s: float) -> int:
+async def kill_until_done(
+    servers: str, folder: Path, sent: list[Sent], seed: int, pause_s: float, members: int = 2
+) -> int:
     done = asyncio.Event()
     async with Admin(servers) as admin, asyncio.TaskGroup() as tasks:
         lives = [
-            # Both have one folder, as two processes on one machine: files move with their partitions.
+            # They have one folder, as processes on one machine: files move with their partitions.
             tasks.create_task(live_and_die(servers, folder, random.Random(seed + number), done))
-            for number in range(2)
+            for number in range(members)
         ]
         await feed(servers, sent, pause_s)
         while not await is_done(admin):  # noqa: ASYNC110 - nothing tells us that a group is done
@@ -212,4 +214,20 @@ async def test_members_killed_a_few_times_lose_and_repeat_nothing(servers: str, 
         lives = await kill_until_done(servers, tmp_path / "state", sent, seed, pause_s=0.7)
 
     assert lives > 2, "no member was killed"
+    await check(servers, sent)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_members_killed_for_minutes_lose_and_repeat_nothing(
+    servers: str, tmp_path: Path, seed: int
+) -> None:
+    sent = orders(30_000, random.Random(seed))
+    await prepare(servers)
+
+    async with asyncio.timeout(1_000):
+        lives = await kill_until_done(servers, tmp_path / "state", sent, seed, pause_s=0.8, members=3)
+
+    assert lives > 20, "few members were killed"
     await check(servers, sent)

@@ -11,10 +11,26 @@ if TYPE_CHECKING:
     from ottla.streams.config import StreamsConfig
     from ottla.streams.errors import StreamsError
     from ottla.streams.handlers.context import Context
+    from ottla.streams.language.errors import TopologyError
+    from ottla.streams.language.serdes import Serde, named_serde
+    from ottla.streams.language.windows import WindowValue, tumbling
     from ottla.streams.operating.health import HealthLimits
     from ottla.streams.processing.processor import Processor
 
-__all__ = ["App", "AppError", "Context", "HealthLimits", "Processor", "StreamsConfig", "StreamsError"]
+__all__ = [
+    "App",
+    "AppError",
+    "Context",
+    "HealthLimits",
+    "Processor",
+    "Serde",
+    "StreamsConfig",
+    "StreamsError",
+    "TopologyError",
+    "WindowValue",
+    "named_serde",
+    "tumbling",
+]
 
 __version__ = "0.1.0"
 
@@ -26,6 +42,11 @@ _LATE = {
     "StreamsConfig": "ottla.streams.config",
     "Processor": "ottla.streams.processing.processor",
     "StreamsError": "ottla.streams.errors",
+    "Serde": "ottla.streams.language.serdes",
+    "TopologyError": "ottla.streams.language.errors",
+    "WindowValue": "ottla.streams.language.windows",
+    "named_serde": "ottla.streams.language.serdes",
+    "tumbling": "ottla.streams.language.windows",
 }
 """The module of each public name."""
 
