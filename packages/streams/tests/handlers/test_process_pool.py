@@ -15,7 +15,7 @@ import pytest
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
 from ottla.streams.errors import InvalidHandler, RecordUndecodable, RemoteError, WorkerProcessDied
-from ottla.streams.handlers.function_handler import FunctionHandler
+from ottla.streams.handlers.function_handler import NOT_STARTED_MS, FunctionHandler
 from peers.stream_handlers import TwoPartError, work, work_all
 from peers.stream_works import OneWork
 
@@ -176,3 +176,24 @@ async def test_processes_end_with_a_parent_that_is_killed() -> None:
     _, alive = await asyncio.to_thread(psutil.wait_procs, processes, WAIT_S)
     assert len(processes) == 2
     assert not alive
+
+
+async def test_the_time_out_of_work_that_waits_for_a_process_starts_when_it_gets_one(
+    sent: Sent, tmp_path: Path
+) -> None:
+    file = tmp_path / "pid"
+    os.mkfifo(file)
+    loop = asyncio.get_running_loop()
+    second = job("emit")
+    async with FunctionHandler(work, sent, run_on="processes", max_processes=1) as handler:
+        hanging = loop.create_task(handler(job("hang", file)))
+        await asyncio.to_thread(file.read_text)
+        waiting = loop.create_task(handler(second))
+        await asyncio.sleep(0)
+        assert second.started_ms == NOT_STARTED_MS
+
+        hanging.cancel()
+        async with asyncio.timeout(WAIT_S):
+            await waiting
+
+    assert 0 < second.started_ms <= loop.time() * 1_000

@@ -23,6 +23,9 @@ class Work(Protocol):
 
     context: Any
     """For handlers, outputs and policies; None at first. It lives as long as the work, all attempts."""
+    started_ms: int
+    """When this attempt started, by the processor's monotonic clock; its time-out counts from then. A handler
+    that waits for a process sets it to the time at which it got one."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -47,10 +50,6 @@ class Work(Protocol):
     @property
     def attempt(self) -> int:
         """1 in the first attempt of this process."""
-
-    @property
-    def started_ms(self) -> int:
-        """When this attempt started, by the processor's monotonic clock."""
 
 
 class Plan(Protocol):

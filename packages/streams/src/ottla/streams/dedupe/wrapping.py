@@ -215,3 +215,7 @@ class PartOfWork:
     @property
     def started_ms(self) -> int:
         return self._whole.started_ms
+
+    @started_ms.setter
+    def started_ms(self, started_ms: int) -> None:
+        self._whole.started_ms = started_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,9 +23,11 @@ from ottla.streams.handlers.worker_process import handle_in_worker, load_handler
 from ottla.streams.seams import Handler, Work
 
 RunOn = Literal["auto", "threads", "processes"]
-Run = Callable[[Sequence[ConsumerRecord], Context], Awaitable[Sequence[ProducerRecord]]]
+Run = Callable[[Work, Sequence[ConsumerRecord], Context], Awaitable[Sequence[ProducerRecord]]]
 """Runs the function for records; returns what it emitted."""
 
+NOT_STARTED_MS: Final = 2**62
+"""The start of work that waits for a process, which may have to be started first: no time-out reaches it."""
 _NO_CONTEXT: Final = Context((), 0, None)
 """Stands for the context in calls of functions that take none."""
 
@@ -122,7 +125,7 @@ class FunctionHandler:
         send = partial(self._sender.send, work) if self.is_async else None
         context = Context(work.records, work.attempt, send)
         try:
-            emitted = await self._run(work.records, context)
+            emitted = await self._run(work, work.records, context)
         except BatchUndecodable as error:
             emitted = await self._run_without(work, context, error.errors)
         for each in emitted:
@@ -135,10 +138,10 @@ class FunctionHandler:
         await self._on_undecodable(work, errors)
         undecodable = {each.offset for each in errors}
         rest = [each for each in work.records if each.offset not in undecodable]
-        return await self._run(rest, context.of_part(rest)) if rest else ()
+        return await self._run(work, rest, context.of_part(rest)) if rest else ()
 
     async def _on_thread(
-        self, records: Sequence[ConsumerRecord], context: Context
+        self, work: Work, records: Sequence[ConsumerRecord], context: Context
     ) -> Sequence[ProducerRecord]:
         assert self._threads is not None
         result = await self._threads.run(partial(self._call, records, context))
@@ -149,11 +152,23 @@ class FunctionHandler:
         return context.emitted
 
     async def _on_process(
-        self, records: Sequence[ConsumerRecord], context: Context
+        self, work: Work, records: Sequence[ConsumerRecord], context: Context
     ) -> Sequence[ProducerRecord]:
         assert self._processes is not None
         data = [data_of(each) for each in records]
-        return raise_or_emitted(await self._processes.run(handle_in_worker, data, context.attempt))
+        given_ms, work.started_ms = work.started_ms, NOT_STARTED_MS
+
+        def start_time_out() -> None:
+            work.started_ms = int(asyncio.get_running_loop().time() * 1_000)
+
+        try:
+            outcome = await self._processes.run(
+                handle_in_worker, data, context.attempt, on_start=start_time_out
+            )
+        finally:
+            if work.started_ms == NOT_STARTED_MS:
+                work.started_ms = given_ms
+        return raise_or_emitted(outcome)
 
 
 class _OnLoop:
@@ -162,7 +177,9 @@ class _OnLoop:
     def __init__(self, arguments: Arguments, function: Function) -> None:
         self._call = arguments.call_of(function)
 
-    async def __call__(self, records: Sequence[ConsumerRecord], context: Context) -> Sequence[ProducerRecord]:
+    async def __call__(
+        self, work: Work, records: Sequence[ConsumerRecord], context: Context
+    ) -> Sequence[ProducerRecord]:
         await self._call(records, context)
         return context.emitted
 

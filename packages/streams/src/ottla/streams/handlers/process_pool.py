@@ -70,13 +70,14 @@ class ProcessPool:
         finally:
             self._kill_all()
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def run(self, function: Callable[..., Any], *arguments: Any, on_start: Callable[[], None]) -> Any:
         """Call a function in a process once one is free; return or raise what it does.
 
-        Raises WorkerProcessDied when the process ended meanwhile.
+        `on_start` is called when there is one. Raises WorkerProcessDied when the process ended meanwhile.
         """
         while True:
             worker = await self._idle.get()
+            on_start()
             try:
                 return await worker.run(function, *arguments)
             except _DiedIdle:
