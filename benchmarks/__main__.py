@@ -27,6 +27,7 @@ IN_ORDER = (
     "spark_segments",
     "streams_overhead",
     "streams_commit_metadata",
+    "streams_dedupe",
     "streams_peers",
 )
 

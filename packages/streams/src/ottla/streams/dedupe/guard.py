@@ -11,21 +11,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from ottla.client.environment import nonce, now_ms
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.dedupe.admission import Admission
 from ottla.streams.dedupe.availability import Availability
 from ottla.streams.dedupe.claims import Claims
 from ottla.streams.dedupe.errors import DedupeMisconfigured, MissingIdentity
 from ottla.streams.dedupe.identity import Identity, by_message_id
-from ottla.streams.dedupe.in_flight import Held, InFlight
+from ottla.streams.dedupe.in_flight import InFlight
+from ottla.streams.dedupe.marking import Marking, settle
 from ottla.streams.dedupe.partitions import Scopes, ScopeState
 from ottla.streams.dedupe.prefilter import SLACK_MS
-from ottla.streams.dedupe.store import DedupeStore, Scope
+from ottla.streams.dedupe.store import DedupeStore, ImmediateStore, Scope
 
 
 @dataclass(slots=True)
@@ -42,17 +45,6 @@ class DedupeStatistics:
     """Records for which the store was asked; for the others the prefilter knew the answer."""
     waited: int = 0
     """Records that waited for another one with the same identity."""
-
-
-@dataclass(slots=True)
-class Admission:
-    """The records of a piece of work that are handled, and the locks held for them."""
-
-    state: ScopeState
-    held: list[Held]
-    records: list[ConsumerRecord] = field(default_factory=list)
-    is_marked: bool = False
-    """Marked already, before the handler."""
 
 
 NONE: Final[frozenset[bytes]] = frozenset()
@@ -102,6 +94,9 @@ class Dedupe:
             store, self._reads, clock, with_prefilter=prefilter and store.is_remote and scope == "partition"
         )
         self._in_flight = InFlight()
+        self._marking = Marking(self._mark, self._close, self.spawn)
+        self._mark_now = store.mark_now if isinstance(store, ImmediateStore) and not store.is_remote else None
+        self._is_closed = False
         self._claims = (
             Claims(store, self._reads, nonce(), claim_lease_ms) if scope == "topic" and store.claims else None
         )
@@ -162,7 +157,7 @@ class Dedupe:
             done = await self._marked(state, [each for _, each in wanted if each not in own])
             self._choose(admission, identified, done)
             if self.marks_before and admission.held:
-                await self._mark(admission)
+                await self._mark([admission])
         except BaseException:
             self.abandon(admission)
             raise
@@ -175,39 +170,48 @@ class Dedupe:
         if self._claims is not None and (release := self._claims.released(held)):
             self.spawn(self._claims.release(release))
 
-    async def finish(self, admission: Admission, acknowledged: asyncio.Future[None] | None = None) -> None:
-        """Mark handled records once what they sent is acknowledged, and give the locks back."""
-        try:
-            if acknowledged is not None:
-                await acknowledged
-            if not admission.is_marked and admission.held:
-                await self._mark(admission)
-            self.statistics.handled += len(admission.records)
-        finally:
-            self.abandon(admission)
-
     def finish_soon(
         self, admission: Admission, acknowledged: asyncio.Future[None] | None
-    ) -> asyncio.Future[None]:
-        """Do what `finish` does; return a future that is done after it, with its error."""
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.spawn(self._finish(admission, acknowledged, finished))
+    ) -> asyncio.Future[None] | None:
+        """Mark handled records once what they sent is acknowledged, and give the locks back.
+
+        Returns a future that is done then, with the error of the acknowledgement; None if it is done already.
+        """
+        if acknowledged is None:
+            return self._mark_soon(admission, None)
+        finished = asyncio.get_running_loop().create_future()
+        acknowledged.add_done_callback(partial(self._acknowledged, admission, finished))
         return finished
 
-    async def _finish(
-        self, admission: Admission, acknowledged: asyncio.Future[None] | None, finished: asyncio.Future[None]
+    def _acknowledged(
+        self, admission: Admission, finished: asyncio.Future[None], acknowledged: asyncio.Future[None]
     ) -> None:
-        try:
-            await self.finish(admission, acknowledged)
-        except asyncio.CancelledError:
-            finished.cancel()
-            raise
-        except Exception as error:
-            if not finished.done():
-                finished.set_exception(error)
-        else:
-            if not finished.done():
-                finished.set_result(None)
+        error = asyncio.CancelledError() if acknowledged.cancelled() else acknowledged.exception()
+        if error is None and not self._is_closed:
+            self._mark_soon(admission, finished)
+            return
+        self.abandon(admission)
+        settle(finished, error or asyncio.CancelledError())
+
+    def _mark_soon(
+        self, admission: Admission, finished: asyncio.Future[None] | None
+    ) -> asyncio.Future[None] | None:
+        if admission.held and not admission.is_marked and self._mark_now is None:
+            finished = finished or asyncio.get_running_loop().create_future()
+            self._marking.submit(admission, finished)
+            return finished
+        if admission.held and not admission.is_marked and self._mark_now is not None:
+            self._mark_now(admission.state.scope, admission.identities)
+        admission.is_marked = True
+        self._close(admission)
+        if finished is not None:
+            settle(finished, None)
+        return finished
+
+    def _close(self, admission: Admission) -> None:
+        if admission.is_marked:
+            self.statistics.handled += len(admission.records)
+        self.abandon(admission)
 
     def revoked(self, partition: TopicPartition) -> None:
         """Forget what is known of a partition, which another member marks from now on."""
@@ -242,23 +246,27 @@ class Dedupe:
             self._in_flight.release([each for each in admission.held if each[1] in done])
             admission.held = [each for each in admission.held if each[1] not in done]
 
-    async def _mark(self, admission: Admission) -> None:
-        state, identities = admission.state, [identity for _, identity in admission.held]
+    async def _mark(self, admissions: list[Admission]) -> None:
+        """Mark admissions of one scope."""
+        state = admissions[0].state
+        identities = [identity for each in admissions for identity in each.identities]
         # Before the mark, because the caller may be cancelled while the mark is being written.
         began_ms = self._clock()
         state.add(identities, began_ms)
         try:
             await self._writes.call(lambda: self.store.mark(state.scope, identities))
         finally:
-            self._add_late(admission, identities, began_ms)
-        admission.is_marked = True
-        if self._claims is not None:
-            self._claims.ended(admission.held)
+            self._add_late(admissions, identities, began_ms)
+        for each in admissions:
+            each.is_marked = True
+            if self._claims is not None:
+                self._claims.ended(each.held)
 
-    def _add_late(self, admission: Admission, identities: list[bytes], began_ms: int) -> None:
+    def _add_late(self, admissions: list[Admission], identities: list[bytes], began_ms: int) -> None:
         """Add identities again if the mark took long, or the partition has been assigned anew meanwhile."""
-        current, ended_ms = self._scopes.current(admission.state.scope), self._clock()
-        if current is not None and (current is not admission.state or ended_ms - began_ms > SLACK_MS // 2):
+        current, ended_ms = self._scopes.current(admissions[0].state.scope), self._clock()
+        is_same = all(each.state is current for each in admissions)
+        if current is not None and (not is_same or ended_ms - began_ms > SLACK_MS // 2):
             current.add(identities, ended_ms)
 
     def _identity_of(self, record: ConsumerRecord) -> bytes | None:
@@ -273,6 +281,7 @@ class Dedupe:
         return self._scopes.state(Scope(partition.topic, number), self.spawn)
 
     async def _end_tasks(self, tasks: asyncio.TaskGroup) -> None:
+        self._is_closed = True
         for task in list(self._running):
             task.cancel()
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterator, Collection, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from ottla.streams.dedupe.window import WindowLimits
 
@@ -77,3 +77,11 @@ class DedupeStore(Protocol):
 
     def identities(self, scope: Scope) -> AsyncIterator[Sequence[bytes]]:
         """Yield all identities within the window, in parts."""
+
+
+@runtime_checkable
+class ImmediateStore(Protocol):
+    """A store that writes marks without waiting: they cost no task."""
+
+    def mark_now(self, scope: Scope, identities: Collection[bytes]) -> None:
+        """Do what `mark` does."""

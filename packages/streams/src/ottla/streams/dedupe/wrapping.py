@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.dedupe.guard import NONE, Admission, Dedupe
+from ottla.streams.dedupe.admission import Admission
+from ottla.streams.dedupe.guard import NONE, Dedupe
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, Plan, Retry, Verdict, Work
 
 RETRY_WAIT_MS: Final = 100

@@ -64,6 +64,10 @@ class MemoryStore:
 
     async def mark(self, scope: Scope, identities: Collection[bytes]) -> None:
         """Remember identities."""
+        self.mark_now(scope, identities)
+
+    def mark_now(self, scope: Scope, identities: Collection[bytes]) -> None:
+        """Remember identities."""
         window = self._windows.setdefault(scope, Window(self._limits))
         at_ms = self._clock()
         for identity in identities:
