@@ -238,7 +238,7 @@ async def test_with_transactions_a_record_is_marked_after_the_commit_that_covers
     store = MemoryStore()
     async with Dedupe(store) as dedupe:
         member, inner = Member(dedupe), SomeCommits()
-        commits = member.guard.after(inner)
+        commits = member.guard.after(lambda _: inner)(None)
         await member.run_all(SomeWork(b"a"), SomeWork(b"b", offset=1))
 
         inner.failures.append(OSError("aborted"))

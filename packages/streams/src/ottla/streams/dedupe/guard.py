@@ -51,7 +51,9 @@ NONE: Final[frozenset[bytes]] = frozenset()
 
 
 class Dedupe:
-    """Handles each identity once within the window of a store. Open it around the processor.
+    """Handles each identity once within the window of a store: `Processor(..., dedupe=Dedupe(store))`.
+
+    The processor opens and closes it, and it serves one processor.
 
     `scope`: identities are unique in a partition, or in a whole topic; then members claim each record in the
     store, and no prefilter spares the question. `mark`: after the handler (a crash repeats it) or before (a

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, TypeVar
 
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
@@ -12,7 +12,10 @@ from ottla.streams.dedupe.admission import Admission
 from ottla.streams.dedupe.guard import NONE, Dedupe
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, Plan, Retry, Verdict, Work
 
+C = TypeVar("C")
+
 RETRY_WAIT_MS: Final = 100
+"""The wait after a time-out that was not the record's."""
 
 
 class Guard:
@@ -39,10 +42,10 @@ class Guard:
         self.outputs: Outputs = _GuardedOutputs(self, outputs)
         self._waits_for_commit = False
 
-    def after(self, commits: Commits) -> Commits:
-        """Return commits in place of the given ones, which are transactions: marks are written after them."""
+    def after(self, commits: Callable[[C], Commits]) -> Callable[[C], Commits]:
+        """Return a maker of commits in place of one of transactions: marks are written after them."""
         self._waits_for_commit = True
-        return _GuardedCommits(self, commits)
+        return lambda consumer: _GuardedCommits(self, commits(consumer))
 
     async def handle(self, work: Work, handler: Handler) -> None:
         """Call a handler with those records of a work that are not handled yet, if there are any."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
+from ottla.consumer import Consumer
 from ottla.producer import Producer, ProducerConfig, ProducerRecord
 from ottla.streams.config import StreamsConfig
 from ottla.streams.errors import ContextMisused
@@ -17,7 +19,13 @@ from ottla.streams.handlers.context import Sender
 from ottla.streams.handlers.direct_outputs import DirectOutputs
 from ottla.streams.handlers.function_handler import FunctionHandler, takes_work
 from ottla.streams.processing.parts import make_failures, make_function
-from ottla.streams.seams import FailurePolicy, Handler, Outputs, Work
+from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, Work
+
+if TYPE_CHECKING:
+    from ottla.streams.dedupe.guard import Dedupe
+    from ottla.streams.dedupe.wrapping import Guard
+
+MakeCommits = Callable[[Consumer], Commits]
 
 
 class Assembly:
@@ -35,6 +43,7 @@ class Assembly:
         failures: FailurePolicy | None = None,
         outputs: Outputs | None = None,
         wrap: Wrap | None = None,
+        dedupe: Dedupe | None = None,
     ) -> None:
         self._config = config
         self._producers: list[Producer] = []
@@ -50,10 +59,18 @@ class Assembly:
         if wrap is not None:
             called = wrap(called)
         self.handler = called if own is None else own.wrap(called)
+        self._dedupe, self._guard = dedupe, None if dedupe is None else _guard(dedupe, self)
+        self.settling: Outputs = self.outputs
+        """The outputs that settle work; `outputs` are those that handlers send through."""
+        if self._guard is not None:
+            guard = self._guard
+            self.handler, self.settling, self.failures = guard.handler, guard.outputs, guard.failures
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
+            if self._dedupe is not None:
+                await stack.enter_async_context(self._dedupe)
             for each in self._producers:
                 await stack.enter_async_context(each)
             if self._function is not None:
@@ -65,6 +82,10 @@ class Assembly:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    def commits(self, make: MakeCommits) -> MakeCommits:
+        """Return what makes the commits of transactions; with dedupe, marks are written after them."""
+        return make if self._guard is None else self._guard.after(make)
 
     def _make_handler(self, function: Function, failures: FailureHandling | None) -> Handler:
         self._function = made = make_function(self._config, function, _sender(self.outputs), failures)
@@ -107,6 +128,12 @@ class _NoSender:
     async def send(self, work: Work, record: ProducerRecord) -> None:
         """Raise ContextMisused."""
         raise ContextMisused("the outputs of this processor have no send(work, record) for contexts")
+
+
+def _guard(dedupe: Dedupe, parts: Assembly) -> Guard:
+    from ottla.streams.dedupe.wrapping import Guard  # imported by those who use it
+
+    return Guard(dedupe, parts.handler, parts.outputs, parts.failures)
 
 
 def _sender(outputs: Outputs) -> Sender:

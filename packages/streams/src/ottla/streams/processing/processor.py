@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ottla.client.settings import config_from
 from ottla.consumer import Consumer
@@ -18,6 +18,9 @@ from ottla.streams.processing.workers import Workers
 from ottla.streams.scheduling.intake import IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Observer, Outputs, PartitionStates
+
+if TYPE_CHECKING:
+    from ottla.streams.dedupe.guard import Dedupe
 
 INTAKE_RECORDS = 256
 """The most records of one step of intake: how far a budget may be exceeded per partition."""
@@ -38,6 +41,7 @@ class Processor:
     to the first unfinished record, with the finished ones after it in the commit's metadata. At the end of
     the block running handlers may take `drain_timeout_ms`, and what is finished is committed. A failure
     cancels the block, which then raises it: HandlerFailed, OutputFailed, or what the consumer fails with.
+    `dedupe` is opened and closed by the processor: records that were handled are not handled again.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Processor:
         commits: Callable[[Consumer], Commits] | None = None,
         observer: Observer | None = None,
         states: PartitionStates | None = None,
+        dedupe: Dedupe | None = None,
         **settings: Any,
     ) -> None:
         self.config = config = _config(config, settings)
@@ -61,20 +66,24 @@ class Processor:
         """Counts of it are read by observers."""
         self._topics = topics
         self._observer = observer
-        self._assembly = Assembly(config, handler, failures=failures, outputs=outputs, wrap=wrap)
-        self.outputs = self._assembly.outputs
+        self._assembly = parts = Assembly(
+            config, handler, failures=failures, outputs=outputs, wrap=wrap, dedupe=dedupe
+        )
+        self.outputs = parts.outputs
         """What handlers send through; its `send(work, record)` is for handlers of `Work`."""
-        self._workers = self._make_workers(self._assembly)
+        self._workers = self._make_workers(parts)
         self._committer = Committer(
             self.scheduler,
-            commits(self.consumer) if commits else ConsumerCommits(self.consumer, config.commit_interval_ms),
+            parts.commits(commits)(self.consumer)
+            if commits
+            else ConsumerCommits(self.consumer, config.commit_interval_ms),
             observer,
             states,
             timeout_ms=config.commit_timeout_ms,
             on_tick=self._look_at_budgets,
         )
         self._rebalancing = Rebalancing(
-            self.scheduler, self.consumer, self._workers, self._committer, self.outputs, observer, states,
+            self.scheduler, self.consumer, self._workers, self._committer, parts.settling, observer, states,
             drain_timeout_ms=config.drain_timeout_ms,
         )  # fmt: skip
         self._tasks: asyncio.TaskGroup | None = None
@@ -91,7 +100,7 @@ class Processor:
             self.scheduler,
             parts.handler,
             parts.failures,
-            parts.outputs,
+            parts.settling,
             self._observer,
             max_concurrency=parts.max_concurrency,
             handler_timeout_ms=self.config.handler_timeout_ms,
