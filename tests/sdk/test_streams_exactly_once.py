@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,10 +72,26 @@ async def committed(cluster: Cluster, topic: str, count: int) -> list[ConsumerRe
     return found
 
 
-async def started(*arguments: str) -> Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, str(WORKER), *arguments, stdout=PIPE, limit=1024
-    )
+Start = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+async def started() -> AsyncIterator[Start]:
+    """Start workers, and leave none behind."""
+    workers: list[Process] = []
+
+    async def start(*arguments: str) -> Process:
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, str(WORKER), *arguments, stdout=PIPE, limit=1024
+        )
+        workers.append(worker)
+        return worker
+
+    yield start
+    for each in workers:
+        if each.returncode is None:
+            each.kill()
+            await each.communicate()
 
 
 async def handled(worker: Process, count: int) -> None:
@@ -113,7 +129,7 @@ async def assert_exact_image(cluster: Cluster, target: str) -> None:
 
 @pytest.mark.timeout(240)
 async def test_the_output_is_the_exact_image_of_the_input_though_workers_are_killed(
-    transactional: Cluster, topics: tuple[str, str], fresh: Callable[[str], str]
+    transactional: Cluster, topics: tuple[str, str], fresh: Callable[[str], str], started: Start
 ) -> None:
     group = fresh("group")
     arguments = (transactional.bootstrap_servers, *topics, group, "group_instance_id=one")
@@ -132,7 +148,7 @@ async def test_the_output_is_the_exact_image_of_the_input_though_workers_are_kil
 
 @pytest.mark.timeout(240)
 async def test_members_that_come_go_and_die_write_nothing_twice(
-    transactional: Cluster, topics: tuple[str, str], fresh: Callable[[str], str]
+    transactional: Cluster, topics: tuple[str, str], fresh: Callable[[str], str], started: Start
 ) -> None:
     arguments = (transactional.bootstrap_servers, *topics, fresh("group"), "max_concurrency=2")
 
