@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from ottla.client.admin import Admin
@@ -66,15 +67,13 @@ async def _created_count(
         return len((await admin.topics.describe(topic)).partitions)
     except NoSuchTopic:
         pass
-    try:
+    with suppress(errors.TopicAlreadyExists):  # another member was faster
         await admin.topics.create(topic, partitions=partitions, configs=configs)
-    except errors.TopicAlreadyExists:  # another member was faster
-        return await _count_soon(admin, topic)
-    return partitions
+    return await _count_soon(admin, topic)
 
 
 async def _count_soon(admin: Admin, topic: str) -> int:
-    """Return the partition count of a topic that is being created: metadata may not have it yet."""
+    """Return the partition count of a topic that was just created: metadata may not have it yet."""
     async with asyncio.timeout(CREATION_S):
         while True:
             try:
