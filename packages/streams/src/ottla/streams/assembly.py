@@ -17,6 +17,7 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams.config import Ordering, StreamsConfig
 from ottla.streams.dedupe.guard import Dedupe
 from ottla.streams.dedupe.wrapping import Guard
+from ottla.streams.environment import environment
 from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs
 from ottla.streams.exactly_once.settings import check, transactional
 from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
@@ -82,7 +83,9 @@ class HandlerProcessor:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            self._producer = producer = await stack.enter_async_context(Producer(config=self.config.producer))
+            self._producer = producer = await stack.enter_async_context(
+                environment().producer(self.config.producer)
+            )
             parts = _transactional(self, producer) if self.is_exactly_once else _direct(self, producer)
             function = parts.function
             await stack.enter_async_context(function)

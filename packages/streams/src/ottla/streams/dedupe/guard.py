@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from ottla.client.environment import nonce, now_ms
+from ottla.client.environment import nonce
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.dedupe.admission import Admission
@@ -29,6 +29,7 @@ from ottla.streams.dedupe.marking import Marking, settle
 from ottla.streams.dedupe.partitions import Scopes, ScopeState
 from ottla.streams.dedupe.prefilter import SLACK_MS
 from ottla.streams.dedupe.store import DedupeStore, ImmediateStore, Scope
+from ottla.streams.environment import now_ms
 
 
 @dataclass(slots=True)

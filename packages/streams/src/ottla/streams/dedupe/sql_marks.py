@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from ottla.client.environment import now_ms
 from ottla.consumer.record import ConsumerRecord
 from ottla.streams.dedupe.errors import DedupeMisconfigured, MissingIdentity
 from ottla.streams.dedupe.identity import Identity, by_message_id, shortened
+from ottla.streams.environment import now_ms
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
 _PLACEHOLDERS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}

@@ -18,6 +18,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
+from ottla.streams.environment import environment
 from ottla.streams.errors import WorkerProcessDied
 from ottla.streams.handlers.worker_process import begin, report_pid
 
@@ -129,11 +130,12 @@ class _Worker:
         spawning = multiprocessing.get_context("spawn")
         self._executor = executor = ProcessPoolExecutor(1, spawning, initializer=begin)
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                started = await asyncio.to_thread(
-                    executor.submit, report_pid, self._initialize, self._arguments
-                )
-                self.pid = await asyncio.wrap_future(started)
+            with environment().waiting_outside():
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    started = await asyncio.to_thread(
+                        executor.submit, report_pid, self._initialize, self._arguments
+                    )
+                    self.pid = await asyncio.wrap_future(started)
         except BaseException:
             self.kill()
             raise
@@ -147,7 +149,8 @@ class _Worker:
             self.kill()
             raise _DiedIdle from error
         try:
-            return await asyncio.wrap_future(called)
+            with environment().waiting_outside():
+                return await asyncio.wrap_future(called)
         except BrokenProcessPool as error:
             pid = self.pid or 0
             self.kill()

@@ -16,6 +16,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, Final
 
+from ottla.streams.environment import environment
 from ottla.streams.errors import ThreadsExhausted
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ class ThreadPool:
             job = _Job(call, asyncio.get_running_loop().create_future())
             thread.jobs.put(job)
             try:
-                await job.ended
+                with environment().waiting_outside():
+                    await job.ended
             except asyncio.CancelledError:
                 self._lose(thread, job)
                 raise

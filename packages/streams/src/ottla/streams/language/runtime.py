@@ -16,6 +16,7 @@ from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.config import StreamsConfig
+from ottla.streams.environment import environment
 from ottla.streams.language.aggregating import Windowing
 from ottla.streams.language.nodes import TableNode
 from ottla.streams.language.partition_state import PartitionState
@@ -176,7 +177,7 @@ class TopologyRuntime:
 
     async def _enter(self, stack: AsyncExitStack) -> None:
         client = self._config.consumer.client
-        admin = await stack.enter_async_context(Admin(client.bootstrap_servers, client))
+        admin = await stack.enter_async_context(environment().admin(client))
         self._counts = await prepare_topics(admin, self._plan, self._app_id)
         executor = ThreadPoolExecutor(1, "ottla-state")
         stack.callback(executor.shutdown)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self, cast
 from ottla.consumer import Consumer
 from ottla.producer import Producer, ProducerConfig, ProducerRecord
 from ottla.streams.config import StreamsConfig
+from ottla.streams.environment import environment
 from ottla.streams.errors import ContextMisused
 from ottla.streams.failures.dead_letters import Send
 from ottla.streams.failures.failure_handling import FailureHandling
@@ -111,7 +112,7 @@ class Assembly:
         for each in self._producers:
             if each.config == config:
                 return each
-        self._producers.append(Producer(config=config))
+        self._producers.append(environment().producer(config))
         return self._producers[-1]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from ottla.client.environment import chance
 from ottla.client.retry import Backoff
 from ottla.streams.config import StreamsConfig
+from ottla.streams.environment import chance
 from ottla.streams.errors import InvalidHandler
 from ottla.streams.failures.dead_letters import DeadLetters, Send
 from ottla.streams.failures.failure_handling import FailureHandling

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ottla.client.settings import config_from
 from ottla.consumer import Consumer
 from ottla.streams.config import StreamsConfig
+from ottla.streams.environment import environment
 from ottla.streams.processing.assembly import Assembly
 from ottla.streams.processing.committing import Committer
 from ottla.streams.processing.defaults import ConsumerCommits
@@ -60,7 +61,7 @@ class Processor:
     ) -> None:
         self.config = config = _config(config, settings)
         _ = config.group_id  # raises without one
-        self.consumer = Consumer(config=config.reading())
+        self.consumer = environment().consumer(config.reading())
         """The consumer; its metrics are read by observers. Ask it for no records."""
         self.scheduler = _scheduler(config)
         """Counts of it are read by observers."""

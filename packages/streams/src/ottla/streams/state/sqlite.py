@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ottla.client.environment import now_ms
+from ottla.streams.environment import now_ms
 from ottla.streams.state.entry import NEVER, Entry
 from ottla.streams.state.errors import StoreClosed
 from ottla.streams.state.state_file import StateFile

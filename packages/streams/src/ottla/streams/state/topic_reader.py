@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
-from ottla.consumer import Consumer, ConsumerConfig, ConsumerRecord, NotAssigned
+from ottla.consumer import ConsumerConfig, ConsumerRecord, NotAssigned
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.environment import environment
 from ottla.streams.state.entry import Entry, from_record
 from ottla.streams.state.errors import StoreClosed
 from ottla.streams.state.store import KeyedStore
@@ -55,7 +56,7 @@ class TopicReader:
             auto_offset_reset="earliest",
             interceptors=(),
         )
-        self._consumer = Consumer(config=plain)
+        self._consumer = environment().consumer(plain)
         self._end_offsets = end_offsets
         self._loads: dict[TopicPartition, _Load] = {}
         self._tasks = asyncio.TaskGroup()

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from types import TracebackType
 from typing import Self
 
-from ottla.client.environment import now_ms
 from ottla.streams.dedupe.store import Claim, Scope
 from ottla.streams.dedupe.window import Window, WindowLimits
+from ottla.streams.environment import now_ms
 
 HOUR_MS = 3_600_000
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from ottla.client.environment import now_ms
 from ottla.streams.dedupe.batching import Batcher
 from ottla.streams.dedupe.errors import DedupeMisconfigured
 from ottla.streams.dedupe.store import Claim, Scope
 from ottla.streams.dedupe.stores.sqlite_file import FileSettings, MarksFile, Operation
 from ottla.streams.dedupe.window import DAY_MS, WindowLimits
+from ottla.streams.environment import now_ms
 
 PART_LENGTH: Final = 1_000
 

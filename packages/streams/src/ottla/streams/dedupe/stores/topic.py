@@ -12,16 +12,15 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ottla.client.admin import Admin
-from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
-from ottla.consumer import Consumer, ConsumerConfig
+from ottla.consumer import ConsumerConfig
 from ottla.producer import Producer, ProducerConfig
 from ottla.protocol.errors import KafkaError, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.dedupe.errors import DedupeMisconfigured, StoreUnavailable
 from ottla.streams.dedupe.store import Claim, Scope
 from ottla.streams.dedupe.window import DAY_MS, Window, WindowLimits
+from ottla.streams.environment import environment, now_ms
 
 PRESENT: Final = b"1"
 READ_TIMEOUT_MS: Final = 1_000
@@ -83,7 +82,7 @@ class TopicStore:
         return f"{self._name}.{handled}.marks"
 
     async def __aenter__(self) -> Self:
-        self._producer = await self._open.enter_async_context(Producer(config=self._producing))
+        self._producer = await self._open.enter_async_context(environment().producer(self._producing))
         return self
 
     async def __aexit__(
@@ -152,7 +151,7 @@ class TopicStore:
         if self._limits.ttl_ms is not None:
             configs = {"cleanup.policy": "compact,delete", "retention.ms": str(self._limits.ttl_ms)}
         try:
-            async with Admin(self._servers, self._producing.client) as admin:
+            async with environment().admin(self._producing.client) as admin:
                 await admin.topics.create(
                     self.topic(handled), partitions=count, replication_factor=self._replication_factor,
                     configs=configs,
@@ -166,7 +165,7 @@ class TopicStore:
         config = ConsumerConfig.from_properties(
             {}, enable_auto_commit=False, auto_offset_reset="earliest", **self._settings
         )
-        async with Consumer(config=config) as consumer:
+        async with environment().consumer(config) as consumer:
             consumer.assign([partition])
             end = (await consumer.end_offsets([partition]))[partition]
             await consumer.seek_to_beginning(partition)
