@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from ottla.broker.handlers.pacing import SLICE_MS, Disconnected, Pace, Turns, at_once
+from ottla.broker.handlers.pacing import LONG, SLICE_MS, Disconnected, Pace, Turns, at_once
 
 
 class Work:
@@ -72,6 +72,27 @@ async def test_steps_are_run_in_turns_of_ten_milliseconds(work: Work) -> None:
 
     assert len(work.done) == 1000
     assert work.most_in_a_turn <= SLICE_MS
+
+
+class Held:
+    """An element that takes a hundredth of a millisecond to free."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def __del__(self) -> None:
+        self._work.in_this_turn += 1
+        self._work.most_in_a_turn = max(self._work.most_in_a_turn, self._work.in_this_turn)
+        self._work.now_ms += 0.01
+
+
+async def test_a_long_list_is_freed_in_turns_of_ten_milliseconds(work: Work) -> None:
+    held = [Held(work) for _ in range(10_000)]
+
+    await watched(work, asyncio.create_task(work.pace().drop(held)))
+
+    assert held == []
+    assert work.most_in_a_turn <= 100 * SLICE_MS + LONG
 
 
 async def test_a_short_list_is_not_interrupted(work: Work) -> None:

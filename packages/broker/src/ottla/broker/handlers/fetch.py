@@ -113,8 +113,11 @@ def _open(terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartit
 async def _long_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
     results = await read_all(terms, fetch.wanted)
     if not is_enough(request, fetch, results):
-        return await _delayed_answer(terms, request, fetch)
-    return await _prepared_answer(terms, fetch, results)
+        answer = await _delayed_answer(terms, request, fetch)
+    else:
+        answer = await _prepared_answer(terms, fetch, results)
+    await terms.context.pace.drop(fetch.wanted)
+    return answer
 
 
 async def _delayed_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
