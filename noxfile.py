@@ -236,6 +236,14 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def streams_chaos(session: nox.Session) -> None:
+    """Kill and rebalance members of a streams group for a million records (`-- --records N --effect E`)."""
+    _install(session, "psutil", "confluent-kafka", "psycopg[binary]")
+    given = session.posargs or ["--records", "1000000", "--keys", "10000"]
+    session.run("python", "tests/system/streams_chaos.py", *given)
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """Make and delete topics under load for a quarter of an hour: nothing may grow (`-- --minutes N`)."""
     _install(session, "psutil", "confluent-kafka")

@@ -1,4 +1,4 @@
-"""A few rounds of each long test; `nox -s fuzz`, `kill`, `chaos` and `connections` run them at length."""
+"""A few rounds of each long test; sessions such as `nox -s fuzz`, `kill` and `chaos` run them at length."""
 
 from __future__ import annotations
 
@@ -25,6 +25,26 @@ HERE = Path(__file__).resolve().parent
         pytest.param(
             ["client_chaos.py", "--rounds", "4", "--seed", "1"],
             id="nothing is lost or doubled where the network between is bad",
+        ),
+        pytest.param(
+            ["streams_chaos.py", "--records", "30000", "--keys", "1000", "--per-s", "1000", "--every-s", "2"],
+            id="members of a streams group are killed and each key stays in order",
+        ),
+        pytest.param(
+            [
+                "streams_chaos.py",
+                "--effect",
+                "sqlite",
+                "--records",
+                "15000",
+                "--keys",
+                "500",
+                "--per-s",
+                "700",
+                "--every-s",
+                "2",
+            ],
+            id="rows are right though changes are sent again and members are killed",
         ),
         pytest.param(
             ["connections.py", "--idle", "300", "--active", "30", "--requests", "5"],
