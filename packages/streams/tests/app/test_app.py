@@ -89,7 +89,7 @@ async def test_handlers_get_typed_values_and_send_and_everything_is_committed(
     assert committed.offset == 100
 
 
-async def test_several_handlers_have_groups_of_their_own_and_each_reads_everything(
+async def test_handlers_of_one_topic_have_groups_of_their_own_and_each_reads_everything(
     broker: BrokerProcess, fresh: Fresh
 ) -> None:
     servers, source, name = broker.bootstrap_servers, fresh("orders"), fresh("billing")
@@ -106,7 +106,7 @@ async def test_several_handlers_have_groups_of_their_own_and_each_reads_everythi
 
     loop = asyncio.get_running_loop()
     groups = {name: config.group_id for name, config in app.configs().items()}
-    assert groups == {"first": f"{name}-first", "second": f"{name}-own"}
+    assert groups == {"first": name, "second": f"{name}-own"}
     async with app, asyncio.timeout(60):
         for _ in range(10):
             await seen["first"].acquire()
@@ -122,7 +122,7 @@ async def test_a_failing_handler_stops_the_app_and_is_raised(broker: BrokerProce
     async def charge(order: Order) -> None:
         raise ValueError(f"cannot charge {order.number}")
 
-    @app.handle(source)
+    @app.handle(f"{source}-more")
     async def count(order: Order) -> None:
         pass
 
@@ -206,8 +206,14 @@ async def test_mistakes_are_told_where_they_are_made() -> None:
     app.handle("orders")(handle)
     with pytest.raises(AppError, match="a handler 'handle' already; give one of them a name="):
         app.handle("others")(handle)
+    with pytest.raises(AppError, match=r"both read 'orders' in group 'billing'.*group_id=\"billing-again\""):
+        app.handle("more", "orders", name="again")(handle)
     with pytest.raises(AppError, match='loop must be "asyncio" or "uvloop"'):
         app.run(loop="trio")  # type: ignore[arg-type]
+    with pytest.raises(AppError, match=r"have the same transactional_id 'x'.*give each its own"):
+        writing = App("billing", processing_guarantee="exactly-once", transactional_id="x")
+        writing.handle("orders")(handle)
+        writing.handle("others", name="other")(handle)
     with pytest.raises(SettingError, match="transactional_id needs processing_guarantee"):
         App("billing", transactional_id="x")
     with pytest.raises(SettingError, match="exactly-once needs commit_metadata_max_bytes"):

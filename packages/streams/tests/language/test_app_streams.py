@@ -12,7 +12,7 @@ from ottla.broker.testing import BrokerThread
 from ottla.client.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Producer
-from ottla.streams import App, TopologyError
+from ottla.streams import App, AppError, TopologyError
 
 WAIT_S = 60
 
@@ -87,9 +87,20 @@ async def test_streams_and_handlers_run_side_by_side(ottla_broker: BrokerThread,
         await handled.wait()
 
     assert {name: config.group_id for name, config in app.configs().items()} == {
-        "priced": "shop-priced",
-        "streams": "shop-streams",
+        "priced": "shop",
+        "streams": "shop",
     }
+
+
+def test_a_topic_of_streams_and_of_a_handler_is_refused_in_one_group() -> None:
+    app = App("shop")
+    app.stream("orders", key=str, value=Order).to("copies")
+
+    @app.handle("orders")
+    async def count(order: Order) -> None: ...
+
+    with pytest.raises(AppError, match="give handler 'count' a group of its own"):
+        app.configs()
 
 
 async def test_an_app_says_what_does_not_fit(ottla_broker: BrokerThread, tmp_path: Path) -> None:

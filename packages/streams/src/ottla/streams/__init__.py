@@ -7,8 +7,9 @@ asked for, so that `import ottla.streams` is cheap.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ottla.streams.app import App, AppError
+    from ottla.streams.app import App
     from ottla.streams.config import StreamsConfig
+    from ottla.streams.declared_handlers import AppError
     from ottla.streams.errors import StreamsError
     from ottla.streams.handlers.context import Context
     from ottla.streams.language.errors import TopologyError
@@ -36,7 +37,7 @@ __version__ = "0.1.0"
 
 _LATE = {
     "App": "ottla.streams.app",
-    "AppError": "ottla.streams.app",
+    "AppError": "ottla.streams.declared_handlers",
     "Context": "ottla.streams.handlers.context",
     "HealthLimits": "ottla.streams.operating.health",
     "StreamsConfig": "ottla.streams.config",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
@@ -13,10 +13,10 @@ from typing import Any, Final, Literal, Self, TypeVar
 from ottla.client.settings import SettingError
 from ottla.streams.assembly import HandlerProcessor
 from ottla.streams.config import StreamsConfig
+from ottla.streams.declared_handlers import STREAMS, AppError, DeclaredHandler, as_member, check_members
 from ottla.streams.dedupe.guard import Dedupe
-from ottla.streams.errors import StreamsError
 from ottla.streams.exactly_once.settings import check
-from ottla.streams.handlers.arguments import Function, arguments_of, handler_name
+from ottla.streams.handlers.arguments import arguments_of, handler_name
 from ottla.streams.language.topology import Plan, Topology
 from ottla.streams.operating.health import HealthLimits
 from ottla.streams.operating.pages import AppPages
@@ -29,31 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Hook = Callable[[], Awaitable[object]]
 Loop = Literal["asyncio", "uvloop"]
 
-STREAMS: Final = "streams"
-"""The name of all streams of an app in logs, metrics and groups."""
 _STOPPING: Final = "\nStopping: handlers that run have {:g} s to end; press Ctrl+C again to end at once.\n"
-
-
-class AppError(StreamsError):
-    """An app was declared or used in a way that cannot work; the message says what to change."""
-
-
-class _Declared:
-    """A handler as it was declared."""
-
-    def __init__(
-        self,
-        name: str,
-        function: Function | Plan,
-        topics: tuple[str, ...],
-        settings: dict[str, Any],
-        dedupe: Dedupe | None = None,
-    ) -> None:
-        self.name = name
-        self.function = function
-        self.topics = topics
-        self.settings = settings
-        self.dedupe = dedupe
 
 
 class App(Topology):
@@ -67,10 +43,8 @@ class App(Topology):
         app.run()
 
     Settings are those of StreamsConfig, and of its consumer and producer, as keywords; those of `handle` win.
-    Each handler has a consumer group of its own, because each reads all records of its topics. The group of
-    a single handler is the name of the app, those of several are `<name>-<handler>`. So a second handler
-    changes the group of the first, which then starts where a new group starts: give handlers a `group_id` of
-    their own before.
+    The name is the consumer group of all handlers and streams. A handler that is added, removed or renamed
+    moves no offsets: those belong to the topics. A topic that two handlers read needs a `group_id` for one.
 
     `status` is the address of a page for `/health`, `/metrics` and `/status`, such as "127.0.0.1:9465"; port
     0 takes a free one.
@@ -94,7 +68,7 @@ class App(Topology):
         self._health_limits = health or HealthLimits()
         self._settings = settings
         self._overrides: dict[str, Any] = {}
-        self._declared: list[_Declared] = []
+        self._declared: list[DeclaredHandler] = []
         self._startup: list[Hook] = []
         self._shutdown: list[Hook] = []
         self._running: list[HandlerProcessor] = []
@@ -116,9 +90,9 @@ class App(Topology):
     ) -> Callable[[F], F]:
         """Declare a handler of topics; the decorated function stays as it is.
 
-        `name` distinguishes handlers in logs, metrics and groups; it is the function's by default. `dedupe`
-        keeps the handler from records that it has handled; it belongs to this handler, which opens it. Raises
-        AppError and SettingError.
+        `name` distinguishes handlers in logs and metrics; it is the function's by default. `dedupe` keeps the
+        handler from records that it has handled; it belongs to this handler, which opens it. Raises AppError
+        and SettingError.
         """
         if not topics or not all(isinstance(each, str) for each in topics):
             raise AppError('handle needs names of topics: write @app.handle("orders")')
@@ -128,7 +102,9 @@ class App(Topology):
             own = name or handler_name(function).rpartition(".")[2]
             if own == STREAMS or any(each.name == own for each in self._declared):
                 raise AppError(f"there is a handler {own!r} already; give one of them a name=")
-            self._declared.append(_Declared(own, function, topics, settings, dedupe))
+            declared = DeclaredHandler(own, function, topics, settings, dedupe)
+            check_members((each, self._config(each.settings)) for each in [*self._declared, declared])
+            self._declared.append(declared)
             return function
 
         return declare
@@ -154,21 +130,22 @@ class App(Topology):
         self._config({})
 
     def configs(self) -> dict[str, StreamsConfig]:
-        """Return the config of each handler, with its group."""
-        found = {}
-        for each in self._all_declared():
-            group = self.name if len(self._all_declared()) == 1 else f"{self.name}-{each.name}"
-            found[each.name] = self._config({"group_id": group, **each.settings})
-        return found
+        """Return the config of each handler, with its group. Raises AppError for topics read twice in one."""
+        app = self._config({})
+        found = {
+            each: as_member(self._config(each.settings), app, each.name) for each in self._all_declared()
+        }
+        check_members(found.items())
+        return {each.name: config for each, config in found.items()}
 
-    def _all_declared(self) -> list[_Declared]:
+    def _all_declared(self) -> list[DeclaredHandler]:
         """Return the handlers, and the streams as one more."""
         if self.is_empty:
             return self._declared
         plan = self.plan()
-        return [*self._declared, _Declared(STREAMS, plan, plan.topics, {})]
+        return [*self._declared, DeclaredHandler(STREAMS, plan, plan.topics)]
 
-    def _config(self, settings: dict[str, Any]) -> StreamsConfig:
+    def _config(self, settings: Mapping[str, Any]) -> StreamsConfig:
         given = {"group_id": self.name, **self._settings, **settings, **self._overrides}
         config = StreamsConfig.of(**given)
         check(config)

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from ottla.streams.app import App, AppError
+from ottla.streams.app import App
+from ottla.streams.declared_handlers import AppError
 
 
 def load_app(target: str) -> App:

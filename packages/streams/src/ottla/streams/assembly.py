@@ -217,7 +217,7 @@ class _Parts:
         guard = Guard(dedupe, handler, self.outputs, self.failures)
         self.outputs, self.failures, commits = guard.outputs, guard.failures, self.commits
         if commits is not None:
-            self.commits = lambda consumer: guard.after(commits(consumer))
+            self.commits = guard.after(commits)
         return guard.handler
 
 
