@@ -107,8 +107,7 @@ class Rebalancing(RebalanceListener):
         try:
             async with asyncio.timeout(timeout_s):
                 while not all(self._scheduler.is_drained(each) for each in partitions):
-                    self._workers.progress.clear()
-                    await self._workers.progress.wait()
+                    await self._workers.progress()
         except TimeoutError:
             return False
         return True

@@ -86,8 +86,8 @@ class Workers:
         self._waking = 0
         """The workers that were woken and have not run yet: as many as are busy, so that their number doubles
         with each turn of the loop, and stays at one or two for handlers that do not wait."""
-        self.progress = asyncio.Event()
-        """Is set when a piece of work ended; a drain waits for it."""
+        self._progress = asyncio.Event()
+        self._awaiting_progress = 0
 
     # --- what the processor calls
 
@@ -137,6 +137,15 @@ class Workers:
             if worker.work is not None and worker.work.partition in given_up:
                 worker.cancel(_GIVEN_UP)
 
+    async def progress(self) -> None:
+        """Return when a piece of work ended after this was called; a drain waits for it."""
+        self._awaiting_progress += 1
+        try:
+            self._progress.clear()
+            await self._progress.wait()
+        finally:
+            self._awaiting_progress -= 1
+
     async def watch(self) -> None:
         """Cancel handlers that take longer than the timeout, until cancelled."""
         assert self._timeout_ms is not None, "there is nothing to watch"
@@ -150,29 +159,72 @@ class Workers:
     # --- one worker
 
     async def _run(self, worker: Worker) -> None:
-        scheduler, loop = self._scheduler, self._loop
+        """Take work and carry it out; what runs once per record stands here, and calls little."""
+        scheduler, handler, time = self._scheduler, self._handler, self._loop.time
+        take, observer, has_timeout = scheduler.take, self._observer, self._timeout_ms is not None
         self._waking -= 1
         try:
             while not self._is_stopped:
-                now_s = loop.time()
-                work = scheduler.take(int(now_s * 1_000))
+                now_s = time()
+                work = take(int(now_s * 1_000))
                 if work is None:
                     await self._wait(worker)
                     continue
-                if scheduler.has_ready and self._waking <= self._busy:
-                    self.wake()
-                    self.wake()
-                await self._carry_out(worker, work)
+                if self._waking <= self._busy and scheduler.has_ready:
+                    self._wake_two()
+                worker.work = work
+                self._busy += 1
+                if observer is not None:
+                    observer.on_started(work)
+                try:
+                    if work.set_aside_for is not None:
+                        await self._set_aside(worker, work, work.set_aside_for)
+                    else:
+                        worker.has_deadline = has_timeout
+                        await handler(work)
+                        self._succeeded(work)
+                except BaseException as error:
+                    worker.has_deadline = False
+                    await self._failed(worker, work, self._cause(worker, work, error))
+                finally:
+                    self._end_call(worker, work)
                 if self._is_turn_over(now_s):
-                    await asyncio.sleep(0)
+                    await self._yield(worker)
         except Exception as error:  # of a policy or an observer: the processor cannot go on
             self._fail(error)
+
+    def _end_call(self, worker: Worker, work: WorkItem) -> None:
+        self._busy -= 1
+        worker.work = None
+        worker.has_deadline = False
+        if work.is_active:  # the worker is cancelled, or a policy failed
+            self._scheduler.drop(work)
+        if worker.cancelled_for is not None:  # the handler went on in spite of it
+            self._uncancel(worker)
+        if self._awaiting_progress:
+            self._progress.set()
+        if self._scheduler.resume_due:
+            self._on_resume_due()
+
+    def _wake_two(self) -> None:
+        self.wake()
+        self.wake()
 
     async def _wait(self, worker: Worker) -> None:
         worker.wake = self._loop.create_future()
         self._idle.append(worker)
         await worker.wake
         self._waking -= 1
+
+    async def _yield(self, worker: Worker) -> None:
+        """Let others run. A worker that was woken goes on in the place of this one, if there is one.
+
+        Otherwise all that were ever started would yield after each record, while handlers do not wait.
+        """
+        if self._waking:
+            await self._wait(worker)
+        else:
+            await asyncio.sleep(0)
 
     def _is_turn_over(self, now_s: float) -> bool:
         if not self._has_turn:
@@ -183,33 +235,6 @@ class Workers:
 
     def _end_turn(self) -> None:
         self._has_turn = False
-
-    async def _carry_out(self, worker: Worker, work: WorkItem) -> None:
-        worker.work = work
-        self._busy += 1
-        if self._observer is not None:
-            self._observer.on_started(work)
-        try:
-            if work.set_aside_for is not None:
-                await self._set_aside(worker, work, work.set_aside_for)
-            else:
-                worker.has_deadline = self._timeout_ms is not None
-                await self._handler(work)
-                self._succeeded(work)
-        except BaseException as error:
-            worker.has_deadline = False
-            await self._failed(worker, work, self._cause(worker, work, error))
-        finally:
-            self._busy -= 1
-            worker.work = None
-            worker.has_deadline = False
-            if work.is_active:  # the worker is cancelled, or a policy failed
-                self._scheduler.drop(work)
-            if worker.cancelled_for is not None:  # the handler went on in spite of it
-                self._uncancel(worker)
-        self.progress.set()
-        if self._scheduler.resume_due:
-            self._on_resume_due()
 
     def _succeeded(self, work: WorkItem) -> None:
         if self._observer is not None:
@@ -228,7 +253,7 @@ class Workers:
         error = asyncio.CancelledError() if acknowledged.cancelled() else acknowledged.exception()
         if error is None:
             self._scheduler.finish(work)
-            self.progress.set()
+            self._progress.set()
         elif not work.assignment.is_stale:
             self._fail(OutputFailed(work.partition, work.offset, error))
 
