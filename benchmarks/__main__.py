@@ -26,6 +26,7 @@ IN_ORDER = (
     "spark_source",
     "spark_segments",
     "streams_overhead",
+    "streams_language",
     "streams_commit_metadata",
     "streams_dedupe",
     "streams_peers",

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ottla.consumer import ConsumerRecord
-from ottla.streams.language.aggregating import Windowing
+from ottla.producer import ProducerRecord
+from ottla.streams.language.compiled_part import CompiledPart
 from ottla.streams.language.nodes import TableNode
-from ottla.streams.language.runs import Counters, Output, Run
-from ottla.streams.language.steps import Compiler
+from ottla.streams.language.runs import Counters, Run
 from ottla.streams.language.topology import Topology
 from ottla.streams.state.entry import from_record
 from ottla.streams.state.memory import MemoryStore
@@ -26,11 +26,11 @@ class Crashed(Exception):
 class Log:
     """Takes outputs; the process crashes at the one numbered `crash_at`."""
 
-    outputs: list[Output] = field(default_factory=list)
+    outputs: list[ProducerRecord] = field(default_factory=list)
     crash_at: int | None = None
     acknowledged_at: list[int] = field(default_factory=list)
 
-    async def send(self, output: Output) -> None:
+    async def send(self, output: ProducerRecord) -> None:
         if self.crash_at is not None and len(self.outputs) >= self.crash_at:
             raise Crashed
         self.outputs.append(output)
@@ -51,11 +51,7 @@ class Member:
 
     def __init__(self, topology: Topology, topic: str, log: Log) -> None:
         part = topology.plan().parts[topic]
-        compiler = Compiler()
-        self._steps = [compiler.source(source) for source in part.sources]
-        self._sweeping = [
-            step for node in part.aggregates if isinstance(step := compiler.step(node), Windowing)
-        ]
+        self._part = CompiledPart(part)
         self.stores = {
             spec.name: StorePartition(MemoryStore(), f"{spec.name}-changelog") for spec in part.stores
         }
@@ -63,14 +59,14 @@ class Member:
         self.counters = Counters()
         self.log = log
 
-    async def row(self, table: TableNode, key: bytes) -> bytes | None:
+    def row(self, table: TableNode, key: bytes) -> bytes | None:
         return self.tables.get((table.topic, key))
 
     async def restore(self) -> None:
         """Read the changelogs, as the next owner of the partition does."""
         for partition in self.stores.values():
             records = [
-                (output.key or b"", from_record(output.value, output.headers))
+                (output.key or b"", from_record(output.value, _headers(output)))
                 for output in self.log.outputs
                 if output.topic == partition.changelog
             ]
@@ -80,10 +76,9 @@ class Member:
     async def handle(self, record: ConsumerRecord, *, time_ms: int = -1) -> None:
         run = Run(record, self.stores, self, self.counters)
         try:
-            for step in self._steps:
-                await step(run)
-            for windowing in self._sweeping:
-                await windowing.sweep(run, time_ms)
+            waiting = self._part.process(run, time_ms)
+            if waiting is not None:
+                await waiting
             await run.finish(self.log)
         finally:
             run.release()
@@ -91,6 +86,11 @@ class Member:
     async def handle_all(self, records: Iterable[ConsumerRecord]) -> None:
         for record in records:
             await self.handle(record)
+
+
+def _headers(output: ProducerRecord) -> list[tuple[str, bytes | None]]:
+    """Return headers as a consumer reads them."""
+    return [(name, data) for name, data in dict(output.headers).items() if not isinstance(data, str)]
 
 
 def record(

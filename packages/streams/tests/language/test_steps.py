@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,6 +34,38 @@ async def test_values_are_filtered_mapped_and_written() -> None:
 
     assert log.rows("priced") == [(b"b", b'{"milk":6}')]
     assert seen == [Order("milk", 3)]
+
+
+def later(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns something to await, though it is no coroutine function itself."""
+
+    async def call(*arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(*arguments)
+
+    return lambda *arguments: call(*arguments)
+
+
+@pytest.mark.parametrize("made", [lambda function: function, later], ids=["plain", "async"])
+async def test_functions_of_every_step_may_be_plain_or_async(made: Callable[[Any], Any]) -> None:
+    topology, log = Topology(), Log()
+    names = topology.global_table("names", key=str, value=str)
+    words = topology.stream("orders", key=str, value=str).filter(made(bool)).peek(made(len))
+    short, even, rest = words.branch(made(lambda w: len(w) < 3), made(lambda w: len(w) % 2 == 0))
+    short.flat_map_values(made(list)).count(name="letters").to("short")
+    even.map(made(lambda k, w: (w, k))).flat_map(made(lambda k, w: [(k, w), (w, k)])).to("even")
+    totals = rest.key_by(made(lambda w: w[:1])).through("between", key=str, value=str)
+    totals.to("totals")
+    rest.join(names, made(lambda w, name: name + w), by=made(lambda w: w[-1:])).to("joined")
+    member = Member(topology, "orders", log)
+    member.tables = {("names", b"e"): b"E"}
+
+    await member.handle_all([record(at, b"k", value) for at, value in enumerate((b"ab", b"abcd", b"abcde"))])
+
+    assert log.rows("short") == [(b"k", b"1"), (b"k", b"2")]
+    assert log.rows("even") == [(b"abcd", b"k"), (b"k", b"abcd")]
+    assert log.rows("between") == [(b"a", b"abcde")]
+    assert log.rows("joined") == [(b"k", b"Eabcde")]
 
 
 async def test_map_flat_map_and_key_by_make_new_keys() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from ottla.streams.language.calls import Step, called
+from ottla.streams.language.calls import Step, Waiting, in_turn, then
 from ottla.streams.language.nodes import Aggregate
 from ottla.streams.language.runs import Cell, Run
 from ottla.streams.language.windows import (
@@ -22,6 +22,14 @@ KEYS_PER_SWEEP: Final = 100
 """The most idle keys whose windows one record closes: it must not take long for their sake."""
 
 
+class _Change(NamedTuple):
+    """The window of a record, in the cell of its key."""
+
+    cell: Cell
+    windows: KeyWindows
+    start_ms: int
+
+
 def aggregate_step(node: Aggregate, following: Step) -> Step:
     """Return the step of an aggregate, with windows or without."""
     return Aggregating(node, following) if node.windows is None else Windowing(node, node.windows, following)
@@ -36,18 +44,29 @@ class Aggregating:
         self._state = node.store.state
         self._following = following
 
-    async def __call__(self, run: Run, key: Any, value: Any) -> None:
+    def __call__(self, run: Run, key: Any, value: Any) -> Waiting:
         """Apply a record; one that was applied before passes the value on as it is now."""
         if key is None:
             run.counters.without_key += 1
-            return
-        cell = await run.cell(self._spec.name, self._spec.key.serialize(key))
+            return None
+        cell = run.cell(self._spec.name, self._spec.key.serialize(key))
+        if isinstance(cell, Cell):
+            return self._apply(run, key, value, cell)
+        return then(cell, self._apply, run, key, value)
+
+    def _apply(self, run: Run, key: Any, value: Any, cell: Cell) -> Waiting:
         now = None if cell.value is None else self._state.deserialize(cell.value)
-        if not cell.is_known:
-            now = await called(self._node.update(now, value))
-            data = None if now is None else self._state.serialize(now)
-            cell.after = Entry(data, run.record.offset)
-        await self._following(run, key, now)
+        if cell.is_known:
+            return self._following(run, key, now)
+        made = self._node.update(now, value)
+        if hasattr(made, "__await__"):
+            return then(made, self._updated, run, key, cell)
+        return self._updated(run, key, cell, made)
+
+    def _updated(self, run: Run, key: Any, cell: Cell, now: Any) -> Waiting:
+        data = None if now is None else self._state.serialize(now)
+        cell.after = Entry(data, run.record.offset)
+        return self._following(run, key, now)
 
 
 class Windowing:
@@ -60,41 +79,50 @@ class Windowing:
         self._state = node.store.state
         self._following = following
 
-    async def __call__(self, run: Run, key: Any, value: Any) -> None:
+    def __call__(self, run: Run, key: Any, value: Any) -> Waiting:
         """Apply a record to its window, and close those that the key's time has passed."""
         if key is None:
             run.counters.without_key += 1
-            return
-        cell = await run.cell(self._spec.name, self._spec.key.serialize(key))
-        windows = KeyWindows() if cell.value is None else decode(cell.value)
-        start_ms = self._rules.windows.start_of(run.timestamp_ms)
-        if cell.is_known:
-            await self._repeat(run, key, windows, start_ms)
-        elif self._rules.is_late(run.timestamp_ms, windows.time_ms, cell.partition.closed_until_ms):
-            run.counters.late += 1
-        else:
-            await self._apply(run, cell, windows, start_ms, key, value)
+            return None
+        cell = run.cell(self._spec.name, self._spec.key.serialize(key))
+        if isinstance(cell, Cell):
+            return self._in_cell(run, key, value, cell)
+        return then(cell, self._in_cell, run, key, value)
+
+    def is_due(self, run: Run, until_ms: int) -> bool:
+        """Return whether windows of idle keys may close at a time."""
+        next_due_ms = run.stores[self._spec.name].store.next_due_ms
+        return next_due_ms is not None and next_due_ms <= until_ms
 
     async def sweep(self, run: Run, until_ms: int) -> None:
         """Close windows of idle keys up to a time, of some keys: the next record closes those of others."""
-        partition = run.stores[self._spec.name]
-        next_due_ms = partition.store.next_due_ms
-        if next_due_ms is None or next_due_ms > until_ms:
-            return
-        keys = await partition.store.due(until_ms, KEYS_PER_SWEEP)
+        keys = await run.stores[self._spec.name].store.due(until_ms, KEYS_PER_SWEEP)
         if keys:
             run.close_until(self._spec.name, until_ms)
         for data in keys:
             cell = await run.cell_if_free(self._spec.name, data)
             if cell is not None and cell.before is not None and cell.before.value is not None:
-                await self._sweep_key(run, cell, cell.before, until_ms)
+                waiting = self._sweep_key(run, cell, cell.before, until_ms)
+                if waiting is not None:
+                    await waiting
 
-    async def _apply(
-        self, run: Run, cell: Cell, windows: KeyWindows, start_ms: int, key: Any, value: Any
-    ) -> None:
+    def _in_cell(self, run: Run, key: Any, value: Any, cell: Cell) -> Waiting:
+        windows = KeyWindows() if cell.value is None else decode(cell.value)
+        start_ms = self._rules.windows.start_of(run.timestamp_ms)
+        if cell.is_known:
+            return self._repeat(run, key, windows, start_ms)
+        if self._rules.is_late(run.timestamp_ms, windows.time_ms, cell.partition.closed_until_ms):
+            run.counters.late += 1
+            return None
         data = windows.open.get(start_ms)
-        before = None if data is None else self._state.deserialize(data)
-        now = await called(self._node.update(before, value))
+        made = self._node.update(None if data is None else self._state.deserialize(data), value)
+        change = _Change(cell, windows, start_ms)
+        if hasattr(made, "__await__"):
+            return then(made, self._updated, run, key, change)
+        return self._updated(run, key, change, made)
+
+    def _updated(self, run: Run, key: Any, change: _Change, now: Any) -> Waiting:
+        cell, windows, start_ms = change
         if now is None:
             changed = without_window(windows, start_ms, run.timestamp_ms)
         else:
@@ -102,11 +130,10 @@ class Windowing:
         still, closed = self._rules.close(changed, changed.time_ms)
         cell.after = Entry(encode(still), run.record.offset, 0, self._rules.due_ms(still))
         if self._node.is_final:
-            await self._emit_closed(run, key, closed)
-        else:
-            await self._emit(run, key, start_ms, now)
+            return self._emit_closed(run, key, closed)
+        return self._emit(run, key, start_ms, now)
 
-    async def _sweep_key(self, run: Run, cell: Cell, before: Entry, until_ms: int) -> None:
+    def _sweep_key(self, run: Run, cell: Cell, before: Entry, until_ms: int) -> Waiting:
         windows = decode(before.value or b"")
         still, closed = self._rules.close(windows, until_ms)
         is_over = not still.open and still.time_ms <= until_ms
@@ -116,20 +143,24 @@ class Windowing:
             before.revision + 1,
             NEVER if is_over else self._rules.due_ms(still),
         )
-        if self._node.is_final and closed:
-            await self._emit_closed(run, self._spec.key.deserialize(cell.key), closed)
+        if not self._node.is_final or not closed:
+            return None
+        return self._emit_closed(run, self._spec.key.deserialize(cell.key), closed)
 
-    async def _repeat(self, run: Run, key: Any, windows: KeyWindows, start_ms: int) -> None:
+    def _repeat(self, run: Run, key: Any, windows: KeyWindows, start_ms: int) -> Waiting:
         """Pass on the value of the window of a record that was applied before."""
         data = windows.open.get(start_ms)
-        if not self._node.is_final and data is not None:
-            await self._emit(run, key, start_ms, self._state.deserialize(data))
+        if self._node.is_final or data is None:
+            return None
+        return self._emit(run, key, start_ms, self._state.deserialize(data))
 
-    async def _emit_closed(self, run: Run, key: Any, closed: dict[int, bytes]) -> None:
-        run.closes_windows = run.closes_windows or bool(closed)
-        for start_ms, data in closed.items():
-            await self._emit(run, key, start_ms, self._state.deserialize(data))
+    def _emit_closed(self, run: Run, key: Any, closed: dict[int, bytes]) -> Waiting:
+        if not closed:
+            return None
+        run.closes_windows = True
+        return in_turn(
+            self._emit(run, key, start_ms, self._state.deserialize(data)) for start_ms, data in closed.items()
+        )
 
-    async def _emit(self, run: Run, key: Any, start_ms: int, value: Any) -> None:
-        end_ms = start_ms + self._rules.windows.size_ms
-        await self._following(run, key, WindowValue(start_ms, end_ms, value))
+    def _emit(self, run: Run, key: Any, start_ms: int, value: Any) -> Waiting:
+        return self._following(run, key, WindowValue(start_ms, start_ms + self._rules.windows.size_ms, value))

@@ -1,17 +1,65 @@
-"""How functions of programs are called: they may be plain or async."""
+"""How steps call functions of programs, which may be plain or async, and each other.
+
+Nothing waits most of the time: so a step is a plain call, and returns something to await only where it came
+to an async function, or to a store that reads its file. A coroutine per step would cost more than the work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from inspect import isawaitable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from ottla.streams.language.runs import Run
 
-Step = Callable[[Run, Any, Any], Awaitable[None]]
+Waiting = Awaitable[None] | None
+"""None: all is done. Otherwise it is awaited, and the rest is done then."""
+Step = Callable[[Run, Any, Any], Waiting]
 """Takes a run, a key and a value."""
+GoOn = Callable[[Run, Any, Any, Any], Waiting]
+"""Takes a run, a key, a value, and the result of a call."""
 
 
-async def called(result: Any) -> Any:
-    """Return the result of a call, awaited if it is that of an async function."""
-    return await result if isawaitable(result) else result
+def calling(function: Callable[[Any], Any], go_on: GoOn) -> Step:
+    """Return a step that calls a function of the value and goes on with its result."""
+
+    def step(run: Run, key: Any, value: Any) -> Waiting:
+        made = function(value)
+        if hasattr(made, "__await__"):
+            return then(made, go_on, run, key, value)
+        return go_on(run, key, value, made)
+
+    return step
+
+
+def calling_with_key(function: Callable[[Any, Any], Any], go_on: GoOn) -> Step:
+    """Return a step that calls a function of key and value and goes on with its result."""
+
+    def step(run: Run, key: Any, value: Any) -> Waiting:
+        made = function(key, value)
+        if hasattr(made, "__await__"):
+            return then(made, go_on, run, key, value)
+        return go_on(run, key, value, made)
+
+    return step
+
+
+async def then(made: Awaitable[Any], go_on: GoOn, run: Run, key: Any, value: Any) -> None:
+    """Await the result of a call and go on with it."""
+    waiting = go_on(run, key, value, await made)
+    if waiting is not None:
+        await waiting
+
+
+def in_turn(turns: Iterator[Waiting]) -> Waiting:
+    """Do one thing after the other; each begins when it is taken from the iterator."""
+    for waiting in turns:
+        if waiting is not None:
+            return _rest(waiting, turns)
+    return None
+
+
+async def _rest(first: Awaitable[None], turns: Iterator[Waiting]) -> None:
+    await first
+    for waiting in turns:
+        if waiting is not None:
+            await waiting

@@ -9,6 +9,7 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import StreamsError
 from ottla.streams.language.errors import TopologyError
 from ottla.streams.language.nodes import TableNode
+from ottla.streams.language.runs import Lookup
 from ottla.streams.language.stores import StoreFactory
 from ottla.streams.language.tables import Tables
 from ottla.streams.language.topics import changelog_topic
@@ -40,14 +41,22 @@ class PartitionState:
     """The stores and tables of one partition; `open` restores them, and records wait for `restored`."""
 
     def __init__(
-        self, partition: TopicPartition, part: SubTopology, app_id: str, stores: StoreFactory, tables: Tables
+        self,
+        partition: TopicPartition,
+        part: SubTopology,
+        app_id: str,
+        stores: StoreFactory,
+        tables: Tables,
+        lookup: Lookup,
     ) -> None:
         self.part = part
+        self.lookup = lookup
+        """Finds rows of tables for its records."""
         self.opening: asyncio.Task[None] | None = None
         """The task that restores it."""
         self.time = PartitionTime()
         self.stores: dict[str, StorePartition] = {}
-        self.is_forgetting = False
+        self._is_forgetting = False
         self._ended = asyncio.Event()
         self._is_restored = False
         self._failure: Exception | None = None
@@ -113,15 +122,18 @@ class PartitionState:
             await self._tables.close(table, [number])
         self._opened.clear()
 
+    @property
+    def may_forget(self) -> bool:
+        """Whether there was a commit since tombstones were dropped."""
+        return self.time.committed != self._forgotten and not self._is_forgetting
+
     async def forget_tombstones(self) -> None:
         """Drop tombstones of records that are committed."""
         committed = self.time.committed
-        if self.is_forgetting or committed == self._forgotten:
-            return
-        self.is_forgetting = True
+        self._is_forgetting = True
         try:
             for opened in self.stores.values():
                 await opened.store.forget(committed)
             self._forgotten = committed
         finally:
-            self.is_forgetting = False
+            self._is_forgetting = False

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from ottla.consumer import ConsumerRecord
+from ottla.producer import ProducerRecord
 from ottla.streams.language.nodes import TableNode
 from ottla.streams.state.entry import Entry, to_headers
+from ottla.streams.state.store import ELSEWHERE
 from ottla.streams.state.store_partition import (
     CLOSED_UNTIL_KEY,
     SOURCE_KEY,
@@ -16,25 +18,12 @@ from ottla.streams.state.store_partition import (
     closed_until_entry,
 )
 
-Headers = Sequence[tuple[str, bytes]]
-
-
-class Output(NamedTuple):
-    """A record to write; without a partition its key decides."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    partition: int | None = None
-    headers: Headers = ()
-
 
 class Outbox(Protocol):
     """Takes what a record causes. The record is finished when all of it is acknowledged."""
 
-    async def send(self, output: Output) -> None:
-        """Take an output."""
+    def send(self, output: ProducerRecord) -> Awaitable[None]:
+        """Take an output, awaited."""
 
     async def acknowledged(self) -> None:
         """Return when all of it is acknowledged; at once in a transaction, which writes all or nothing."""
@@ -43,8 +32,8 @@ class Outbox(Protocol):
 class Lookup(Protocol):
     """Looks up rows of tables."""
 
-    async def row(self, table: TableNode, key: bytes) -> bytes | None:
-        """Return the newest value of a key; None without one."""
+    def row(self, table: TableNode, key: bytes) -> bytes | Awaitable[bytes | None] | None:
+        """Return the newest value of a key, None without one, or what is awaited for it."""
 
 
 @dataclass
@@ -59,7 +48,7 @@ class Counters:
     """Records without a value in streams."""
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Cell:
     """The entry of one key in one store during a run."""
 
@@ -77,34 +66,45 @@ class Cell:
         return None if entry is None else entry.value
 
 
-@dataclass
 class Run:
     """One record: what it has changed and what it causes, before anybody else sees it."""
 
-    record: ConsumerRecord
-    stores: Mapping[str, StorePartition]
-    lookup: Lookup
-    counters: Counters
-    outputs: list[Output] = field(default_factory=list)
-    closes_windows: bool = False
-    """Whether it emits windows that its changelog records remove: then outputs come first."""
-    _cells: dict[tuple[str, bytes], Cell] = field(default_factory=dict)
-    _closed_until: dict[str, int] = field(default_factory=dict)
+    __slots__ = (
+        "_cells", "_closed_until", "closes_windows", "counters", "lookup", "outputs", "record", "stores",
+        "timestamp_ms",
+    )  # fmt: skip
 
-    @property
-    def timestamp_ms(self) -> int:
+    def __init__(
+        self,
+        record: ConsumerRecord,
+        stores: Mapping[str, StorePartition],
+        lookup: Lookup,
+        counters: Counters,
+    ) -> None:
+        self.record = record
+        self.timestamp_ms = max(record.timestamp_ms, 0)
         """The event time; records without one count as from time 0."""
-        return max(self.record.timestamp_ms, 0)
+        self.stores = stores
+        self.lookup = lookup
+        self.counters = counters
+        self.outputs: list[ProducerRecord] = []
+        self.closes_windows = False
+        """Whether it emits windows that its changelog records remove: then outputs come first."""
+        self._cells: dict[tuple[str, bytes], Cell] = {}
+        self._closed_until: dict[str, int] = {}
 
-    async def cell(self, store: str, key: bytes) -> Cell:
-        """Return the entry of a key, which nobody else changes until the run ends."""
+    def cell(self, store: str, key: bytes) -> Cell | Awaitable[Cell]:
+        """Return the entry of a key, which nobody else changes until the run ends, or await it."""
         found = self._cells.get((store, key))
         if found is not None:
             return found
         partition = self.stores[store]
-        await partition.store.room()
-        await partition.acquire(key)
-        return await self._loaded(store, partition, key)
+        if not partition.store.has_room or not partition.acquire_if_free(key):
+            return self._acquired(store, partition, key)
+        before = partition.store.at_hand(key)
+        if before is ELSEWHERE:
+            return self._loaded(store, partition, key)
+        return self._made(store, partition, key, before)
 
     async def cell_if_free(self, store: str, key: bytes) -> Cell | None:
         """Return the entry of a key, unless another run has it, or this one."""
@@ -121,13 +121,15 @@ class Run:
         """Write everything, and then change the stores."""
         for output in self.outputs:
             await outbox.send(output)
+        if self._cells or self._closed_until:
+            await self._finish_stores(outbox)
+
+    async def _finish_stores(self, outbox: Outbox) -> None:
         if self.closes_windows:
             # A crash between these two emits the windows again. The other way round they would be lost.
             await outbox.acknowledged()
-        for partition in {id(cell.partition): cell.partition for cell in self._cells.values()}.values():
-            if partition.written_source_id is None:
-                source = Entry(partition.source_id)
-                await outbox.send(self._changelog(partition, SOURCE_KEY, source))
+        for partition in self._unnamed():
+            await outbox.send(self._changelog(partition, SOURCE_KEY, Entry(partition.source_id)))
         for store, time_ms in self._closed_until.items():
             partition = self.stores[store]
             await outbox.send(self._changelog(partition, CLOSED_UNTIL_KEY, closed_until_entry(time_ms)))
@@ -148,12 +150,21 @@ class Run:
         for store, time_ms in self._closed_until.items():
             self.stores[store].closed_until_ms = time_ms
             self.stores[store].store.put(CLOSED_UNTIL_KEY, closed_until_entry(time_ms))
+        for partition in self._unnamed():
+            partition.written_source_id = partition.source_id
+            partition.store.put(SOURCE_KEY, Entry(partition.source_id))
         for cell in self._cells.values():
-            if cell.partition.written_source_id is None:
-                cell.partition.written_source_id = cell.partition.source_id
-                cell.partition.store.put(SOURCE_KEY, Entry(cell.partition.source_id))
             if cell.after is not None:
                 cell.partition.store.put(cell.key, cell.after)
+
+    def _unnamed(self) -> set[StorePartition]:
+        """Return the stores of this run whose changelogs do not say yet of which topic they are."""
+        return {cell.partition for cell in self._cells.values() if cell.partition.written_source_id is None}
+
+    async def _acquired(self, store: str, partition: StorePartition, key: bytes) -> Cell:
+        await partition.store.room()
+        await partition.acquire(key)
+        return await self._loaded(store, partition, key)
 
     async def _loaded(self, store: str, partition: StorePartition, key: bytes) -> Cell:
         try:
@@ -161,11 +172,14 @@ class Run:
         except BaseException:
             partition.release(key)
             raise
+        return self._made(store, partition, key, before)
+
+    def _made(self, store: str, partition: StorePartition, key: bytes, before: Entry | None) -> Cell:
         is_known = before is not None and before.stamp >= self.record.offset
         cell = self._cells[store, key] = Cell(partition, key, before, is_known)
         return cell
 
-    def _changelog(self, partition: StorePartition, key: bytes, entry: Entry) -> Output:
-        return Output(
-            partition.changelog, key, entry.value, self.timestamp_ms, self.record.partition, to_headers(entry)
+    def _changelog(self, partition: StorePartition, key: bytes, entry: Entry) -> ProducerRecord:
+        return ProducerRecord(
+            partition.changelog, entry.value, key, self.record.partition, self.timestamp_ms, to_headers(entry)
         )

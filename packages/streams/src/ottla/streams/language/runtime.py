@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from ottla.client.admin import LATEST, Admin
 from ottla.consumer import ConsumerRecord
@@ -17,15 +17,13 @@ from ottla.producer import ProducerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
-from ottla.streams.language.aggregating import Windowing
-from ottla.streams.language.nodes import TableNode
+from ottla.streams.language.compiled_part import CompiledPart
 from ottla.streams.language.partition_state import PartitionState
-from ottla.streams.language.runs import Counters, Output, Run
-from ottla.streams.language.steps import Compiler, SourceStep
+from ottla.streams.language.runs import Counters, Run
 from ottla.streams.language.stores import StoreFactory
-from ottla.streams.language.tables import Tables
+from ottla.streams.language.tables import PartitionLookup, Tables
 from ottla.streams.language.topics import changelog_topic, prepare_topics
-from ottla.streams.language.topology import Plan, SubTopology
+from ottla.streams.language.topology import Plan
 from ottla.streams.seams import Work
 from ottla.streams.state.topic_reader import EndOffsets, TopicReader
 
@@ -48,53 +46,19 @@ class Outputs(Protocol):
 class _WorkOutbox:
     """Sends the outputs of one run for its work."""
 
+    __slots__ = ("_is_transactional", "_outputs", "_work")
+
     def __init__(self, outputs: Outputs, work: Work, *, is_transactional: bool) -> None:
         self._outputs = outputs
         self._work = work
         self._is_transactional = is_transactional
 
-    async def send(self, output: Output) -> None:
-        await self._outputs.send(
-            self._work,
-            ProducerRecord(
-                output.topic, output.value, output.key, output.partition, output.timestamp_ms, output.headers
-            ),
-        )
+    def send(self, output: ProducerRecord) -> Awaitable[None]:
+        return self._outputs.send(self._work, output)
 
     async def acknowledged(self) -> None:
         if not self._is_transactional and (settled := self._outputs.settle(self._work)) is not None:
             await settled
-
-
-class _Lookup:
-    """Looks rows up in the partition of a run, or in all partitions of a global table."""
-
-    def __init__(self, tables: Tables, partition: int, counts: dict[str, int]) -> None:
-        self._tables = tables
-        self._partition = partition
-        self._counts = counts
-
-    async def row(self, table: TableNode, key: bytes) -> bytes | None:
-        partitions = range(self._counts[table.topic]) if table.is_global else (self._partition,)
-        return await self._tables.row(table, partitions, key)
-
-
-class _Part:
-    """A compiled sub-topology."""
-
-    def __init__(self, part: SubTopology) -> None:
-        compiler = Compiler()
-        self.part = part
-        self.steps: list[SourceStep] = [compiler.source(source) for source in part.sources]
-        steps = (compiler.step(node) for node in part.aggregates)
-        self.sweeping = [step for step in steps if isinstance(step, Windowing)]
-
-    async def process(self, run: Run, time_ms: int) -> None:
-        """Run all streams of the topic, and close windows of idle keys."""
-        for step in self.steps:
-            await step(run)
-        for windowing in self.sweeping:
-            await windowing.sweep(run, time_ms)
 
 
 class TopologyRuntime:
@@ -114,7 +78,7 @@ class TopologyRuntime:
         self._app_id = app_id
         self._state_dir = Path(state_dir) / app_id
         self._is_transactional = config.processing_guarantee == "exactly-once"
-        self._parts = {topic: _Part(part) for topic, part in plan.parts.items()}
+        self._parts = {topic: CompiledPart(part) for topic, part in plan.parts.items()}
         self._stack = AsyncExitStack()
         self._counts: dict[str, int] = {}
         self._partitions: dict[TopicPartition, PartitionState] = {}
@@ -138,10 +102,11 @@ class TopologyRuntime:
         finally:
             await self._leave()
 
-    async def __call__(self, work: Work) -> None:
+    def __call__(self, work: Work) -> Coroutine[Any, Any, None]:
         """Handle records one after the other."""
-        for record in work.records:
-            await self._handle(work, record)
+        if len(work.records) == 1:
+            return self._handle(work, work.record)
+        return self._handle_all(work)
 
     # --- what the processor tells
 
@@ -149,7 +114,12 @@ class TopologyRuntime:
         """Restore the state of a partition. After a while records wait for it instead of the group."""
         before = self._closing.pop(partition, None)
         state = self._partitions[partition] = PartitionState(
-            partition, self._parts[partition.topic].part, self._app_id, self._stores, self._tables
+            partition,
+            self._parts[partition.topic].part,
+            self._app_id,
+            self._stores,
+            self._tables,
+            PartitionLookup(self._tables, partition.partition, self._counts),
         )
         state.time.commit(offset or 0)
         state.opening = self._tasks.create_task(self._open(state, before), name=f"restore {partition}")
@@ -214,20 +184,26 @@ class TopologyRuntime:
             await asyncio.wait([before])
         await state.open()
 
+    async def _handle_all(self, work: Work) -> None:
+        for record in work.records:
+            await self._handle(work, record)
+
     async def _handle(self, work: Work, record: ConsumerRecord) -> None:
         state = self._partitions[record.topic_partition]
         if not state.is_restored:
             await state.restored()
-        lookup = _Lookup(self._tables, record.partition, self._counts)
-        run = Run(record, state.stores, lookup, self.counters)
-        outbox = _WorkOutbox(self._outputs, work, is_transactional=self._is_transactional)
+        run = Run(record, state.stores, state.lookup, self.counters)
         try:
-            await self._parts[record.topic].process(run, state.time.time_ms)
-            await run.finish(outbox)
+            waiting = self._parts[record.topic].process(run, state.time.time_ms)
+            if waiting is not None:
+                await waiting
+            await run.finish(_WorkOutbox(self._outputs, work, is_transactional=self._is_transactional))
         finally:
             run.release()
-        state.time.handled(record.offset, run.timestamp_ms)
-        await state.forget_tombstones()
+        if state.stores:
+            state.time.handled(record.offset, run.timestamp_ms)
+            if state.may_forget:
+                await state.forget_tombstones()
 
 
 def _end_offsets(admin: Admin) -> EndOffsets:

@@ -54,7 +54,7 @@ def serde_of(kind: TypeOrSerde[T]) -> Serde[T]:
         raise TopologyError(
             f"{shown} has no form in JSON ({error}); give a msgspec.Struct, a dataclass, a builtin or a Serde"
         ) from error
-    return Serde(msgspec.json.encode, read.decode)
+    return Serde(_json.encode, read.decode)
 
 
 def write_any(value: Any) -> bytes:
@@ -63,8 +63,9 @@ def write_any(value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    return msgspec.json.encode(value)
+    return _json.encode(value)
 
 
+_json = msgspec.json.Encoder()
 _BYTES: Serde[Any] = Serde(bytes, bytes)
 _STR: Serde[Any] = Serde(str.encode, bytes.decode)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
+from ottla.producer import ProducerRecord
 from ottla.streams.errors import RecordUndecodable
 from ottla.streams.language.aggregating import aggregate_step
-from ottla.streams.language.calls import Step, called
+from ottla.streams.language.calls import (
+    GoOn,
+    Step,
+    Waiting,
+    calling,
+    calling_with_key,
+    in_turn,
+    then,
+)
 from ottla.streams.language.nodes import (
     Aggregate,
     Branch,
@@ -22,10 +31,10 @@ from ottla.streams.language.nodes import (
     Sink,
     Source,
 )
-from ottla.streams.language.runs import Output, Run
+from ottla.streams.language.runs import Run
 from ottla.streams.language.serdes import write_any
 
-SourceStep = Callable[[Run], Awaitable[None]]
+SourceStep = Callable[[Run], Waiting]
 
 
 class Compiler:
@@ -37,18 +46,20 @@ class Compiler:
     def source(self, source: Source) -> SourceStep:
         """Return what decodes the record of a run and passes it on. The step raises RecordUndecodable."""
         following = self.children(source)
+        read_key, read_value = source.key.deserialize, source.value.deserialize
 
-        async def step(run: Run) -> None:
+        def step(run: Run) -> Waiting:
             record = run.record
-            if record.value is None:
+            key, value = record.key, record.value
+            if value is None:
                 run.counters.without_value += 1
-                return
+                return None
             try:
-                key = None if record.key is None else source.key.deserialize(record.key)
-                value = source.value.deserialize(record.value)
+                key = None if key is None else read_key(key)
+                value = read_value(value)
             except Exception as error:
                 raise RecordUndecodable(record.topic_partition, record.offset, error) from error
-            await following(run, key, value)
+            return following(run, key, value)
 
         return step
 
@@ -58,11 +69,7 @@ class Compiler:
         if len(steps) == 1:
             return steps[0]
 
-        async def all_of_them(run: Run, key: Any, value: Any) -> None:
-            for step in steps:
-                await step(run, key, value)
-
-        return all_of_them
+        return lambda run, key, value: in_turn(step(run, key, value) for step in steps)
 
     def step(self, node: Node) -> Step:
         """Return the step of a node and all that follows it."""
@@ -78,7 +85,7 @@ class Compiler:
             case Sink():
                 return _sink(node)
             case Join():
-                return _join(node, following)
+                return Joining(node, following)
             case Aggregate():
                 return aggregate_step(node, following)
             case Merge():
@@ -90,96 +97,58 @@ class Compiler:
 def _stateless(node: Node, following: Step) -> Step:
     match node:
         case Filter(test=test):
-            return _filter(test, following)
+            return calling(test, lambda run, key, value, made: following(run, key, value) if made else None)
         case Peek(function=function):
-            return _peek(function, following)
+            return calling(function, lambda run, key, value, _: following(run, key, value))
         case KeyBy(function=function):
-            return _key_by(function, following)
+            return calling(function, lambda run, _, value, made: following(run, made, value))
         case MapValues(function=function, is_flat=is_flat):
-            return _flat_map_values(function, following) if is_flat else _map_values(function, following)
+            return calling(function, _each_value(following) if is_flat else _value(following))
         case MapPairs(function=function, is_flat=is_flat):
-            return _flat_map(function, following) if is_flat else _map(function, following)
+            return calling_with_key(function, _each_pair(following) if is_flat else _pair(following))
         case _:
             raise TypeError(f"{type(node).__name__} is no step")
 
 
-def _filter(test: Callable[..., Any], following: Step) -> Step:
-    async def step(run: Run, key: Any, value: Any) -> None:
-        if await called(test(value)):
-            await following(run, key, value)
-
-    return step
+def _value(following: Step) -> GoOn:
+    return lambda run, key, _, made: following(run, key, made)
 
 
-def _peek(function: Callable[..., Any], following: Step) -> Step:
-    async def step(run: Run, key: Any, value: Any) -> None:
-        await called(function(value))
-        await following(run, key, value)
-
-    return step
+def _each_value(following: Step) -> GoOn:
+    return lambda run, key, _, made: in_turn(following(run, key, each) for each in made)
 
 
-def _key_by(function: Callable[..., Any], following: Step) -> Step:
-    async def step(run: Run, key: Any, value: Any) -> None:
-        await following(run, await called(function(value)), value)
-
-    return step
+def _pair(following: Step) -> GoOn:
+    return lambda run, _key, _value, made: following(run, *made)
 
 
-def _map_values(function: Callable[..., Any], following: Step) -> Step:
-    async def step(run: Run, key: Any, value: Any) -> None:
-        await following(run, key, await called(function(value)))
-
-    return step
-
-
-def _flat_map_values(function: Callable[..., Any], following: Step) -> Step:
-    async def step(run: Run, key: Any, value: Any) -> None:
-        for each in await called(function(value)):
-            await following(run, key, each)
-
-    return step
-
-
-def _map(function: Callable[..., Any], following: Step) -> Step:
-    async def step(run: Run, key: Any, value: Any) -> None:
-        new_key, new_value = await called(function(key, value))
-        await following(run, new_key, new_value)
-
-    return step
-
-
-def _flat_map(function: Callable[..., Any], following: Step) -> Step:
-    async def step(run: Run, key: Any, value: Any) -> None:
-        for new_key, new_value in await called(function(key, value)):
-            await following(run, new_key, new_value)
-
-    return step
+def _each_pair(following: Step) -> GoOn:
+    return lambda run, _key, _value, made: in_turn(following(run, key, value) for key, value in made)
 
 
 def _branch(node: Branch, children: list[Step]) -> Step:
-    tests, otherwise = node.tests, children[-1]
-
-    async def step(run: Run, key: Any, value: Any) -> None:
-        for test, child in zip(tests, children, strict=False):
-            if await called(test(value)):
-                await child(run, key, value)
-                return
-        await otherwise(run, key, value)
-
+    step = children[-1]
+    for test, child in zip(reversed(node.tests), reversed(children[: len(node.tests)]), strict=True):
+        step = _either(test, child, step)
     return step
 
 
+def _either(test: Callable[..., Any], child: Step, otherwise: Step) -> Step:
+    return calling(test, lambda run, key, value, made: (child if made else otherwise)(run, key, value))
+
+
 def _sink(node: Sink) -> Step:
+    topic = node.topic
     write_key = write_any if node.key is None else node.key.serialize
     write_value = write_any if node.value is None else node.value.serialize
 
-    async def step(run: Run, key: Any, value: Any) -> None:
+    def step(run: Run, key: Any, value: Any) -> None:
         run.outputs.append(
-            Output(
-                node.topic,
-                None if key is None else write_key(key),
+            ProducerRecord(
+                topic,
                 None if value is None else write_value(value),
+                None if key is None else write_key(key),
+                None,
                 run.timestamp_ms,
             )
         )
@@ -187,18 +156,34 @@ def _sink(node: Sink) -> Step:
     return step
 
 
-def _join(node: Join, following: Step) -> Step:
-    table, joiner, by = node.table, node.joiner, node.by
+class Joining:
+    """Looks the key up in a table, or what `by` makes of the value, and passes on what `joiner` makes."""
 
-    async def step(run: Run, key: Any, value: Any) -> None:
-        wanted = key if by is None else await called(by(value))
-        row = None
-        if wanted is not None:
-            data = await run.lookup.row(table, table.key.serialize(wanted))
-            row = None if data is None else table.value.deserialize(data)
-        elif not node.is_left:
-            run.counters.without_key += 1
-        if row is not None or node.is_left:
-            await following(run, key, await called(joiner(value, row)))
+    def __init__(self, node: Join, following: Step) -> None:
+        self._table = node.table
+        self._joiner = node.joiner
+        self._is_left = node.is_left
+        self._by = None if node.by is None else calling(node.by, self._look)
+        self._joined = _value(following)
 
-    return step
+    def __call__(self, run: Run, key: Any, value: Any) -> Waiting:
+        """Look up the row of a record."""
+        return self._look(run, key, value, key) if self._by is None else self._by(run, key, value)
+
+    def _look(self, run: Run, key: Any, value: Any, wanted: Any) -> Waiting:
+        if wanted is None:
+            run.counters.without_key += not self._is_left
+            return self._join(run, key, value, None)
+        data = run.lookup.row(self._table, self._table.key.serialize(wanted))
+        if data is None or isinstance(data, bytes):
+            return self._join(run, key, value, data)
+        return then(data, self._join, run, key, value)
+
+    def _join(self, run: Run, key: Any, value: Any, data: bytes | None) -> Waiting:
+        row = None if data is None else self._table.value.deserialize(data)
+        if row is None and not self._is_left:
+            return None
+        made = self._joiner(value, row)
+        if hasattr(made, "__await__"):
+            return then(made, self._joined, run, key, value)
+        return self._joined(run, key, value, made)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.language.nodes import TableNode
 from ottla.streams.language.stores import StoreFactory
-from ottla.streams.state.store import KeyedStore
+from ottla.streams.state.store import ELSEWHERE, KeyedStore
 
 
 @dataclass(eq=False)
@@ -47,10 +47,36 @@ class Tables:
                     await self._stores.close(partition, opened.store)
                     opened.store = None
 
-    async def row(self, table: TableNode, partitions: Iterable[int], key: bytes) -> bytes | None:
-        """Return the newest value of a key, wherever it is in some partitions; None without one."""
+    def row(
+        self, table: TableNode, partitions: Sequence[int], key: bytes
+    ) -> bytes | Awaitable[bytes | None] | None:
+        """Return the newest value of a key, wherever it is in some partitions, or await it."""
+        for number in partitions:
+            store = self._open[TopicPartition(table.topic, number)].store
+            entry = None if store is None else store.at_hand(key)
+            if entry is ELSEWHERE:
+                return self._read(table, partitions, key)
+            if entry is not None:
+                return entry.value
+        return None
+
+    async def _read(self, table: TableNode, partitions: Sequence[int], key: bytes) -> bytes | None:
         for number in partitions:
             opened = self._open[TopicPartition(table.topic, number)]
             if opened.store is not None and (entry := await opened.store.get(key)) is not None:
                 return entry.value
         return None
+
+
+class PartitionLookup:
+    """Looks rows up in the partition of a run, or in all partitions of a global table."""
+
+    def __init__(self, tables: Tables, partition: int, counts: Mapping[str, int]) -> None:
+        self._tables = tables
+        self._own = (partition,)
+        self._counts = counts
+
+    def row(self, table: TableNode, key: bytes) -> bytes | Awaitable[bytes | None] | None:
+        """Return the newest value of a key, None without one, or what is awaited for it."""
+        partitions = range(self._counts[table.topic]) if table.is_global else self._own
+        return self._tables.row(table, partitions, key)

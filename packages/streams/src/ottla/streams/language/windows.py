@@ -74,13 +74,13 @@ class WindowRules:
 
     def due_ms(self, state: KeyWindows) -> int:
         """Return when the first window of a key closes; without windows, when the key is dropped."""
-        return min((self.closes_at(start_ms) for start_ms in state.open), default=state.time_ms)
+        return self.closes_at(min(state.open)) if state.open else state.time_ms
 
     def close(self, state: KeyWindows, time_ms: int) -> tuple[KeyWindows, dict[int, bytes]]:
         """Return the state without the windows that close at a time, and those, in order."""
+        if not state.open or self.closes_at(min(state.open)) > time_ms:
+            return state, {}
         closed = {s: state.open[s] for s in sorted(state.open) if self.closes_at(s) <= time_ms}
-        if not closed:
-            return state, closed
         still = {start_ms: value for start_ms, value in state.open.items() if start_ms not in closed}
         return KeyWindows(state.time_ms, still), closed
 
@@ -98,7 +98,7 @@ def without_window(state: KeyWindows, start_ms: int, timestamp_ms: int) -> KeyWi
 
 def encode(state: KeyWindows) -> bytes:
     """Return the state as bytes."""
-    return msgspec.msgpack.encode(state)
+    return _encoder.encode(state)
 
 
 def decode(data: bytes) -> KeyWindows:
@@ -106,4 +106,5 @@ def decode(data: bytes) -> KeyWindows:
     return _decoder.decode(data)
 
 
+_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(KeyWindows)

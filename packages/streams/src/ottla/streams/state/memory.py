@@ -35,6 +35,13 @@ class MemoryStore:
         """The earliest time at which an entry may be due."""
         return self._due[0][0] if self._due else None
 
+    has_room = True
+    """Memory always takes entries."""
+
+    def at_hand(self, key: bytes) -> Entry | None:
+        """Return the entry of a key."""
+        return self._entries.get(key)
+
     async def get(self, key: bytes) -> Entry | None:
         """Return the entry of a key."""
         return self._entries.get(key)

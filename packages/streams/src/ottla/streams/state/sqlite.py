@@ -20,6 +20,7 @@ from ottla.streams.environment import now_ms
 from ottla.streams.state.entry import NEVER, Entry
 from ottla.streams.state.errors import StoreClosed
 from ottla.streams.state.state_file import StateFile
+from ottla.streams.state.store import ELSEWHERE, Elsewhere
 
 T = TypeVar("T")
 
@@ -85,12 +86,22 @@ class SqliteStore:
 
     async def get(self, key: bytes) -> Entry | None:
         """Return the entry of a key; what is asked for meanwhile is read in one query."""
+        found = self.at_hand(key)
+        return await self._persisting(lambda: self._read(key)) if found is ELSEWHERE else found
+
+    def at_hand(self, key: bytes) -> Entry | Elsewhere | None:
+        """Return the entry of a key that was used lately; ELSEWHERE for one that the file may have."""
         if key in self._unapplied:
             return self._unapplied[key]
-        if key in self._cache:
-            self._cache.move_to_end(key)
-            return self._cache[key]
-        return await self._persisting(lambda: self._read(key))
+        if key not in self._cache:
+            return ELSEWHERE
+        self._cache.move_to_end(key)
+        return self._cache[key]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether few enough entries wait to come back from the changelog."""
+        return self._has_room.is_set()
 
     def put(self, key: bytes, entry: Entry) -> None:
         """Replace an entry, in memory until it comes back from the changelog."""

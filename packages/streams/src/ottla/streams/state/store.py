@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from enum import Enum
+from typing import Final, Protocol
 
 from ottla.streams.state.entry import Entry
+
+
+class Elsewhere(Enum):
+    """Says that an entry is not in memory."""
+
+    ELSEWHERE = "elsewhere"
+
+
+ELSEWHERE: Final = Elsewhere.ELSEWHERE
+"""Whether there is an entry is known after a read."""
 
 
 class KeyedStore(Protocol):
@@ -19,6 +30,15 @@ class KeyedStore(Protocol):
     @property
     def next_due_ms(self) -> int | None:
         """No entry becomes due before this event time; None: none ever does."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the store takes entries now; `room` waits for that."""
+        ...
+
+    def at_hand(self, key: bytes) -> Entry | Elsewhere | None:
+        """Return the entry of a key if it is in memory, ELSEWHERE if `get` would read it."""
         ...
 
     async def get(self, key: bytes) -> Entry | None:

@@ -31,24 +31,29 @@ class StorePartition:
         """The id of the topic whose offsets are the stamps."""
         self.written_source_id: bytes | None = None
         """The id that the changelog has."""
-        self._busy: dict[bytes, asyncio.Event] = {}
+        self._busy: dict[bytes, asyncio.Event | None] = {}
+        """The keys that are being changed, with an event where somebody waits for one."""
 
     async def acquire(self, key: bytes) -> None:
         """Return once nobody else changes the key; `release` ends that."""
-        while (event := self._busy.get(key)) is not None:
-            await event.wait()
-        self._busy[key] = asyncio.Event()
+        while not self.acquire_if_free(key):
+            released = self._busy[key]
+            if released is None:
+                released = self._busy[key] = asyncio.Event()
+            await released.wait()
 
     def acquire_if_free(self, key: bytes) -> bool:
         """Return whether nobody changes the key; if so, the caller does from now on."""
         if key in self._busy:
             return False
-        self._busy[key] = asyncio.Event()
+        self._busy[key] = None
         return True
 
     def release(self, key: bytes) -> None:
         """Let others change the key."""
-        self._busy.pop(key).set()
+        released = self._busy.pop(key)
+        if released is not None:
+            released.set()
 
     async def restored(self) -> None:
         """Take over what the changelog says beside entries of keys."""
