@@ -8,6 +8,7 @@ import pytest
 
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.consumer import CommitFailed
 from ottla.producer import ProducerFenced, TransactionFailed
 from ottla.protocol.errors import IllegalGeneration, MessageTooLarge
 from ottla.protocol.topics import TopicPartition
@@ -208,3 +209,32 @@ async def test_an_output_that_the_broker_never_takes_stops_instead_of_being_repe
         await commits.commit([Plan(2)])
 
     assert commits.fatal is not None
+
+
+async def test_nothing_is_committed_while_the_consumer_has_no_generation() -> None:
+    """Coordinators take the offsets of a transaction that names no member, also while others own them."""
+    producer, outputs, _ = made()
+    commits = TransactionalCommits(producer, outputs, lambda: GroupMetadata("billing"), interval_ms=10)
+
+    with pytest.raises(CommitFailed, match="not in the group"):
+        await commits.commit([Plan(2)])
+
+    assert producer.calls == []
+    assert len(outputs) == 2
+
+
+async def test_a_transaction_names_the_generation_in_which_its_plans_were_made() -> None:
+    producer, outputs, _ = made()
+    group = [GROUP]
+    commits = TransactionalCommits(producer, outputs, lambda: group[0], interval_ms=10)
+    begin = producer.begin_transaction
+
+    async def lose_and_join_again() -> None:
+        await begin()
+        group[0] = GroupMetadata("billing", 5, "other")
+
+    producer.begin_transaction = lose_and_join_again  # type: ignore[method-assign]
+
+    await commits.commit([Plan(2)])
+
+    assert producer.group == GROUP

@@ -13,7 +13,8 @@ from enum import Enum
 from typing import Protocol
 
 from ottla.client.errors import ClientError
-from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.client.group_metadata import NO_GENERATION, GroupMetadata, OffsetAndMetadata
+from ottla.consumer import CommitFailed
 from ottla.producer import ProducerLost, TransactionError, TransactionFailed
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -104,22 +105,27 @@ class TransactionalCommits:
         """Commit plans, and the outputs of works whose records they cover, in one transaction.
 
         After an exception nothing of them is committed, and the outputs are kept for the next call. Raises
-        TransactionsFenced and OutputRejected, after which every call raises them again.
+        CommitFailed while the consumer is not in the group, and TransactionsFenced and OutputRejected, after
+        which every call raises them again.
         """
+        # Now, before anything waits: in a later generation others may own the partitions of these plans.
+        group = self._group()
         async with self._one_at_a_time:
             if self._fatal is not None:
                 raise self._fatal
             await self._end_last()
+            if group.generation_id == NO_GENERATION:  # coordinators fence only commits that name a member
+                raise CommitFailed(f"the consumer is not in the group {group.group_id!r}, or joins it again")
             transaction = self._outputs.next_transaction({each.partition: each for each in plans})
             if transaction is not None:
-                await self._run(transaction)
+                await self._run(transaction, group)
 
     # --- inside
 
-    async def _run(self, transaction: Transaction) -> None:
+    async def _run(self, transaction: Transaction, group: GroupMetadata) -> None:
         self._left = _Left.ABORT
         try:
-            await self._write(transaction)
+            await self._write(transaction, group)
             self._left = _Left.COMMIT
             await self._commit()
         except (ProducerLost, TransactionError) as error:
@@ -129,7 +135,7 @@ class TransactionalCommits:
                 await self._abort(cause_of(error))
             raise
 
-    async def _write(self, transaction: Transaction) -> None:
+    async def _write(self, transaction: Transaction, group: GroupMetadata) -> None:
         await self._producer.begin_transaction()
         for work in transaction.works:
             for each in work.outputs:
@@ -140,7 +146,7 @@ class TransactionalCommits:
             partition: OffsetAndMetadata(plan.offset, plan.metadata)
             for partition, plan in transaction.plans.items()
         }
-        await self._producer.send_offsets(offsets, self._group())
+        await self._producer.send_offsets(offsets, group)
 
     async def _end_last(self) -> None:
         """End what a call left open that was cancelled, or to which the coordinator did not answer."""
