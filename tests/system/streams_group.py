@@ -97,6 +97,7 @@ class Group:
     async def pause(self, slot: int, seconds: float) -> None:
         """Let a member stand still for longer than its session, and go on."""
         process = self.members[slot].process
+        self.journal.write_for(self.members[slot].number, Kind.PAUSED)
         process.send_signal(signal.SIGSTOP)
         try:
             await asyncio.sleep(seconds)

@@ -36,6 +36,8 @@ class Kind(IntEnum):
     """A member is dead: SIGKILL was sent, and the process has been waited for."""
     LEFT = 9
     """A member was asked to stop, and its process has ended."""
+    PAUSED = 10
+    """A member is about to stand still; its session may end meanwhile."""
 
 
 class Event(NamedTuple):

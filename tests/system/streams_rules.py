@@ -13,7 +13,8 @@ The rules, for the order of events in the journal:
 5. A record that a commit named as finished when it was read is not started again.
 6. Handlers of a partition have ended when it is revoked.
 7. A partition has one owner. The next may have it before the last one knows only if that one then loses it
-   (its session ended while it stood still); what such a member still handles is counted, not judged.
+   (its session ended), or leaves before it learns of it, after it stood still. What such a member still
+   handles is counted, not judged.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class Rules:
         self.wrong: list[str] = []
         self._running: dict[int, list[Event]] = {}
         """By key: one attempt, or the records of the key in one batch."""
+        self._stood_still: set[int] = set()
         self._judges = {
             Kind.STARTED: self._started,
             Kind.FINISHED: self._finished,
@@ -116,6 +118,7 @@ class Rules:
             Kind.LOST: self._lost,
             Kind.KILLED: self._killed,
             Kind.LEFT: self._left,
+            Kind.PAUSED: self._paused,
         }
 
     def feed(self, events: Iterable[Event]) -> None:
@@ -231,7 +234,7 @@ class Rules:
 
     def _revoked(self, event: Event) -> None:
         partition = self.partitions[event.partition]
-        if event.member in partition.overtaken:
+        if event.member in partition.overtaken and event.member not in self._stood_still:
             self.violated(f"7: partition {event.partition} had two owners, {event.member} among them")
         for each in self._of(event.member, event.partition):
             self.violated(f"6: {_name(each)} ran when its partition was revoked")
@@ -246,6 +249,9 @@ class Rules:
         self.counts.killed += 1
         for partition in self.partitions:
             self._give_up(partition, event.member)
+
+    def _paused(self, event: Event) -> None:
+        self._stood_still.add(event.member)
 
     def _left(self, event: Event) -> None:
         self.counts.left += 1
