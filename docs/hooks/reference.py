@@ -44,6 +44,8 @@ from ottla.producer.config import ProducerConfig
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import NAMED as PARTITIONERS
 from ottla.protocol.errors import ErrorCode, error_class
+from ottla.streams.config import READING_DEFAULTS, StreamsConfig
+from ottla.streams.operating.metrics import StreamsMetrics
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -53,6 +55,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "topic-configuration": topic_configuration(),
         "producer-settings": client_settings("Producer", ProducerConfig),
         "consumer-settings": client_settings("Consumer", ConsumerConfig),
+        "streams-settings": streams_settings(),
+        "streams-metrics": streams_metrics(),
         "client-metrics": client_metrics(),
         "command": command_reference(),
         "apis": apis(),
@@ -183,14 +187,50 @@ def client_settings(name: str, config: type[Any]) -> Iterator[str]:
     yield from table(("Setting", "Used by", "Instead"), gone)
 
 
+def streams_settings() -> Iterator[str]:
+    """Write the page of the settings of streams."""
+    yield "# Streams settings"
+    yield ""
+    yield (
+        "Settings are keywords of `App`, of `@app.handle` and of `Processor`, and fields of `StreamsConfig`; "
+        "those of a handler win over those of its app. A properties file, or a mapping for "
+        "`StreamsConfig.from_properties`, has dots instead of underscores."
+    )
+    yield ""
+    yield (
+        "Every setting of [the consumer](consumer-settings.md) and of [the producer](producer-settings.md) "
+        "may stand beside them, such as `bootstrap_servers` or `compression_type`. What both have is set for "
+        "both; a name of this page, such as `retries` or `batch_size`, is set for streams alone: give "
+        "`producer=ProducerConfig(...)` for the producer's. Two settings of the consumer have other defaults "
+        f"here: {' and '.join(f'{code(name)} is {code(value)}' for name, value in READING_DEFAULTS.items())}."
+    )
+    yield ""
+    yield from table(("Setting", "Type", "Default", "What it does"), setting_rows(StreamsConfig))
+
+
+def streams_metrics() -> Iterator[str]:
+    """Write the page of the metrics of streams."""
+    yield "# Metrics of streams"
+    yield ""
+    yield (
+        "`/metrics` of [an app's status page](../howto/deploy-a-streams-app.md#health) has them for each "
+        "handler, with the labels `handler` and `group`, beside those of its "
+        "[consumer and producer](client-metrics.md): `retry_total` is `kafka_streams_retry_total` there."
+    )
+    yield ""
+    yield from metrics_table(StreamsMetrics)
+
+
 def setting_rows(config: type[Any]) -> Iterator[tuple[str, ...]]:
     """Yield name, type, default and documentation of a class's own settings."""
     known = settings_of(config)
     for name, doc in documentation(config).items():
-        if name in ("client", "security"):
+        if name in ("client", "security", "consumer", "producer"):
             continue
         default = known[name].default
         shown = "" if default is None else str(default) if isinstance(default, str | int | float) else "()"
+        if isinstance(default, Mapping):
+            shown = str(dict(default))
         if isinstance(default, tuple):
             shown = ",".join(default)
         kind = kind_of(known[name].annotation, config.__annotations__[name])

@@ -7,9 +7,7 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.testing import BrokerProcess
+from peers.service import Service, running
 from peers.snippets import PRINTED_SERVERS, ROOT, TIMEOUT_S, blocks, run_command
 
 HOWTO = ROOT / "docs/howto"
@@ -39,47 +38,6 @@ def save(page: Path, mark: str, file: Path, broker: BrokerProcess) -> None:
     """Copy the one program of a page with a mark into a file."""
     (program,) = blocks(page, mark)
     file.write_text(program.code.replace(PRINTED_SERVERS, broker.bootstrap_servers), encoding="utf-8")
-
-
-@contextmanager
-def running(*arguments: str, folder: Path, environment: dict[str, str] | None = None) -> Iterator[Service]:
-    """Start a program; whatever happens, it does not outlive the block."""
-    with subprocess.Popen(
-        arguments, cwd=folder, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"} | (environment or {}),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    ) as process:  # fmt: skip
-        ended = threading.Timer(2 * TIMEOUT_S, process.kill)
-        ended.start()
-        try:
-            yield Service(process)
-        finally:
-            ended.cancel()
-            process.kill()
-
-
-class Service:
-    """A program that runs until it is stopped."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.said: list[str] = []
-
-    def line_with(self, pattern: str) -> re.Match[str]:
-        """Wait for a line of its output."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.append(line)
-            if found := re.search(pattern, line):
-                return found
-        raise AssertionError("".join(self.said))
-
-    def stop(self, status: int = 0) -> str:
-        """Send SIGTERM; return what it said, when it has ended with a status."""
-        self.process.send_signal(signal.SIGTERM)
-        rest, _ = self.process.communicate(timeout=TIMEOUT_S)
-        said = "".join(self.said) + rest
-        assert self.process.returncode == status, said
-        return said
 
 
 def ottla(broker: BrokerProcess | str, command: str, folder: Path) -> str:

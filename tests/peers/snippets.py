@@ -37,6 +37,12 @@ class Block:
     code: str
     line: int
 
+    @property
+    def file(self) -> str | None:
+        """The name of the file it is to be saved as, if its first line is a comment that says so."""
+        found = re.match(r"# (\w+\.py)\n", self.code)
+        return found and found[1]
+
 
 def blocks(page: Path, mark: str | None = None) -> list[Block]:
     """Return the blocks of a page with a given mark; without one, those that run anywhere."""
@@ -74,7 +80,7 @@ def run_page(
         elif one_program:
             run_python(code, names, page, block.line)
         else:
-            run_program(code, folder, f"{page.stem}_line_{block.line}.py", timeout_s)
+            run_program(code, folder, block.file or f"{page.stem}_line_{block.line}.py", timeout_s)
 
 
 def run_python(code: str, names: dict[str, object], page: Path, line: int) -> None:

@@ -18,6 +18,9 @@ DEFAULT_STATUS = "127.0.0.1:9465"
 def streams() -> None:
     """Run stream processing programs, and watch them.
 
+    A program declares an app: app = App("billing"), with handlers of topics (@app.handle) and streams
+    (app.stream).
+
     \b
     Examples:
       ottla streams run app.py
@@ -28,7 +31,7 @@ def streams() -> None:
     """
 
 
-@streams.command()
+@streams.command(short_help="Run the app of a program until Ctrl+C or SIGTERM.")
 @click.argument("program", metavar="FILE.py[:NAME] | MODULE[:NAME]")
 @click.option(
     "--bootstrap-server", "-b", metavar="HOST:PORT", envvar="OTTLA_BOOTSTRAP_SERVER", show_envvar=True,
@@ -36,16 +39,24 @@ def streams() -> None:
 )  # fmt: skip
 @click.option(
     "--status", metavar="HOST:PORT",
-    help=f"Serve /health, /metrics and /status there: {DEFAULT_STATUS}, or port 0 for a free one.",
+    help=f"Serve /health, /metrics and /status on this address, such as {DEFAULT_STATUS}, for probes, "
+    "Prometheus and `ottla streams top`; port 0 takes a free one. Wins over the program's; without both "
+    "there are no such pages.",
 )  # fmt: skip
 @click.option(
-    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="How much to log."
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="How much to log, to standard error.",
 )
 @click.option("--json-logs", is_flag=True, help="Write log lines as JSON objects.")
 @click.option("--loop", type=click.Choice(["asyncio", "uvloop"]), default="asyncio", show_default=True,
-              help="The event loop.")  # fmt: skip
+              help="The event loop; uvloop has to be installed.")  # fmt: skip
 @click.option(
-    "--reload", is_flag=True, help="Start again when a file of the program changes; for development."
+    "--reload",
+    is_flag=True,
+    help="Start again when a Python file in the program's folder changes; for development, needs watchfiles.",
 )
 def run(
     program: str,
@@ -56,7 +67,11 @@ def run(
     loop: Any,
     reload: bool,
 ) -> None:
-    """Run the app of a program until Ctrl+C or SIGTERM; a second one ends it at once.
+    """Run the app of a program until Ctrl+C or SIGTERM.
+
+    The program is a file or a module that is imported; NAME is the variable of its App, and is only needed
+    if there are several. Handlers that run have drain_timeout_ms (30 s) to end after the first signal; a
+    second signal ends the program at once. Nothing is lost then: what was not committed is handled again.
 
     \b
     Examples:
@@ -80,9 +95,9 @@ def run(
         raise click.ClickException(str(error)) from None
 
 
-@streams.command()
-@click.argument("url", default=DEFAULT_STATUS)
-@click.option("--once", is_flag=True, help="Print once, and end.")
+@streams.command(short_help="Show the rates, lag and oldest keys of an app that runs with --status.")
+@click.argument("url", metavar="[HOST:PORT | URL]", default=DEFAULT_STATUS)
+@click.option("--once", is_flag=True, help="Print once, after one interval, and end.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON: one object with --once, else one per line."
 )
@@ -94,7 +109,16 @@ def run(
     help="Seconds between looks.",
 )
 def top(url: str, once: bool, as_json: bool, interval: float) -> None:
-    """Show the rates, lag, lanes and oldest keys of an app that runs with --status.
+    """Show the rates, lag, keys in flight and oldest keys of an app that runs with --status, until Ctrl+C.
+
+    The address is that of --status, by default 127.0.0.1:9465.
+
+    \b
+    lanes      keys that have records here (with order="partition": partitions)
+    in flight  handlers that run; oldest: for how long the first of them does
+    parked     records that wait for a retry, and hold up their key
+    metadata   bytes of the last commit that name records finished out of order
+    oldest key a hash, the key_hash of log lines; keys themselves are never shown
 
     \b
     Examples:

@@ -36,7 +36,7 @@ _REASONS = {
 }
 
 
-_READING_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+READING_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"auto_offset_reset": "earliest", "partition_assignment_strategy": "cooperative-sticky"}
 )
 """Settings of the consumer that differ: a new group starts at the first record, and a rebalance leaves the
@@ -115,7 +115,7 @@ class StreamsConfig:
     """Where aggregates and tables of streams are kept, unless they say it themselves."""
     state_dir: str = "ottla-state"
     """The folder of SQLite stores, below it one with the app's name. Several processes may share it."""
-    consumer: ConsumerConfig = field(default_factory=lambda: ConsumerConfig(**_READING_DEFAULTS))
+    consumer: ConsumerConfig = field(default_factory=lambda: ConsumerConfig(**READING_DEFAULTS))
     """The settings of the consumer, with `group_id`."""
     producer: ProducerConfig = field(default_factory=lambda: ProducerConfig())
     """The settings of the producer of outputs and dead letters."""
@@ -170,7 +170,7 @@ class StreamsConfig:
         text, values = _Split(given), _Split(settings)
         _check_whole(values, "consumer", text.consumer | values.consumer)
         _check_whole(values, "producer", text.producer | values.producer)
-        reading = {**_READING_DEFAULTS, **text.consumer}
+        reading = {**READING_DEFAULTS, **text.consumer}
         if "consumer" not in values.own:
             values.own["consumer"] = from_properties(ConsumerConfig, reading, **values.consumer)
         if "producer" not in values.own:
