@@ -86,7 +86,10 @@ class HandlerProcessor:
             self._producer = producer = await stack.enter_async_context(
                 environment().producer(self.config.producer)
             )
-            parts = _transactional(self, producer) if self.is_exactly_once else _direct(self, producer)
+            if self.is_exactly_once:
+                parts = _transactional(self, producer)
+            else:
+                parts = _direct(self, producer, await self._dead_letter_producer(stack, producer))
             function = parts.function
             await stack.enter_async_context(function)
             states = function if isinstance(function, TopologyRuntime) else None
@@ -151,6 +154,13 @@ class HandlerProcessor:
         return asyncio.get_running_loop().time() * 1_000
 
     # --- for the parts
+
+    async def _dead_letter_producer(self, stack: AsyncExitStack, producer: Producer) -> Producer:
+        """Return the producer of dead letters, which are bytes: the same one if it has no serializers."""
+        plain = replace(self.config.producer, key_serializer=None, value_serializer=None)
+        if self.config.dead_letter_topic is None or plain == self.config.producer:
+            return producer
+        return await stack.enter_async_context(environment().producer(plain))
 
     def _max_concurrency(self, function: FunctionHandler | TopologyRuntime) -> int:
         """Return how many works may run: a plain function has a thread or a process for each."""
@@ -221,11 +231,11 @@ class _Parts:
         return guard.handler
 
 
-def _direct(one: HandlerProcessor, producer: Producer) -> _Parts:
-    """Return parts that send at once: at least once."""
+def _direct(one: HandlerProcessor, producer: Producer, letters: Producer) -> _Parts:
+    """Return parts that send at once: at least once. `letters` takes bytes."""
 
     async def send(record: ProducerRecord) -> None:
-        await producer.send_and_wait(*record)
+        await letters.send_and_wait(*record)
 
     outputs = DirectOutputs(producer)
     failures = one.make_failures(send)

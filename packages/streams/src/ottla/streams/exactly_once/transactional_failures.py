@@ -25,7 +25,7 @@ class TransactionalDeadLetters:
 
     async def send(self, record: ProducerRecord) -> None:
         """Keep a dead letter for the transaction of the current work."""
-        await self._outputs.send(_CURRENT.get(), record)
+        await self._outputs.send_bytes(_CURRENT.get(), record)
 
     def wrap(self, handler: Handler) -> Handler:
         """Return a handler whose dead letters, of records that cannot be decoded, belong to its work."""

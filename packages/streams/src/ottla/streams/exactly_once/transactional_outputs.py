@@ -105,7 +105,13 @@ class TransactionalOutputs:
 
         Raises SerializationFailed, RecordTooLarge and OutputsTooLarge.
         """
-        output = self._serialized(record)
+        await self._keep(work, self._serialized(record, self._serialize_key, self._serialize_value))
+
+    async def send_bytes(self, work: Work, record: SentRecord) -> None:
+        """Keep a record of bytes, as `send` does one that is serialized: a dead letter, for instance."""
+        await self._keep(work, self._serialized(record, bytes, bytes))
+
+    async def _keep(self, work: Work, output: Output) -> None:
         if self._finished.size_bytes >= self._max_bytes:
             await self._wait_for_room(work)
         state = state_of(work)
@@ -174,9 +180,9 @@ class TransactionalOutputs:
         except TimeoutError:
             return False
 
-    def _serialized(self, record: SentRecord) -> Output:
-        key = _bytes("key", self._serialize_key, record.key, record.topic)
-        value = _bytes("value", self._serialize_value, record.value, record.topic)
+    def _serialized(self, record: SentRecord, serialize_key: Serialize, serialize_value: Serialize) -> Output:
+        key = _bytes("key", serialize_key, record.key, record.topic)
+        value = _bytes("value", serialize_value, record.value, record.topic)
         headers = _headers(record.headers)
         output = Output(record.topic, value, key, record.partition, record.timestamp_ms, headers)
         if output.size_bytes > self._max_record_bytes:
