@@ -54,3 +54,8 @@ def _raise(error: BaseException) -> None:
 def _hang(file: Path) -> None:
     file.write_text(str(os.getpid()))
     threading.Event().wait()
+
+
+def double(number: int, context: Context) -> None:
+    """Emit twice a number."""
+    context.emit("doubled", str(2 * number), key=context.record.key)

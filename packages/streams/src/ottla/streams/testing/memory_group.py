@@ -1,0 +1,123 @@
+"""Groups in memory: members, who has which partition, and committed offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Set
+from typing import Protocol
+
+from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.consumer import CommitFailed
+from ottla.protocol.errors import IllegalGeneration, UnknownMemberId
+from ottla.protocol.topics import TopicPartition
+from ottla.streams.testing.balancing import Assignment, balanced, rotated
+from ottla.streams.testing.memory_log import MemoryLog
+
+
+class GroupMember(Protocol):
+    """What a group needs of its members."""
+
+    @property
+    def member_id(self) -> str:
+        """Its id in the group."""
+
+    @property
+    def topics(self) -> Set[str]:
+        """The topics that it subscribes to."""
+
+    @property
+    def owned(self) -> Set[TopicPartition]:
+        """The partitions that it has."""
+
+    async def give_up(self, partitions: frozenset[TopicPartition]) -> None:
+        """Tell its listener, and then read these partitions no more."""
+
+    async def take(self, partitions: frozenset[TopicPartition]) -> None:
+        """Tell its listener, and then read these partitions, too."""
+
+
+class MemoryGroup:
+    """One group. `serve` carries out rebalances one after the other; members are drained before they move."""
+
+    def __init__(self, group_id: str, log: MemoryLog) -> None:
+        self.group_id = group_id
+        self.generation = 0
+        self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.members: list[GroupMember] = []
+        self._log = log
+        self._is_due = asyncio.Event()
+        self._moves_all = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self.is_rebalancing = False
+
+    async def serve(self) -> None:
+        """Rebalance whenever it is due, until cancelled."""
+        while True:
+            await self._is_due.wait()
+            self.is_rebalancing = True
+            while self._is_due.is_set():
+                self._is_due.clear()
+                waiting, self._waiting = self._waiting, []
+                moves_all, self._moves_all = self._moves_all, False
+                await self._rebalance(moves_all=moves_all)
+                for each in waiting:
+                    if not each.done():
+                        each.set_result(None)
+            self.is_rebalancing = False
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether no rebalance is due or under way."""
+        return not (self.is_rebalancing or self._is_due.is_set())
+
+    async def join(self, member: GroupMember) -> None:
+        """Add a member; return when the partitions are shared."""
+        self.members.append(member)
+        joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(joined)
+        self._is_due.set()
+        await joined
+
+    def leave(self, member: GroupMember) -> None:
+        """Remove a member, which has given its partitions up, or is dead; the others share them."""
+        if member in self.members:
+            self.members.remove(member)
+            self._is_due.set()
+
+    def move_all(self) -> None:
+        """Let every member give all up, and take what another one had."""
+        self._moves_all = True
+        self._is_due.set()
+
+    def commit(self, member: GroupMember, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit offsets of partitions that the member has. Raises CommitFailed."""
+        if member not in self.members or not offsets.keys() <= member.owned:
+            raise CommitFailed(f"group {self.group_id!r} assigned the partitions to other members")
+        self.offsets.update(offsets)
+
+    def check(self, metadata: GroupMetadata) -> None:
+        """Raise UnknownMemberId or IllegalGeneration for a member that lost its partitions (KIP-447)."""
+        if all(each.member_id != metadata.member_id for each in self.members):
+            raise UnknownMemberId(f"group {self.group_id!r}")
+        if metadata.generation_id != self.generation:
+            raise IllegalGeneration(f"group {self.group_id!r}")
+
+    async def _rebalance(self, *, moves_all: bool) -> None:
+        members = list(self.members)
+        topics = set[str]().union(*(each.topics for each in members))
+        self._log.ensure(sorted(topics))
+        partitions = [each.partition for topic in topics for each in self._log.partitions(topic)]
+        owned = {each.member_id: each.owned for each in members}
+        target: Assignment[str] = balanced(
+            partitions, [(each.member_id, each.topics) for each in members], owned
+        )
+        if moves_all:
+            target = rotated([each.member_id for each in members], target)
+        async with asyncio.TaskGroup() as tasks:
+            for each in members:
+                kept = set() if moves_all else target[each.member_id]
+                tasks.create_task(each.give_up(frozenset(each.owned - kept)))
+        self.generation += 1
+        async with asyncio.TaskGroup() as tasks:
+            for each in [each for each in members if each in self.members]:
+                tasks.create_task(each.take(frozenset(target[each.member_id] - each.owned)))

@@ -1,0 +1,115 @@
+"""Topics in memory: records of partitions, in order, with the offsets that a broker would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from ottla.client.cluster import NoSuchTopic
+from ottla.consumer import ConsumerRecord
+from ottla.protocol.errors import TopicAlreadyExists
+from ottla.protocol.topics import TopicPartition
+
+Headers = tuple[tuple[str, bytes | None], ...]
+_MARKER: Final = None
+
+
+class PartitionLog:
+    """One partition. It begins at offset 0, and nothing is ever removed from it."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self._entries: list[ConsumerRecord | None] = []
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last offset."""
+        return len(self._entries)
+
+    @property
+    def records(self) -> list[ConsumerRecord]:
+        """All records."""
+        return [each for each in self._entries if each is not _MARKER]
+
+    def append(self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers) -> int:
+        """Append a record and return its offset."""
+        topic, number = self.partition
+        offset = len(self._entries)
+        self._entries.append(ConsumerRecord(topic, number, offset, timestamp_ms, key, value, headers))
+        return offset
+
+    def append_marker(self) -> None:
+        """Append what ends a transaction: it takes an offset, and nobody reads it."""
+        self._entries.append(_MARKER)
+
+    def read(self, offset: int, max_records: int) -> tuple[list[ConsumerRecord], int]:
+        """Return records from an offset on, and the offset to continue at, which is after markers."""
+        found: list[ConsumerRecord] = []
+        while offset < len(self._entries):
+            entry = self._entries[offset]
+            if entry is not _MARKER:
+                if len(found) == max_records:
+                    break
+                found.append(entry)
+            offset += 1
+        return found, offset
+
+
+class MemoryLog:
+    """All topics. A topic is created, with `default_partitions`, when it is first written or read."""
+
+    def __init__(self, default_partitions: int) -> None:
+        self._default_partitions = default_partitions
+        self._topics: dict[str, tuple[PartitionLog, ...]] = {}
+        self._ids: dict[str, UUID] = {}
+        self._watchers: set[Callable[[], None]] = set()
+
+    def create(self, topic: str, partitions: int | None = None) -> None:
+        """Create a topic. Raises TopicAlreadyExists."""
+        if topic in self._topics:
+            raise TopicAlreadyExists(f"topic {topic!r} exists")
+        count = self._default_partitions if partitions is None else partitions
+        self._topics[topic] = tuple(PartitionLog(TopicPartition(topic, each)) for each in range(count))
+        self._ids[topic] = UUID(int=len(self._ids) + 1)
+
+    def ensure(self, topics: Iterable[str]) -> None:
+        """Create those topics that do not exist."""
+        for each in topics:
+            if each not in self._topics:
+                self.create(each)
+
+    @property
+    def topics(self) -> Mapping[str, Sequence[PartitionLog]]:
+        """The partitions of each topic."""
+        return self._topics
+
+    def partitions(self, topic: str) -> Sequence[PartitionLog]:
+        """Return the partitions of a topic. Raises NoSuchTopic."""
+        if topic not in self._topics:
+            raise NoSuchTopic(topic)
+        return self._topics[topic]
+
+    def topic_id(self, topic: str) -> UUID:
+        """Return the id of a topic."""
+        return self._ids[topic]
+
+    def partition(self, partition: TopicPartition) -> PartitionLog:
+        """Return a partition. Raises NoSuchTopic, and ValueError for a number that a topic does not have."""
+        partitions = self.partitions(partition.topic)
+        if not 0 <= partition.partition < len(partitions):
+            raise ValueError(f"topic {partition.topic!r} has no partition {partition.partition}")
+        return partitions[partition.partition]
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Call a function after each change."""
+        self._watchers.add(on_change)
+
+    def unwatch(self, on_change: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._watchers.discard(on_change)
+
+    def changed(self) -> None:
+        """Tell readers that there are records."""
+        for each in tuple(self._watchers):
+            each()
