@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.handlers import fetch
+from ottla.broker.handlers.delayed_plain_fetch import DelayedPlainFetch
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.network.frames import FrameReader, PlainFetch, ReceiveBuffer
@@ -420,6 +421,25 @@ async def test_a_fetch_that_waits_is_left_to_the_general_path_when_the_partition
 
     assert await answers_in(led) is None
     assert await answers_in(deleted) is None
+    assert len(plane.services.delayed_fetches) == 0
+
+
+async def test_a_fetch_whose_answer_fails_is_left_to_the_general_path(plane: DataPlane) -> None:
+    partition = await admitted(plane)
+    reader = reader_with(framed(request_of(max_wait_ms=3_600_000)))
+    answers = plane.services.fetch_fast_path.answer(reader, plane.session.fetch_targets)
+    assert answers is not None
+    assert answers.waiting is not None
+    given: list[Any] = []
+
+    def fail(fetch: PlainFetch, is_over: bool) -> None:
+        raise RuntimeError("a fault")
+
+    DelayedPlainFetch(answers.waiting, fail, plane.services.delayed_fetches, given.append)
+    partition.append(batch_of(b"a"), now_ms=1)
+
+    assert await answers_in(given) is None
+    assert not partition.watchers
     assert len(plane.services.delayed_fetches) == 0
 
 

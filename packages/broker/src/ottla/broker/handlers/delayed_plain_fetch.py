@@ -6,6 +6,7 @@ For one that waits on the general path see `delayed_fetch`. Both are among the `
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from ottla.broker.handlers._fetch_fast_path import Answers
     from ottla.broker.handlers.delayed_fetches import DelayedFetches
     from ottla.protocol.native import PlainFetch
+
+log = logging.getLogger(__name__)
 
 
 class DelayedPlainFetch:
@@ -53,7 +56,11 @@ class DelayedPlainFetch:
         if self._has_ended:
             return
         self._wait.is_woken = False
-        answers = self._answer(self._fetch, self._wait.is_over)
+        try:
+            answers = self._answer(self._fetch, self._wait.is_over)
+        except Exception:  # raised here it would end nothing, and the connection would wait for ever
+            log.exception("a fetch that waited goes on on the general path")
+            answers = None
         if answers is not None and answers.waiting is not None:
             self._watchers[self._wait.wake] = None
             return
