@@ -231,8 +231,12 @@ async def test_a_redis_without_memory_marks_nothing(own_redis: Redis) -> None:
         assert await store.seen(SCOPE, [b"a", b"b"]) == {b"a"}
 
 
-async def test_a_password_is_not_in_messages() -> None:
-    assert str(RedisStore("redis://anna:secret@shop:6379/1", name="shop")) == "redis://shop:6379/1"
+@pytest.mark.parametrize(
+    "url",
+    ["redis://anna:secret@shop:6379/1", "redis://shop:6379/1?username=anna&password=secret"],
+)
+async def test_a_password_is_not_in_messages(url: str) -> None:
+    assert str(RedisStore(url, name="shop")) == "redis://shop:6379/1"
 
 
 async def test_marks_of_a_topic_wait_for_a_broker_that_is_away(

@@ -80,7 +80,8 @@ class RedisStore:
 
     def __str__(self) -> str:
         scheme, _, rest = self._url.partition("://")
-        return f"{scheme}://{rest.rpartition('@')[2]}"  # without user and password
+        # Without user and password, which stand in front of the server or among the options.
+        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 
     async def __aenter__(self) -> Self:
         redis = self._redis = self._client()
