@@ -53,7 +53,8 @@ class Member:
         part = topology.plan().parts[topic]
         self._part = CompiledPart(part)
         self.stores = {
-            spec.name: StorePartition(MemoryStore(), f"{spec.name}-changelog") for spec in part.stores
+            spec.name: StorePartition(MemoryStore(), f"{spec.name}-changelog", level=part.levels[spec.name])
+            for spec in part.stores
         }
         self.tables: dict[tuple[str, bytes], bytes] = {}
         self.counters = Counters()

@@ -1,4 +1,4 @@
-"""A program of the stream language that counts exactly once; says how many records it has handled."""
+"""A program of the stream language that counts, and sums counts up; says how many records it has handled."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from random import Random
 from ottla.streams.app import App
 
 
-def make(servers: str, name: str, source: str, between: str, target: str, state_dir: str) -> App:
+def make(
+    servers: str, name: str, source: str, between: str, target: str, state_dir: str, instance: str = "one"
+) -> App:
     app = App(
         name,
         servers,
         processing_guarantee="exactly-once",
-        group_instance_id="one",
+        group_instance_id=instance,
         transaction_timeout_ms=10_000,
         session_timeout_ms=6_000,
         heartbeat_interval_ms=500,
@@ -31,7 +33,10 @@ def make(servers: str, name: str, source: str, between: str, target: str, state_
         return value
 
     records = app.stream(source, key=str, value=bytes).map_values(slowly)
-    records.count(name="by-key", store="sqlite").map_values(lambda count: f"key {count}").to(target)
+    counts = records.count(name="by-key", store="sqlite")
+    counts.map_values(lambda count: f"key {count}").to(target)
+    sums = counts.aggregate(int, lambda total, count: total + count, name="sums")
+    sums.map_values(lambda total: f"sum {total}").to(target)
     by_digit = records.key_by(lambda value: value[-1:].decode()).through(between, key=str, value=bytes)
     by_digit.count(name="by-digit").map_values(lambda count: f"digit {count}").to(target)
     return app

@@ -97,11 +97,14 @@ class PartitionState:
             if not table.is_global:
                 self._opened.append(table)
                 await self._tables.open(table, [number])
+        levels = self.part.levels
         for spec in self.part.stores:
             changelog = TopicPartition(changelog_topic(self._app_id, spec), number)
             store = await self._factory.open(spec.kind, changelog, is_table=False)
             source_id = self._factory.topic_ids[spec.topic].encode()
-            opened = self.stores[spec.name] = StorePartition(store, changelog.topic, source_id)
+            opened = self.stores[spec.name] = StorePartition(
+                store, changelog.topic, source_id, level=levels[spec.name]
+            )
             await opened.restored()
             if opened.is_of_another_topic:
                 raise TopologyError(

@@ -133,12 +133,27 @@ class Run:
         for store, time_ms in self._closed_until.items():
             partition = self.stores[store]
             await outbox.send(self._changelog(partition, CLOSED_UNTIL_KEY, closed_until_entry(time_ms)))
-        for cell in self._cells.values():
+        await self._write_entries(outbox)
+        self._apply()
+
+    async def _write_entries(self, outbox: Outbox) -> None:
+        """Write entries to changelogs, those of the last aggregates of a chain first.
+
+        An aggregate that knows a record passes on its value as of now, not as of then. So one must never know
+        a record that those after it have lost: each waits until theirs are acknowledged.
+        """
+        cells, level = list(self._cells.values()), None
+        if len(cells) > 1:
+            cells.sort(key=lambda cell: -cell.partition.level)
+        for cell in cells:
             # What is known is written again: its changelog record may not have been acknowledged before.
             entry = cell.after or (cell.before if cell.is_known else None)
-            if entry is not None:
-                await outbox.send(self._changelog(cell.partition, cell.key, entry))
-        self._apply()
+            if entry is None:
+                continue
+            if level not in (None, cell.partition.level):
+                await outbox.acknowledged()
+            level = cell.partition.level
+            await outbox.send(self._changelog(cell.partition, cell.key, entry))
 
     def release(self) -> None:
         """Let others change the keys; always called at the end."""

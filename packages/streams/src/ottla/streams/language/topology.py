@@ -33,6 +33,19 @@ class SubTopology:
         """The stores of its aggregates."""
         return tuple(each.store for each in self.aggregates)
 
+    @property
+    def levels(self) -> dict[str, int]:
+        """How many aggregates each store's comes after, in the longest chain of them."""
+        levels: dict[str, int] = {}
+        waiting: list[tuple[Node, int]] = [(source, 0) for source in self.sources]
+        while waiting:
+            node, level = waiting.pop()
+            if isinstance(node, Aggregate):
+                levels[node.store.name] = max(level, levels.get(node.store.name, 0))
+                level += 1
+            waiting.extend((child, level) for child in node.children)
+        return levels
+
 
 @dataclass(frozen=True)
 class Plan:

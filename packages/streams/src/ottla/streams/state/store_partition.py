@@ -21,8 +21,10 @@ _TIME: Final = struct.Struct(">q")
 class StorePartition:
     """A store, with exclusive keys: records of a key come one after the other, but idle keys may be swept."""
 
-    def __init__(self, store: KeyedStore, changelog: str, source_id: bytes = b"") -> None:
+    def __init__(self, store: KeyedStore, changelog: str, source_id: bytes = b"", *, level: int = 0) -> None:
         self.store = store
+        self.level = level
+        """How many aggregates its own comes after, in the longest chain of them."""
         self.changelog = changelog
         """The topic that its entries are written to."""
         self.closed_until_ms = NEVER
