@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.testing import BrokerThread
+from ottla.protocol.topics import TopicPartition
 from ottla.streams.dedupe import Dedupe, RedisStore, SqliteStore, StoreUnavailable, TopicStore
 from ottla.streams.dedupe.store import Scope
 from ottla.streams.seams import Retry
@@ -237,6 +238,24 @@ async def test_a_redis_without_memory_marks_nothing(own_redis: Redis) -> None:
 )
 async def test_a_password_is_not_in_messages(url: str) -> None:
     assert str(RedisStore(url, name="shop")) == "redis://shop:6379/1"
+
+
+async def test_a_partition_that_is_given_up_takes_no_memory(tmp_path: Path) -> None:
+    with BrokerThread(tmp_path / "broker", {"num.partitions": "2"}) as broker:
+        store = TopicStore(broker.bootstrap_servers, name="shop")
+        async with Dedupe(store) as dedupe:
+            member = Member(dedupe)
+            await member.run_all(SomeWork(b"a"), SomeWork(b"b", partition=1))
+            assert store.remembered == 2
+
+            member.guard.outputs.revoked(TopicPartition("orders", 0))
+            assert store.remembered == 1
+            await store.mark(Scope("orders", 0), [b"late"])
+            assert store.remembered == 1
+
+            await member.run_all(SomeWork(b"a", b"late", offset=1), SomeWork(b"b", partition=1, offset=1))
+            assert set(member.effects.handled) == {b"a", b"b"}
+            assert len(member.effects.handled) == 2
 
 
 async def test_marks_of_a_topic_wait_for_a_broker_that_is_away(

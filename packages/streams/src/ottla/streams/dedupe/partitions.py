@@ -64,6 +64,7 @@ class Scopes:
         state = self._states.pop(scope, None)
         if state is not None and state.preparation is not None:
             state.preparation.cancel()
+        self._store.revoke(scope)
 
     async def _prepare(self, state: ScopeState) -> None:
         await self._reads.call(lambda: self._store.assign(state.scope))

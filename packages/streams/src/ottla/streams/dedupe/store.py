@@ -63,6 +63,9 @@ class DedupeStore(Protocol):
     async def assign(self, scope: Scope) -> None:
         """Make ready for records of a newly assigned partition: what other members marked must be known."""
 
+    def revoke(self, scope: Scope) -> None:
+        """Free the memory of a partition that other members mark from now on; marks under way are written."""
+
     async def seen(self, scope: Scope, identities: Collection[bytes]) -> set[bytes]:
         """Return those of the identities that were marked within the window."""
 

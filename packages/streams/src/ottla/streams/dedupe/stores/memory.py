@@ -54,6 +54,9 @@ class MemoryStore:
     async def assign(self, scope: Scope) -> None:
         """Keep what is known: it was handled, even if other members have handled more since then."""
 
+    def revoke(self, scope: Scope) -> None:
+        """Keep what is known, as `assign` does: all of it is lost otherwise."""
+
     async def seen(self, scope: Scope, identities: Collection[bytes]) -> set[bytes]:
         """Return those of the identities that were marked within the window."""
         window = self._windows.get(scope)

@@ -97,6 +97,9 @@ class RedisStore:
     async def assign(self, scope: Scope) -> None:
         """Do nothing: what other members marked is in the server."""
 
+    def revoke(self, scope: Scope) -> None:
+        """Do nothing: marks are in the server."""
+
     async def seen(self, scope: Scope, identities: Collection[bytes]) -> set[bytes]:
         """Return those of the identities that were marked within the window."""
         key, oldest_ms, asked = self._key(scope), self._limits.oldest_ms(self._clock()), list(identities)

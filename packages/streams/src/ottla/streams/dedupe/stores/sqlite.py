@@ -80,6 +80,9 @@ class SqliteStore:
     async def assign(self, scope: Scope) -> None:
         """Do nothing: what other members marked is in the file, if they share it."""
 
+    def revoke(self, scope: Scope) -> None:
+        """Do nothing: marks are in the file."""
+
     async def seen(self, scope: Scope, identities: Collection[bytes]) -> set[bytes]:
         """Return those of the identities that were marked within the window."""
         found: set[bytes] = await self._submit(MarksFile.seen, scope, identities, self._clock(), writes=False)

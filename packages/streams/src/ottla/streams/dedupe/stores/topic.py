@@ -100,14 +100,23 @@ class TopicStore:
         except (ClientError, KafkaError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from error
 
+    def revoke(self, scope: Scope) -> None:
+        """Drop the identities of a partition from memory; its next member reads them from the topic."""
+        self._windows.pop(scope, None)
+
+    @property
+    def remembered(self) -> int:
+        """The number of identities in memory."""
+        return sum(len(each) for each in self._windows.values())
+
     async def seen(self, scope: Scope, identities: Collection[bytes]) -> set[bytes]:
         """Return those of the identities that were marked within the window."""
-        window, at_ms = self._windows[scope], self._clock()
+        window, at_ms = self._window(scope), self._clock()
         return {identity for identity in identities if window.contains(identity, at_ms)}
 
     async def mark(self, scope: Scope, identities: Collection[bytes]) -> None:
         """Append marks and wait for their acknowledgement. After an error some may have been written."""
-        at_ms, window = self._clock(), self._windows[scope]
+        at_ms, window = self._clock(), self._window(scope)
         await self._append(scope, dict.fromkeys(identities, PRESENT), at_ms)
         evicted = [old for each in identities for old in window.add(each, at_ms)]
         if evicted:
@@ -124,7 +133,12 @@ class TopicStore:
 
     async def identities(self, scope: Scope) -> AsyncIterator[Sequence[bytes]]:
         """Yield all identities within the window, in parts."""
-        yield list(self._windows[scope].identities(self._clock()))
+        yield list(self._window(scope).identities(self._clock()))
+
+    def _window(self, scope: Scope) -> Window:
+        """Return the window of a partition; one of its own to a mark that ends after the partition went."""
+        window = self._windows.get(scope)
+        return Window(self._limits) if window is None else window
 
     async def _append(self, scope: Scope, marks: Mapping[bytes, bytes | None], at_ms: int) -> None:
         assert self._producer is not None, "use the store in `async with`"
