@@ -7,9 +7,9 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,9 +17,9 @@ from ottla.client.admin import Admin
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.protocol.errors import TransactionalIdAuthorizationFailed
-from ottla.streams.app import App
+from ottla.streams import App, Context, Processor
+from ottla.streams.dedupe import Dedupe, MemoryStore, by_function
 from ottla.streams.exactly_once.outcome import TransactionsFenced
-from ottla.streams.handlers.context import Context
 
 if TYPE_CHECKING:
     from sdk.conftest import Cluster
@@ -211,6 +211,47 @@ async def test_a_fenced_app_stops_with_one_line(
             await begun.wait()
             async with Producer(transactional.bootstrap_servers, transactional_id=name):
                 await app.wait()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("by", ["app", "processor"])
+async def test_copies_have_one_output_or_one_dead_letter_with_dedupe(
+    transactional: Cluster, topics: tuple[str, str], fresh: Callable[[str], str], by: str
+) -> None:
+    (source, target), group = topics, fresh("group")
+    async with Producer(transactional.bootstrap_servers) as producer:
+        for number in range(RECORDS - 20, RECORDS):
+            await producer.send(source, b"%d" % number, key=b"k%d" % (number % KEYS))  # a second time
+    settings: dict[str, Any] = {
+        "bootstrap_servers": transactional.bootstrap_servers,
+        "processing_guarantee": "exactly-once",
+        "retries": 0,
+        "dead_letter_topic": f"{target}.dead",
+    }
+
+    async def image(record: ConsumerRecord, context: Context) -> None:
+        await context.send(target, record.value, key=record.key)
+        if is_refused(int(record.value)):
+            raise ValueError(f"{record.value!r} is refused")
+
+    dedupe = Dedupe(MemoryStore(), by_function(lambda record: record.value))
+    running: AbstractAsyncContextManager[object]
+    if by == "app":
+        app = running = App(group, **settings)
+        app.handle(source, dedupe=dedupe)(image)
+    else:
+        running = Processor(image, source, group_id=group, dedupe=dedupe, **settings)
+
+    async with running:
+        taken = [each for each in range(RECORDS) if not is_refused(each)]
+        seen = await committed(transactional, target, len(taken))
+        assert sorted(int(each.value) for each in seen) == taken
+        dead = await committed(transactional, f"{target}.dead", RECORDS - len(taken))
+        assert {int(each.value) for each in dead} == {each for each in range(RECORDS) if is_refused(each)}
+        async with asyncio.timeout(60):
+            while dedupe.statistics.duplicates < 20:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not dedupe.in_flight
 
 
 async def test_a_cluster_without_transactions_refuses_exactly_once_at_the_start(

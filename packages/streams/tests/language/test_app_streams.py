@@ -13,6 +13,7 @@ from ottla.client.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Producer
 from ottla.streams import App, AppError, TopologyError
+from ottla.streams.operating.pages import AppPages
 
 WAIT_S = 60
 
@@ -117,6 +118,7 @@ async def test_what_cannot_be_decoded_is_set_aside_and_the_others_go_on(ottla_br
             await admin.topics.create(topic, partitions=1)
     async with Producer(ottla_broker.bootstrap_servers) as producer:
         await producer.send("orders", b"no JSON", "a")
+        await producer.send("orders", None, "a")
         await producer.send("orders", msgspec.json.encode(Order("tea", 1)), "a")
     app = App(
         "shop", bootstrap_servers=ottla_broker.bootstrap_servers, dead_letter_topic="orders.failed", retries=3
@@ -126,6 +128,8 @@ async def test_what_cannot_be_decoded_is_set_aside_and_the_others_go_on(ottla_br
     async with app:
         copies = await read(ottla_broker, "copies", 1)
         failed = await read(ottla_broker, "orders.failed", 1)
+        (status,) = AppPages(app.name, lambda: app._running, lambda: 0.0).document()["processors"]
 
     assert copies == [(b"a", b'{"item":"tea","amount":1}')]
     assert failed == [(b"a", b"no JSON")]
+    assert (status["valueless_total"], status["keyless_total"], status["late_total"]) == (1, 0, 0)

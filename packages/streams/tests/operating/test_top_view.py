@@ -53,3 +53,12 @@ def test_reasons_stand_above_the_tables() -> None:
 
     assert heading(ill) == "billing: UNHEALTHY, 1 handler"
     assert problems(ill) == ["charge: commits have failed for 90 s: no broker"]
+
+
+def test_records_that_streams_dropped_are_shown_once_there_are_some() -> None:
+    handlers, _ = tables(status(1_000, 500, late_total=3, keyless_total=0, valueless_total=2), None)
+
+    row = dict(zip(handlers.columns, handlers.rows[0], strict=True))
+    assert (row["late"], row["no key"], row["no value"]) == (3, 0, 2)
+    plain, _ = tables(status(1_000, 500), None)
+    assert "late" not in plain.columns

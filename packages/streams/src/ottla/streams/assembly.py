@@ -1,4 +1,4 @@
-"""One handler with everything it needs: producer, outputs, failures, processor and observer."""
+"""One handler of an app with everything it needs: its processor, its observer, its health."""
 
 from __future__ import annotations
 
@@ -7,38 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from ottla.client.environment import unique_suffix
 from ottla.client.metrics import Metrics
-from ottla.consumer import Consumer, NotAssigned
-from ottla.producer import Producer, ProducerRecord
+from ottla.consumer import NotAssigned
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.config import Ordering, StreamsConfig
 from ottla.streams.dedupe.guard import Dedupe
-from ottla.streams.dedupe.wrapping import Guard
-from ottla.streams.environment import environment
-from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs
-from ottla.streams.exactly_once.settings import check, transactional
-from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
-from ottla.streams.exactly_once.transactional_failures import TransactionalDeadLetters, TransactionalFailures
-from ottla.streams.exactly_once.transactional_outputs import TransactionalOutputs
-from ottla.streams.failures.failure_handling import FailureHandling
 from ottla.streams.handlers.arguments import Function
-from ottla.streams.handlers.direct_outputs import DirectOutputs
-from ottla.streams.handlers.function_handler import FunctionHandler
+from ottla.streams.language.runs import Counters
 from ottla.streams.language.runtime import TopologyRuntime
 from ottla.streams.language.topology import Plan
 from ottla.streams.operating.health import Health, HealthLimits, judge
 from ottla.streams.operating.observer import ProcessorObserver
-from ottla.streams.processing.parts import make_failures, make_function
+from ottla.streams.processing.assembly import SendingOutputs
 from ottla.streams.processing.processor import Processor
-from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, Work
 
 
 class HandlerProcessor:
-    """Runs one handler, or the plan of streams, inside `async with`: opens its producer, its threads or
-    processes or stores, and its processor.
+    """Runs one handler, or the plan of streams, inside `async with`.
 
     Leaving the block drains. Raises what stopped the processor.
     """
@@ -55,24 +42,19 @@ class HandlerProcessor:
         dedupe: Dedupe | None = None,
     ) -> None:
         self.name = name
-        self.app_id = app_id or config.group_id
-        """What the changelogs of streams begin with."""
-        self._function = function
+        self._streams: _Streams | None = None
+        self._handler: Function | _Streams
         if isinstance(function, Plan):
-            config = _for_streams(config)
+            self._handler = self._streams = _Streams(function, app_id or config.group_id)
+        else:
+            self._handler = function
         self._topics = tuple(topics)
-        self.dedupe = dedupe
+        self._dedupe = dedupe
         self._limits = health_limits
-        check(config)
-        self.is_exactly_once = config.processing_guarantee == "exactly-once"
-        if self.is_exactly_once:
-            self._serializing = config.producer
-            config = transactional(config, unique_suffix())
-        self.config = config
+        self.config = config if self._streams is None else _for_streams(config)
         self.observer = ProcessorObserver(config.group_id, now_ms=self._now_ms)
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
-        self._producer: Producer | None = None
         self._processor: Processor | None = None
         self._is_stopped = False
 
@@ -82,34 +64,17 @@ class HandlerProcessor:
         return self.config.group_id
 
     async def __aenter__(self) -> Self:
+        processor = Processor(
+            self._handler,
+            *self._topics,
+            config=self.config,
+            observer=self.observer,
+            dedupe=self._dedupe,
+        )
+        counters = Counters() if self._streams is None else self._streams.counters
+        self.observer.watch(_Sizes(processor, self.observer, counters, self._now_ms))
         async with AsyncExitStack() as stack:
-            self._producer = producer = await stack.enter_async_context(
-                environment().producer(self.config.producer)
-            )
-            if self.is_exactly_once:
-                parts = _transactional(self, producer)
-            else:
-                parts = _direct(self, producer, await self._dead_letter_producer(stack, producer))
-            function = parts.function
-            await stack.enter_async_context(function)
-            states = function if isinstance(function, TopologyRuntime) else None
-            handler: Handler = _WorkHandler(parts.wrap(function))
-            if self.dedupe is not None:
-                await stack.enter_async_context(self.dedupe)
-                handler = parts.guard(self.dedupe, handler)
-            self._processor = processor = await stack.enter_async_context(
-                Processor(
-                    handler,
-                    *self._topics,
-                    config=replace(self.config, max_concurrency=self._max_concurrency(function)),
-                    failures=parts.failures,
-                    outputs=parts.outputs,
-                    commits=parts.commits,
-                    observer=self.observer,
-                    states=states,
-                )
-            )
-            self.observer.watch(_Sizes(processor, parts, self._now_ms, self))
+            self._processor = await stack.enter_async_context(processor)
             self._stack = stack.pop_all()
         return self
 
@@ -142,48 +107,34 @@ class HandlerProcessor:
 
     def client_metrics(self) -> Sequence[Metrics]:
         """The metrics of its consumer and its producer."""
-        found: list[Metrics] = []
-        if self._processor is not None:
-            found.append(self._processor.consumer.metrics)
-        if self._producer is not None:
-            found.append(self._producer.metrics)
-        return found
+        if self._processor is None:
+            return []
+        return [self._processor.consumer.metrics, self._processor.parts.producers[0].metrics]
 
     @staticmethod
     def _now_ms() -> float:
         return asyncio.get_running_loop().time() * 1_000
 
-    # --- for the parts
 
-    async def _dead_letter_producer(self, stack: AsyncExitStack, producer: Producer) -> Producer:
-        """Return the producer of dead letters, which are bytes: the same one if it has no serializers."""
-        plain = replace(self.config.producer, key_serializer=None, value_serializer=None)
-        if self.config.dead_letter_topic is None or plain == self.config.producer:
-            return producer
-        return await stack.enter_async_context(environment().producer(plain))
+class _Streams:
+    """The streams of an app, for a processor (implements `Program`)."""
 
-    def _max_concurrency(self, function: FunctionHandler | TopologyRuntime) -> int:
-        """Return how many works may run: a plain function has a thread or a process for each."""
-        places = None if isinstance(function, TopologyRuntime) else function.max_calls
-        return min(self.config.max_concurrency, places or self.config.max_concurrency)
+    def __init__(self, plan: Plan, app_id: str) -> None:
+        self._plan = plan
+        self._app_id = app_id
+        self.counters = Counters()
+        """What happened to records that left no trace."""
 
-    def make_function(self, sender: Any, failures: FailureHandling) -> FunctionHandler | TopologyRuntime:
-        """Return the handler of the user's function, or of streams."""
-        if isinstance(self._function, Plan):
-            config = self.config
-            return TopologyRuntime(
-                self._function, config, sender, app_id=self.app_id, state_dir=config.state_dir
-            )
-        return make_function(self.config, self._function, sender, failures)
-
-    def make_failures(self, send: Callable[[ProducerRecord], Any]) -> FailureHandling:
-        """Return the failure policy, whose dead letters go to `send`."""
-        return make_failures(self.config, send)
-
-    @property
-    def serializing(self) -> Any:
-        """The producer's settings as they were given, with serializers."""
-        return self._serializing
+    def handler_for(self, config: StreamsConfig, outputs: SendingOutputs) -> TopologyRuntime:
+        """Return the handler of their records."""
+        return TopologyRuntime(
+            self._plan,
+            config,
+            outputs,
+            app_id=self._app_id,
+            state_dir=config.state_dir,
+            counters=self.counters,
+        )
 
 
 def _for_streams(config: StreamsConfig) -> StreamsConfig:
@@ -193,90 +144,20 @@ def _for_streams(config: StreamsConfig) -> StreamsConfig:
     return replace(config, producer=plain, order=order, batch_size=1, batch_of="key")
 
 
-class _WorkHandler:
-    """A handler of works: a processor takes plain functions for handlers of records."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    async def __call__(self, work: Work) -> None:
-        await self._handler(work)
-
-
-class _Parts:
-    """What a processor is made of."""
-
-    def __init__(
-        self,
-        function: FunctionHandler | TopologyRuntime,
-        failures: FailurePolicy,
-        outputs: Outputs,
-        wrap: Callable[[Handler], Handler],
-        commits: Callable[[Consumer], Commits] | None = None,
-        buffered: TransactionalOutputs | None = None,
-    ) -> None:
-        self.function = function
-        self.failures = failures
-        self.outputs = outputs
-        self.wrap = wrap
-        self.commits = commits
-        self.buffered = buffered
-
-    def guard(self, dedupe: Dedupe, handler: Handler) -> Handler:
-        """Put dedupe around the parts; return the handler in place of the given one."""
-        guard = Guard(dedupe, handler, self.outputs, self.failures)
-        self.outputs, self.failures, commits = guard.outputs, guard.failures, self.commits
-        if commits is not None:
-            self.commits = guard.after(commits)
-        return guard.handler
-
-
-def _direct(one: HandlerProcessor, producer: Producer, letters: Producer) -> _Parts:
-    """Return parts that send at once: at least once. `letters` takes bytes."""
-
-    async def send(record: ProducerRecord) -> None:
-        await letters.send_and_wait(*record)
-
-    outputs = DirectOutputs(producer)
-    failures = one.make_failures(send)
-    return _Parts(one.make_function(outputs, failures), failures, outputs, failures.wrap)
-
-
-def _transactional(one: HandlerProcessor, producer: Producer) -> _Parts:
-    """Return parts that send in transactions: exactly once."""
-    finished = BufferedOutputs()
-    outputs = TransactionalOutputs(finished, one.serializing, max_bytes=one.config.max_buffered_output_bytes)
-    letters = TransactionalDeadLetters(outputs)
-    failures = one.make_failures(letters.send)
-
-    def commits(consumer: Consumer) -> Commits:
-        return TransactionalCommits(
-            producer,
-            finished,
-            consumer.group_metadata,
-            interval_ms=one.config.transaction_interval_ms,
-            on_committed=outputs.committed,
-        )
-
-    def wrap(handler: Handler) -> Handler:
-        return letters.wrap(failures.wrap(handler))
-
-    transactional_failures = TransactionalFailures(failures, outputs)
-    function = one.make_function(outputs, failures)
-    return _Parts(function, transactional_failures, outputs, wrap, commits, outputs)
-
-
 class _Sizes:
     """Reads sizes from the parts of a processor (implements `Sizes` of the observer)."""
 
     def __init__(
-        self, processor: Processor, parts: _Parts, now_ms: Callable[[], float], one: HandlerProcessor
+        self,
+        processor: Processor,
+        observer: ProcessorObserver,
+        counters: Counters,
+        now_ms: Callable[[], float],
     ) -> None:
         self._processor = processor
-        self._parts = parts
+        self._observer = observer
+        self._counters = counters
         self._now_ms = now_ms
-        self._observer = one.observer
-        self._dedupe = one.dedupe
 
     def lanes(self) -> int:
         """Lanes with records."""
@@ -292,11 +173,24 @@ class _Sizes:
 
     def dedupe_hits(self) -> int:
         """Records that were duplicates."""
-        return 0 if self._dedupe is None else self._dedupe.statistics.duplicates
+        dedupe = self._processor.parts.dedupe
+        return 0 if dedupe is None else dedupe.statistics.duplicates
 
     def buffered_output_bytes(self) -> int:
         """Bytes of outputs that wait for a transaction."""
-        return self._parts.buffered.size_bytes if self._parts.buffered is not None else 0
+        return self._processor.parts.buffered_output_bytes
+
+    def late(self) -> int:
+        """Records of streams that came after their window was closed."""
+        return self._counters.late
+
+    def keyless(self) -> int:
+        """Records of streams without a key before a join or an aggregate."""
+        return self._counters.without_key
+
+    def valueless(self) -> int:
+        """Records of streams without a value."""
+        return self._counters.without_value
 
     def lags(self) -> Mapping[TopicPartition, int]:
         """Records between the committed offset and the end, of each partition."""

@@ -69,9 +69,16 @@ class TopologyRuntime:
     """
 
     def __init__(
-        self, plan: Plan, config: StreamsConfig, outputs: Outputs, *, app_id: str, state_dir: Path | str
+        self,
+        plan: Plan,
+        config: StreamsConfig,
+        outputs: Outputs,
+        *,
+        app_id: str,
+        state_dir: Path | str,
+        counters: Counters | None = None,
     ) -> None:
-        self.counters = Counters()
+        self.counters = counters or Counters()
         self._plan = plan
         self._config = config
         self._outputs = outputs

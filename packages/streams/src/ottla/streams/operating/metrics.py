@@ -37,6 +37,15 @@ class Gauges(Protocol):
     def dedupe_hits(self) -> int:
         """Records that were duplicates."""
 
+    def late(self) -> int:
+        """Records of streams that came after their window was closed."""
+
+    def keyless(self) -> int:
+        """Records of streams without a key before a join or an aggregate."""
+
+    def valueless(self) -> int:
+        """Records of streams without a value."""
+
     def buffered_output_bytes(self) -> int:
         """Bytes of outputs that wait for a transaction."""
 
@@ -51,7 +60,7 @@ class NoGauges:
         return 0
 
     lanes = buffered_records = buffered_bytes = in_flight = oldest_in_flight_ms = _none
-    parked = paused_partitions = dedupe_hits = buffered_output_bytes = _none
+    parked = paused_partitions = dedupe_hits = late = keyless = valueless = buffered_output_bytes = _none
 
     def lags(self) -> Mapping[TopicPartition, int]:
         """Return nothing."""
@@ -78,6 +87,9 @@ class StreamsMetrics(Metrics):
         "parked": "Works that wait for a retry.",
         "paused_partitions": "Partitions whose intake is paused.",
         "dedupe_hit_total": "Records that were duplicates, and were not handled.",
+        "late_total": "Records of streams that came after their window was closed, and were dropped.",
+        "keyless_total": "Records of streams without a key before a join or an aggregate; they were dropped.",
+        "valueless_total": "Records of streams that had no value, and were dropped.",
         "buffered_output_bytes": "Bytes of outputs that wait for a transaction.",
         "records_lag_max": "Records between the finished ones and the end, of the partition with the most.",
     }
@@ -150,6 +162,21 @@ class StreamsMetrics(Metrics):
     def dedupe_hit_total(self) -> int:
         """Records that were duplicates."""
         return self.gauges.dedupe_hits()
+
+    @property
+    def late_total(self) -> int:
+        """Records of streams that came after their window was closed."""
+        return self.gauges.late()
+
+    @property
+    def keyless_total(self) -> int:
+        """Records of streams without a key before a join or an aggregate."""
+        return self.gauges.keyless()
+
+    @property
+    def valueless_total(self) -> int:
+        """Records of streams without a value."""
+        return self.gauges.valueless()
 
     @property
     def buffered_output_bytes(self) -> int:

@@ -32,6 +32,15 @@ class Sizes(Protocol):
     def dedupe_hits(self) -> int:
         """Records that were duplicates."""
 
+    def late(self) -> int:
+        """Records of streams that came after their window was closed."""
+
+    def keyless(self) -> int:
+        """Records of streams without a key before a join or an aggregate."""
+
+    def valueless(self) -> int:
+        """Records of streams without a value."""
+
     def buffered_output_bytes(self) -> int:
         """Bytes of outputs that wait for a transaction."""
 
@@ -167,6 +176,18 @@ class ProcessorObserver:
     def dedupe_hits(self) -> int:
         """Records that were duplicates."""
         return self._sizes.dedupe_hits() if self._sizes is not None else 0
+
+    def late(self) -> int:
+        """Records of streams that came after their window was closed."""
+        return self._sizes.late() if self._sizes is not None else 0
+
+    def keyless(self) -> int:
+        """Records of streams without a key before a join or an aggregate."""
+        return self._sizes.keyless() if self._sizes is not None else 0
+
+    def valueless(self) -> int:
+        """Records of streams without a value."""
+        return self._sizes.valueless() if self._sizes is not None else 0
 
     def buffered_output_bytes(self) -> int:
         """Bytes of outputs that wait for a transaction."""

@@ -20,6 +20,9 @@ COUNTERS = (
     "skip_total",
     "dead_letter_total",
     "dedupe_hit_total",
+    "late_total",
+    "keyless_total",
+    "valueless_total",
     "commit_total",
     "commit_error_total",
 )

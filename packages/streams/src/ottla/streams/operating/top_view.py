@@ -11,6 +11,9 @@ PROCESSOR_COLUMNS = (
     "handler", "group", "state", "rec/s", "lag", "lanes", "in flight", "oldest", "buffered", "parked",
     "retries", "dead", "dupes", "commit errors",
 )  # fmt: skip
+STREAM_COLUMNS = ("late", "no key", "no value")
+"""What streams dropped; shown once they did."""
+_DROPPED = ("late_total", "keyless_total", "valueless_total")
 PARTITION_COLUMNS = (
     "topic", "partition", "offset", "lag", "rec/s", "in flight", "failed", "paused", "metadata",
     "oldest key", "age",
@@ -40,16 +43,16 @@ def tables(status: Status, before: Status | None) -> list[Table]:
     """Return the handlers, and the partitions of each. Rates need a status from `before`."""
     elapsed_s = _elapsed_s(status, before)
     earlier = {} if before is None else {each["name"]: each for each in before["processors"]}
-    found = [
-        Table(
-            "handlers",
-            PROCESSOR_COLUMNS,
-            [_processor(each, earlier.get(each["name"]), elapsed_s) for each in status["processors"]],
-        )
-    ]
+    rows = [_processor(each, earlier.get(each["name"]), elapsed_s) for each in status["processors"]]
+    dropped = [[each.get(name, 0) for name in _DROPPED] for each in status["processors"]]
+    if any(map(any, dropped)):
+        rows = [(*row, *more) for row, more in zip(rows, dropped, strict=True)]
+        found = [Table("handlers", (*PROCESSOR_COLUMNS, *STREAM_COLUMNS), rows)]
+    else:
+        found = [Table("handlers", PROCESSOR_COLUMNS, rows)]
     for one in status["processors"]:
-        rows = _partitions(one, earlier.get(one["name"]), elapsed_s)
-        found.append(Table(f"partitions of {one['name']}", PARTITION_COLUMNS, rows))
+        each_partition = _partitions(one, earlier.get(one["name"]), elapsed_s)
+        found.append(Table(f"partitions of {one['name']}", PARTITION_COLUMNS, each_partition))
     return found
 
 

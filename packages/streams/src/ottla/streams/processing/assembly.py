@@ -1,26 +1,31 @@
-"""The parts that a processor's settings choose: its handler, its outputs, and what follows failures."""
+"""The parts that a processor's settings choose: its handler, its outputs, its commits, and what follows
+failures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast, runtime_checkable
 
+from ottla.client.settings import SettingError
 from ottla.consumer import Consumer
 from ottla.producer import Producer, ProducerConfig, ProducerRecord
 from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
 from ottla.streams.errors import ContextMisused
+from ottla.streams.exactly_once.settings import check
 from ottla.streams.failures.dead_letters import Send
 from ottla.streams.failures.failure_handling import FailureHandling
 from ottla.streams.handlers.arguments import Function
 from ottla.streams.handlers.context import Sender
 from ottla.streams.handlers.direct_outputs import DirectOutputs
-from ottla.streams.handlers.function_handler import FunctionHandler, takes_work
+from ottla.streams.handlers.function_handler import takes_work
+from ottla.streams.processing.defaults import ConsumerCommits
 from ottla.streams.processing.parts import make_failures, make_function
-from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, Work
+from ottla.streams.processing.transactions import Transactions
+from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, PartitionStates, Work
 
 if TYPE_CHECKING:
     from ottla.streams.dedupe.guard import Dedupe
@@ -29,53 +34,73 @@ if TYPE_CHECKING:
 MakeCommits = Callable[[Consumer], Commits]
 
 
-class Assembly:
-    """The handler, failure policy and outputs of a processor, and the producers and processes under them.
+class StatefulHandler(Handler, PartitionStates, AbstractAsyncContextManager[Any], Protocol):
+    """A handler with state of partitions, which runs inside `async with`."""
 
-    Given parts are used as they are; the others are made by the settings. Raises InvalidHandler for a
-    function that cannot be a handler. Producers and processes run inside `async with`.
+
+class SendingOutputs(Sender, Outputs, Protocol):
+    """Outputs that take what is sent for a work."""
+
+
+@runtime_checkable
+class Program(Protocol):
+    """Stands for a handler that sends what it makes, such as the streams of an app."""
+
+    def handler_for(self, config: StreamsConfig, outputs: SendingOutputs) -> StatefulHandler:
+        """Return the handler; what it sends goes to `outputs`."""
+
+
+class Assembly:
+    """The handler, failure policy, outputs and commits of a processor, and the producers and processes
+    under them.
+
+    Given parts are used as they are; the others are made by the settings, for either processing guarantee.
+    Raises InvalidHandler for a function that cannot be a handler, and SettingError. Producers, processes and
+    dedupe are open inside `async with`.
     """
 
     def __init__(
         self,
         config: StreamsConfig,
-        handler: Handler | Function,
+        handler: Handler | Function | Program,
         *,
         failures: FailurePolicy | None = None,
         outputs: Outputs | None = None,
+        commits: MakeCommits | None = None,
         wrap: Wrap | None = None,
         dedupe: Dedupe | None = None,
     ) -> None:
-        self._config = config
+        check(config)
+        self._transactions = _transactions(config, outputs, commits)
+        self.config: StreamsConfig = config if self._transactions is None else self._transactions.config
+        """The settings, with those that transactions need."""
+        self._make_commits = commits
         self._producers: list[Producer] = []
-        self._function: FunctionHandler | None = None
-        self.outputs: Outputs = DirectOutputs(self._producer(config.producer)) if outputs is None else outputs
-        own: FailureHandling | None = None
-        if failures is None:
-            failures = own = make_failures(config, self._dead_letter_send())
-        self.failures: FailurePolicy = failures
+        self._opened: list[AbstractAsyncContextManager[Any]] = []
+        self.outputs: Outputs = self._make_outputs() if outputs is None else outputs
+        own = make_failures(self.config, self._dead_letter_send()) if failures is None else None
+        self.failures: FailurePolicy = own or cast("FailurePolicy", failures)
         self.max_concurrency: int = config.max_concurrency
         """The most works at once: a plain function has no more than there are threads or processes for it."""
-        called = handler if takes_work(handler) else self._make_handler(cast("Function", handler), own)
+        self.states: PartitionStates | None = None
+        """The states that the handler keeps for partitions, if it is one of a program."""
+        called = self._make_handler(handler, own)
         if wrap is not None:
             called = wrap(called)
-        self.handler = called if own is None else own.wrap(called)
-        self._dedupe, self._guard = dedupe, None if dedupe is None else _guard(dedupe, self)
+        self.handler: Handler = called if own is None else own.wrap(called)
         self.settling: Outputs = self.outputs
         """The outputs that settle work; `outputs` are those that handlers send through."""
-        if self._guard is not None:
-            guard = self._guard
-            self.handler, self.settling, self.failures = guard.handler, guard.outputs, guard.failures
+        self.dedupe = dedupe
+        self._guard: Guard | None = None
+        self._add_guarantees()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            if self._dedupe is not None:
-                await stack.enter_async_context(self._dedupe)
-            for each in self._producers:
+            if self.dedupe is not None:
+                await stack.enter_async_context(self.dedupe)
+            for each in (*self._producers, *self._opened):
                 await stack.enter_async_context(each)
-            if self._function is not None:
-                await stack.enter_async_context(self._function)
             self._stack = stack.pop_all()
         return self
 
@@ -84,21 +109,66 @@ class Assembly:
     ) -> None:
         await self._stack.aclose()
 
-    def commits(self, make: MakeCommits) -> MakeCommits:
-        """Return what makes the commits of transactions; with dedupe, marks are written after them."""
-        return make if self._guard is None else self._guard.after(make)
+    def commits(self, consumer: Consumer) -> Commits:
+        """Return what commits offsets; with dedupe and transactions, marks are written after those."""
+        make = self._make_commits
+        if self._transactions is not None:
+            transactions, (producer, *_) = self._transactions, self._producers
+            make = lambda consumer: transactions.commits(consumer, producer)  # noqa: E731
+        if make is None:
+            return ConsumerCommits(consumer, self.config.commit_interval_ms)
+        return (make if self._guard is None else self._guard.after(make))(consumer)
 
-    def _make_handler(self, function: Function, failures: FailureHandling | None) -> Handler:
-        self._function = made = make_function(self._config, function, _sender(self.outputs), failures)
+    # --- for observers
+
+    @property
+    def producers(self) -> tuple[Producer, ...]:
+        """The producers of outputs and of dead letters."""
+        return tuple(self._producers)
+
+    @property
+    def buffered_output_bytes(self) -> int:
+        """The bytes of outputs that wait for a transaction."""
+        return 0 if self._transactions is None else self._transactions.outputs.size_bytes
+
+    # --- inside
+
+    def _add_guarantees(self) -> None:
+        """Put transactions around handler and failure policy, and dedupe around those."""
+        if self._transactions is not None:
+            self.failures = self._transactions.failures(self.failures)
+            self.handler = self._transactions.wrap(self.handler)
+        if self.dedupe is not None:
+            self._guard = guard = _guard(self.dedupe, self)
+            self.handler, self.settling, self.failures = guard.handler, guard.outputs, guard.failures
+
+    def _make_outputs(self) -> Outputs:
+        producer = self._producer(self.config.producer)
+        return DirectOutputs(producer) if self._transactions is None else self._transactions.outputs
+
+    def _make_handler(
+        self, handler: Handler | Function | Program, failures: FailureHandling | None
+    ) -> Handler:
+        if isinstance(handler, Program):
+            stateful = handler.handler_for(self.config, cast("SendingOutputs", self.outputs))
+            self._opened.append(stateful)
+            self.states = stateful
+            return stateful
+        if takes_work(handler):
+            return handler
+        made = make_function(self.config, cast("Function", handler), _sender(self.outputs), failures)
+        self._opened.append(made)
         self.max_concurrency = min(self.max_concurrency, made.max_calls or self.max_concurrency)
         return made
 
     def _dead_letter_send(self) -> Send | None:
-        if self._config.dead_letter_topic is None:
+        if self.config.dead_letter_topic is None:
             return None
-        # Dead letters are bytes as they were read, and outside of transactions: they say what no handler did.
+        if self._transactions is not None:
+            return self._transactions.dead_letters.send
+        # Dead letters are bytes as they were read; given outputs have transactions of their own.
         plain = replace(
-            self._config.producer, key_serializer=None, value_serializer=None, transactional_id=None
+            self.config.producer, key_serializer=None, value_serializer=None, transactional_id=None
         )
         producer = self._producer(plain)
 
@@ -129,6 +199,17 @@ class _NoSender:
     async def send(self, work: Work, record: ProducerRecord) -> None:
         """Raise ContextMisused."""
         raise ContextMisused("the outputs of this processor have no send(work, record) for contexts")
+
+
+def _transactions(
+    config: StreamsConfig, outputs: Outputs | None, commits: MakeCommits | None
+) -> Transactions | None:
+    """Return the parts of exactly once; None without it, or where they are given."""
+    if config.processing_guarantee != "exactly-once" or (outputs is not None and commits is not None):
+        return None
+    if outputs is not None or commits is not None:
+        raise SettingError("exactly-once has outputs and commits in one transaction: give both, or neither")
+    return Transactions(config)
 
 
 def _guard(dedupe: Dedupe, parts: Assembly) -> Guard:

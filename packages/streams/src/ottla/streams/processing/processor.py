@@ -11,9 +11,8 @@ from ottla.client.settings import config_from
 from ottla.consumer import Consumer
 from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
-from ottla.streams.processing.assembly import Assembly
+from ottla.streams.processing.assembly import Assembly, Program
 from ottla.streams.processing.committing import Committer
-from ottla.streams.processing.defaults import ConsumerCommits
 from ottla.streams.processing.rebalancing import Rebalancing
 from ottla.streams.processing.workers import Workers
 from ottla.streams.scheduling.intake import IntakeLimits
@@ -42,12 +41,13 @@ class Processor:
     to the first unfinished record, with the finished ones after it in the commit's metadata. At the end of
     the block running handlers may take `drain_timeout_ms`, and what is finished is committed. A failure
     cancels the block, which then raises it: HandlerFailed, OutputFailed, or what the consumer fails with.
-    `dedupe` is opened and closed by the processor: records that were handled are not handled again.
+    `dedupe` is opened and closed by the processor: records that were handled are not handled again. With
+    `processing_guarantee="exactly-once"` offsets, outputs and dead letters are in one transaction.
     """
 
     def __init__(
         self,
-        handler: Handler | Callable[..., Any],
+        handler: Handler | Callable[..., Any] | Program,
         *topics: str,
         config: StreamsConfig | None = None,
         wrap: Callable[[Handler], Handler] | None = None,
@@ -59,25 +59,25 @@ class Processor:
         dedupe: Dedupe | None = None,
         **settings: Any,
     ) -> None:
-        self.config = config = _config(config, settings)
-        _ = config.group_id  # raises without one
+        config = _config(config, settings)
+        self.parts = parts = Assembly(
+            config, handler, failures=failures, outputs=outputs, commits=commits, wrap=wrap, dedupe=dedupe
+        )
+        """What the settings have chosen; observers read counts of it."""
+        self.config = config = parts.config
+        states = parts.states or states
         self.consumer = environment().consumer(config.reading())
         """The consumer; its metrics are read by observers. Ask it for no records."""
         self.scheduler = _scheduler(config)
         """Counts of it are read by observers."""
         self._topics = topics
         self._observer = observer
-        self._assembly = parts = Assembly(
-            config, handler, failures=failures, outputs=outputs, wrap=wrap, dedupe=dedupe
-        )
         self.outputs = parts.outputs
         """What handlers send through; its `send(work, record)` is for handlers of `Work`."""
         self._workers = self._make_workers(parts)
         self._committer = Committer(
             self.scheduler,
-            parts.commits(commits)(self.consumer)
-            if commits
-            else ConsumerCommits(self.consumer, config.commit_interval_ms),
+            parts.commits(self.consumer),
             observer,
             states,
             timeout_ms=config.commit_timeout_ms,
@@ -112,7 +112,7 @@ class Processor:
     # --- the life of a processor
 
     async def __aenter__(self) -> Self:
-        await self._assembly.__aenter__()
+        await self.parts.__aenter__()
         self._tasks = tasks = asyncio.TaskGroup()
         await tasks.__aenter__()
         self._workers.start(tasks)
@@ -180,7 +180,7 @@ class Processor:
             try:
                 await self._tasks.__aexit__(None, None, None)
             finally:
-                await self._assembly.__aexit__(None, None, None)
+                await self.parts.__aexit__(None, None, None)
 
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:
         assert self._tasks is not None
@@ -240,6 +240,6 @@ def _scheduler(config: StreamsConfig) -> Scheduler:
 
 
 def _config(config: StreamsConfig | None, settings: dict[str, Any]) -> StreamsConfig:
-    if config is None:
-        return StreamsConfig.of(**settings)
-    return config_from(StreamsConfig, config, settings)
+    config = StreamsConfig.of(**settings) if config is None else config_from(StreamsConfig, config, settings)
+    _ = config.group_id  # raises without one
+    return config

@@ -1,0 +1,45 @@
+"""The parts of a processor for exactly once: outputs and dead letters go into the transaction of offsets."""
+
+from __future__ import annotations
+
+from ottla.client.environment import unique_suffix
+from ottla.consumer import Consumer
+from ottla.producer import Producer
+from ottla.streams.config import StreamsConfig
+from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs
+from ottla.streams.exactly_once.settings import transactional
+from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
+from ottla.streams.exactly_once.transactional_failures import TransactionalDeadLetters, TransactionalFailures
+from ottla.streams.exactly_once.transactional_outputs import TransactionalOutputs
+from ottla.streams.seams import Commits, FailurePolicy, Handler
+
+
+class Transactions:
+    """Outputs, dead letters and commits that share the transactions of one producer."""
+
+    def __init__(self, config: StreamsConfig) -> None:
+        self.config = transactional(config, unique_suffix())
+        """The settings for this: a transactional id, and read_committed."""
+        self._finished = BufferedOutputs()
+        self.outputs = TransactionalOutputs(
+            self._finished, config.producer, max_bytes=config.max_buffered_output_bytes
+        )
+        self.dead_letters = TransactionalDeadLetters(self.outputs)
+
+    def commits(self, consumer: Consumer, producer: Producer) -> Commits:
+        """Return what commits offsets together with outputs."""
+        return TransactionalCommits(
+            producer,
+            self._finished,
+            consumer.group_metadata,
+            interval_ms=self.config.transaction_interval_ms,
+            on_committed=self.outputs.committed,
+        )
+
+    def failures(self, policy: FailurePolicy) -> FailurePolicy:
+        """Return a policy in place of one whose dead letters go to `dead_letters`."""
+        return TransactionalFailures(policy, self.outputs)
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Return a handler in place of one that sends dead letters itself, of records it cannot decode."""
+        return self.dead_letters.wrap(handler)
