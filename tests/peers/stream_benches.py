@@ -170,7 +170,11 @@ class BrokerBench:
     async def _read(self, topic: str, count: int) -> list[ConsumerRecord]:
         found: list[ConsumerRecord] = []
         async with asyncio.timeout(WAIT_S):
-            async with Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest") as consumer:
+            async with Consumer(
+                bootstrap_servers=self._servers,
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+            ) as consumer:
                 numbers = None
                 while not numbers:
                     numbers = await consumer.partitions_for_topic(topic)

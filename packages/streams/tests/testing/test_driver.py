@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from ottla.streams.dedupe import Dedupe, MemoryStore, SqliteStore, TopicStore, b
 from ottla.streams.errors import HandlerFailed
 from ottla.streams.language.windows import tumbling
 from ottla.streams.testing import DriverMisused, StreamsTest
+from ottla.streams.testing.driver import START_MS
 from peers.stream_apps import Order, pricing
 from peers.stream_handlers import double
 
@@ -249,6 +252,11 @@ def test_files_of_state_are_waited_for(tmp_path: Path) -> None:
         test.settle()
 
         assert test.received("counts", of=int) == [1, 2]
+
+    (file,) = tmp_path.rglob("*.sqlite")
+    with closing(sqlite3.connect(file)) as database:
+        ((used_ms,),) = database.execute("SELECT value FROM facts WHERE name = 'used_ms'")
+    assert START_MS <= used_ms < START_MS + 60_000  # virtual on the thread, too
 
 
 # --- dedupe

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ottla.streams.environment import now_ms
+from ottla.streams.environment import environment
 from ottla.streams.state.entry import NEVER, Entry
 from ottla.streams.state.errors import StoreClosed
 from ottla.streams.state.state_file import StateFile
@@ -45,9 +45,9 @@ class SqliteStore:
         executor: Executor,
         *,
         keeps_stamps: bool = True,
-        clock: Callable[[], int] = now_ms,
+        clock: Callable[[], int] | None = None,
     ) -> None:
-        self._clock = clock
+        self._clock = clock or environment().now_ms  # bound here: it is read on a thread
         self._path = path
         self._identity = identity
         self._executor = executor
