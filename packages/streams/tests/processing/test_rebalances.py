@@ -13,6 +13,7 @@ from ottla.broker.testing import BrokerThread
 from ottla.client.admin import Admin
 from ottla.consumer import ConsumerRecord
 from ottla.producer import Producer
+from ottla.protocol.topics import TopicPartition
 from ottla.streams import Processor
 
 WAIT_S = 60
@@ -29,7 +30,7 @@ async def write(broker: BrokerThread, count: int) -> None:
 
 
 def processor(broker: BrokerThread, handler: Any, **settings: Any) -> Processor:
-    wanted = {
+    wanted: dict[str, Any] = {
         "group_id": "g",
         "retries": 0,
         "commit_interval_ms": 20,
@@ -129,6 +130,75 @@ async def test_a_drain_is_bounded_and_what_it_cancels_runs_on_another_member(
             assert {partition for partition, _ in cancelled} == moved
 
     assert set(seen.values()) == {1}
+
+
+class SlowStates:
+    """Partition states of which partition 0 takes until `restored` is done."""
+
+    def __init__(self) -> None:
+        self.restored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.revoked_ones: set[int] = set()
+
+    async def assigned(self, partition: TopicPartition, offset: int | None) -> asyncio.Future[None] | None:
+        return self.restored if partition.partition == 0 else None
+
+    def committed(self, partition: TopicPartition, offset: int) -> None: ...
+
+    def revoked(self, partition: TopicPartition) -> None:
+        self.revoked_ones.add(partition.partition)
+
+
+async def test_a_partition_whose_state_is_restored_for_long_holds_no_worker(
+    ottla_broker: BrokerThread,
+) -> None:
+    await write(ottla_broker, 400)
+    states = SlowStates()
+    seen: Counter[int] = Counter()
+
+    async def handle(record: ConsumerRecord) -> None:
+        assert record.partition or states.restored.done(), "its state is not there"
+        seen[record.partition] += 1
+
+    async with processor(ottla_broker, handle, states=states, max_concurrency=1) as one:
+        await until(lambda: seen == {1: 100, 2: 100, 3: 100})
+        assert one.consumer.paused() == {TopicPartition("orders", 0)}
+        states.restored.set_result(None)
+        await until(lambda: seen[0] == 100)
+
+    assert states.revoked_ones == set(range(PARTITIONS))
+
+
+async def test_a_partition_that_goes_while_its_state_is_restored_is_given_up(
+    ottla_broker: BrokerThread,
+) -> None:
+    await write(ottla_broker, 400)
+    states = SlowStates()
+    seen: Counter[int] = Counter()
+
+    async def handle(record: ConsumerRecord) -> None:
+        seen[record.partition] += 1
+
+    async with processor(ottla_broker, handle, states=states):
+        await until(lambda: sum(seen.values()) == 300)
+    states.restored.set_result(None)
+    async with processor(ottla_broker, handle):
+        await until(lambda: seen[0] == 100)
+
+    assert states.revoked_ones == set(range(PARTITIONS))
+    assert sum(seen.values()) == 400
+
+
+async def test_state_that_cannot_be_restored_stops_the_processor(ottla_broker: BrokerThread) -> None:
+    await write(ottla_broker, 4)
+    states = SlowStates()
+    states.restored.set_exception(OSError("the disk is gone"))
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        async with (
+            asyncio.timeout(WAIT_S),
+            processor(ottla_broker, lambda record: None, states=states) as one,
+        ):
+            await one.wait()
 
 
 def assignments(one: Processor) -> list[Any]:

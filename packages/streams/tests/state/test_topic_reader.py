@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,10 +42,10 @@ async def reader(servers: str, admin: Admin) -> AsyncIterator[TopicReader]:
         yield reader
 
 
-async def write(servers: str, topic: str, entries: list[tuple[bytes, Entry]]) -> None:
+async def write(servers: str, topic: str, entries: list[tuple[bytes, Entry]], partition: int = 0) -> None:
     async with Producer(servers) as producer:
         for key, entry in entries:
-            await producer.send(topic, entry.value, key, headers=to_headers(entry), partition=0)
+            await producer.send(topic, entry.value, key, headers=to_headers(entry), partition=partition)
 
 
 async def test_a_store_has_what_the_topic_had_when_loading_began(
@@ -127,6 +129,69 @@ async def test_a_table_follows_its_topic(servers: str, admin: Admin, reader: Top
     assert await table.get(b"a") is None
     assert await table.get(b"b") == Entry(b"2", 1)
     await reader.drop(TopicPartition("followed", 0), table)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a state file, as a backup or an inspection may."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+async def applied(store: SqliteStore, offset: int) -> None:
+    async with asyncio.timeout(30):
+        while (store.checkpoint or 0) < offset:  # noqa: ASYNC110 - a checkpoint is no event
+            await asyncio.sleep(0.01)
+
+
+async def test_a_locked_file_holds_up_no_other_and_catches_up(
+    servers: str, admin: Admin, reader: TopicReader, tmp_path: Path
+) -> None:
+    await admin.topics.create("two-files", partitions=2)
+    with ThreadPoolExecutor(1) as executor:
+        stores = [SqliteStore(tmp_path / f"{at}.sqlite", "id", executor) for at in range(2)]
+        for at, store in enumerate(stores):
+            await store.open()
+            async with asyncio.timeout(60):
+                await reader.load(TopicPartition("two-files", at), store, follow=True)
+        with locked(tmp_path / "0.sqlite"):
+            for at in range(20):
+                await write(servers, "two-files", [(b"k", Entry(b"%d" % at, at))], partition=0)
+                await write(servers, "two-files", [(b"k", Entry(b"%d" % at, at))], partition=1)
+                await applied(stores[1], at + 1)
+            behind = stores[0].checkpoint
+        await applied(stores[0], 20)
+
+        assert behind is None
+        assert await stores[0].get(b"k") == await stores[1].get(b"k") == Entry(b"19", 19)
+        for at, store in enumerate(stores):
+            await reader.drop(TopicPartition("two-files", at), store)
+            await store.close()
+
+
+async def test_a_reader_ends_while_a_file_is_locked(servers: str, admin: Admin, tmp_path: Path) -> None:
+    await admin.topics.create("locked", partitions=1)
+    config = ConsumerConfig(client=ClientConfig(bootstrap_servers=servers), group_id="never-joined")
+    with ThreadPoolExecutor(1) as executor:
+        store = SqliteStore(tmp_path / "0.sqlite", "id", executor)
+        await store.open()
+        with locked(tmp_path / "0.sqlite"):
+            async with asyncio.timeout(60):
+                async with TopicReader(
+                    config, lambda some: admin.offsets.find(dict.fromkeys(some, LATEST))
+                ) as reader:
+                    await reader.load(TopicPartition("locked", 0), store, follow=True)
+                    await write(servers, "locked", [(b"k", Entry(b"1", 0))])
+                    await read_up_to(reader, TopicPartition("locked", 0), 1)
+        await store.close()
+
+
+async def read_up_to(reader: TopicReader, partition: TopicPartition, offset: int) -> None:
+    """Wait until the reader has taken the records below an offset."""
+    while await reader._consumer.position(partition) < offset:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 class _Told(MemoryStore):

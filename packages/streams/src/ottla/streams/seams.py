@@ -149,10 +149,11 @@ class Outputs(Protocol):
 class PartitionStates(Protocol):
     """State that handlers keep for partitions, restored where a partition is assigned."""
 
-    async def assigned(self, partition: TopicPartition, offset: int | None) -> None:
-        """Restore the state of a partition; its records are handled after that.
+    async def assigned(self, partition: TopicPartition, offset: int | None) -> asyncio.Future[None] | None:
+        """Restore the state of a partition; its records are taken in after that.
 
-        An exception stops the processor. The group waits meanwhile, so this is for seconds.
+        The group waits meanwhile, so this is for seconds. What takes longer returns a future: the partition
+        is paused until it is done. An exception, also of the future, stops the processor.
         """
 
     def committed(self, partition: TopicPartition, offset: int) -> None:

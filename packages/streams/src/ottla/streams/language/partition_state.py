@@ -57,9 +57,10 @@ class PartitionState:
         self.time = PartitionTime()
         self.stores: dict[str, StorePartition] = {}
         self._is_forgetting = False
-        self._ended = asyncio.Event()
-        self._is_restored = False
-        self._failure: Exception | None = None
+        self.is_restored = False
+        """Whether records can be handled."""
+        self.restored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Is done when records can be handled, or has what restoring failed with."""
         self._partition = partition
         self._app_id = app_id
         self._factory = stores
@@ -67,29 +68,21 @@ class PartitionState:
         self._opened: list[TableNode] = []
         self._forgotten = 0
 
-    @property
-    def is_restored(self) -> bool:
-        """Whether records can be handled."""
-        return self._is_restored
-
-    async def restored(self) -> None:
-        """Return when records can be handled. Raises what restoring failed with."""
-        await self._ended.wait()
-        if self._failure is not None:
-            raise self._failure
-
     async def open(self) -> None:
         """Restore the stores and load the tables, to the ends that their topics have now."""
         try:
             await self._open()
-            self._is_restored = True
+            self.is_restored = True
+            self.restored.set_result(None)
         except Exception as error:
-            self._failure = error  # raised by `restored`
+            self._fail(error)
         except asyncio.CancelledError:
-            self._failure = StreamsError(f"{self._partition} was revoked while its state was restored")
+            self._fail(StreamsError(f"{self._partition} was revoked while its state was restored"))
             raise
-        finally:
-            self._ended.set()
+
+    def _fail(self, error: Exception) -> None:
+        self.restored.set_exception(error)
+        self.restored.exception()  # who waits gets it, and nobody may wait
 
     async def _open(self) -> None:
         number = self._partition.partition

@@ -117,8 +117,8 @@ class TopologyRuntime:
 
     # --- what the processor tells
 
-    async def assigned(self, partition: TopicPartition, offset: int | None) -> None:
-        """Restore the state of a partition. After a while records wait for it instead of the group."""
+    async def assigned(self, partition: TopicPartition, offset: int | None) -> asyncio.Future[None] | None:
+        """Restore the state of a partition. After a while its records wait for it instead of the group."""
         before = self._closing.pop(partition, None)
         state = self._partitions[partition] = PartitionState(
             partition,
@@ -132,7 +132,9 @@ class TopologyRuntime:
         state.opening = self._tasks.create_task(self._open(state, before), name=f"restore {partition}")
         with suppress(TimeoutError):
             async with asyncio.timeout(RESTORE_IN_REBALANCE_S):
-                await state.restored()
+                await asyncio.shield(state.restored)
+                return None
+        return state.restored
 
     def committed(self, partition: TopicPartition, offset: int) -> None:
         """Note up to which offset everything is finished."""
@@ -198,7 +200,7 @@ class TopologyRuntime:
     async def _handle(self, work: Work, record: ConsumerRecord) -> None:
         state = self._partitions[record.topic_partition]
         if not state.is_restored:
-            await state.restored()
+            await asyncio.shield(state.restored)
         run = Run(record, state.stores, state.lookup, self.counters)
         try:
             waiting = self._parts[record.topic].process(run, state.time.time_ms)

@@ -85,7 +85,7 @@ class Processor:
         )
         self._rebalancing = Rebalancing(
             self.scheduler, self.consumer, self._workers, self._committer, parts.settling, observer, states,
-            drain_timeout_ms=config.drain_timeout_ms,
+            drain_timeout_ms=config.drain_timeout_ms, fail=self._fail,
         )  # fmt: skip
         self._tasks: asyncio.TaskGroup | None = None
         self._running: list[asyncio.Task[None]] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer import Consumer, RebalanceListener
@@ -37,6 +38,7 @@ class Rebalancing(RebalanceListener):
         states: PartitionStates | None,
         *,
         drain_timeout_ms: int,
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._scheduler = scheduler
         self._consumer = consumer
@@ -46,6 +48,9 @@ class Rebalancing(RebalanceListener):
         self._observer = observer
         self._states = states
         self._drain_timeout_s = drain_timeout_ms / 1_000
+        self._fail = fail
+        self._restoring: dict[TopicPartition, asyncio.Future[None]] = {}
+        """Partitions that are paused until their state is there."""
         self._is_stopping = False
 
     async def on_partitions_assigned(self, assigned: Partitions) -> None:
@@ -53,43 +58,77 @@ class Rebalancing(RebalanceListener):
         if not assigned or self._is_stopping:
             return
         committed = await self._consumer.committed_offsets(assigned)
-        if self._states is not None:
-            await self._restore(self._states, {each: committed.get(each) for each in assigned})
-        for partition in sorted(assigned):
-            found = committed.get(partition)
-            if found is None:
-                self._scheduler.assign(partition, None)
-            else:
-                # The position and the metadata must be those of the same commit.
-                self._consumer.seek(partition, found)
-                self._scheduler.assign(partition, found.offset, found.metadata)
+        found = {each: committed.get(each) for each in sorted(assigned)}
+        restoring = {} if self._states is None else await self._restore(self._states, found)
+        for partition, commit in found.items():
+            if commit is not None:
+                self._consumer.seek(partition, commit)
             if self._observer is not None:
-                self._observer.on_assigned(partition, None if found is None else found.offset)
+                self._observer.on_assigned(partition, None if commit is None else commit.offset)
+            waiting = restoring.get(partition)
+            if waiting is None:
+                self._begin(partition, commit)
+            else:
+                self._consumer.pause(partition)
+                self._restoring[partition] = waiting
+                waiting.add_done_callback(partial(self._restored, partition, commit))
 
     async def _restore(
         self, states: PartitionStates, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
-    ) -> None:
+    ) -> dict[TopicPartition, asyncio.Future[None] | None]:
+        """Restore state; return the partitions for which that takes longer than a rebalance may."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for partition, found in committed.items():
-                    offset = None if found is None else found.offset
-                    tasks.create_task(states.assigned(partition, offset), name=f"restore {partition}")
+                restored = {
+                    partition: tasks.create_task(
+                        states.assigned(partition, None if found is None else found.offset),
+                        name=f"restore {partition}",
+                    )
+                    for partition, found in committed.items()
+                }
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the others failed alike, or were cancelled
+        return {partition: task.result() for partition, task in restored.items()}
+
+    def _restored(
+        self, partition: TopicPartition, commit: OffsetAndMetadata | None, waiting: asyncio.Future[None]
+    ) -> None:
+        """The state of a paused partition is there: its records are taken in from now on."""
+        if self._restoring.get(partition) is not waiting:
+            return  # revoked meanwhile
+        del self._restoring[partition]
+        error = None if waiting.cancelled() else waiting.exception()
+        if error is not None:
+            self._fail(error)
+        elif not waiting.cancelled() and partition in self._consumer.assignment():
+            self._begin(partition, commit)
+            self._consumer.resume(partition)
+
+    def _begin(self, partition: TopicPartition, commit: OffsetAndMetadata | None) -> None:
+        if commit is None:
+            self._scheduler.assign(partition, None)
+        else:
+            # The position and the metadata must be those of the same commit.
+            self._scheduler.assign(partition, commit.offset, commit.metadata)
 
     async def on_partitions_revoked(self, revoked: Partitions) -> None:
         """Let running handlers end within the drain's bound, and commit."""
-        await self._drain(self._scheduler.partitions & revoked)
+        await self._drain(self._held & revoked)
 
     async def on_partitions_lost(self, lost: Partitions) -> None:
         """Cancel handlers: other members may handle these records already. Nothing is committed."""
-        self._give_up(self._scheduler.partitions & lost, lost=True)
+        self._give_up(self._held & lost, lost=True)
         self._workers.cancel(lost)
 
     async def stop(self) -> None:
         """Drain all partitions; later ones are not started."""
         self._is_stopping = True
-        await self._drain(self._scheduler.partitions)
+        await self._drain(self._held)
+
+    @property
+    def _held(self) -> Partitions:
+        """The partitions whose records are handled, or whose state is restored."""
+        return self._scheduler.partitions | frozenset(self._restoring)
 
     async def _drain(self, partitions: Partitions) -> None:
         for partition in partitions:
@@ -114,6 +153,7 @@ class Rebalancing(RebalanceListener):
 
     def _give_up(self, partitions: Iterable[TopicPartition], *, lost: bool) -> None:
         for partition in partitions:
+            self._restoring.pop(partition, None)
             self._scheduler.unassign(partition)
             self._outputs.revoked(partition)
             if self._states is not None:

@@ -12,7 +12,8 @@ from typing import Final
 
 from ottla.streams.state.entry import NEVER, Entry
 
-BUSY_TIMEOUT_S: Final = 1.0
+BUSY_TIMEOUT_S: Final = 0.05
+"""How long a call waits for a file that is locked: calls to other files wait for it on the same thread."""
 MAX_AGE_MS: Final = 12 * 3_600_000
 """How long a file may have been closed: tombstones are gone from a compacted topic after 24 hours."""
 KEYS_PER_QUERY: Final = 500

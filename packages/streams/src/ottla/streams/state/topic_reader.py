@@ -18,6 +18,8 @@ from ottla.streams.state.store import KeyedStore
 
 POLL_MS: Final = 100
 """How soon an end without records is noticed, such as one of transaction markers."""
+PATIENCE_S: Final = 0.1
+"""How long a store holds up others, when it is slow or its file locked; then its partition is paused."""
 EndOffsets = Callable[[Iterable[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
 
 
@@ -61,6 +63,8 @@ class TopicReader:
         self._loads: dict[TopicPartition, _Load] = {}
         self._tasks = asyncio.TaskGroup()
         self._reading: asyncio.Task[None] | None = None
+        self._applying: set[asyncio.Task[None]] = set()
+        """Tasks that apply records; those of slow stores outlive a turn of the reader."""
         self._has_partitions = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -77,8 +81,9 @@ class TopicReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._reading is not None:
-                self._reading.cancel()
+            for task in (self._reading, *self._applying):
+                if task is not None:
+                    task.cancel()
             await self._tasks.__aexit__(kind, error, trace)
         finally:
             await self._consumer.stop()
@@ -126,22 +131,35 @@ class TopicReader:
             await self._has_partitions.wait()
             fetched = await self._consumer.getmany(timeout_ms=POLL_MS)
             for partition, records in fetched.items():
-                await self._apply(partition, records)
+                if (load := self._loads.get(partition)) is not None:
+                    await self._apply_soon(partition, load, records)
             for partition, load in list(self._loads.items()):
                 if not load.loaded.is_set():
                     await self._note_progress(partition, load)
 
-    async def _apply(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
-        load = self._loads.get(partition)
-        if load is None:
-            return
+    async def _apply_soon(
+        self, partition: TopicPartition, load: _Load, records: Sequence[ConsumerRecord]
+    ) -> None:
+        applying = self._tasks.create_task(self._apply(partition, load, records), name=f"apply {partition}")
+        self._applying.add(applying)
+        applying.add_done_callback(self._applying.discard)
+        done, _ = await asyncio.wait([applying], timeout=PATIENCE_S)
+        if not done and self._loads.get(partition) is load:
+            self._consumer.pause(partition)
+            applying.add_done_callback(lambda _: self._resume(partition, load))
+
+    def _resume(self, partition: TopicPartition, load: _Load) -> None:
+        if self._loads.get(partition) is load:
+            self._consumer.resume(partition)
+
+    async def _apply(self, partition: TopicPartition, load: _Load, records: Sequence[ConsumerRecord]) -> None:
         async with load.is_applying:
             if self._loads.get(partition) is load:
                 with suppress(StoreClosed):  # `drop` comes next
                     await load.store.apply(load.entries(records), records[-1].offset + 1)
 
     async def _note_progress(self, partition: TopicPartition, load: _Load) -> None:
-        if self._loads.get(partition) is not load:
+        if self._loads.get(partition) is not load or load.is_applying.locked():
             return
         with suppress(NotAssigned):  # dropped meanwhile
             if await self._consumer.position(partition) < load.end_offset:
