@@ -29,7 +29,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 # Each package after those it depends on.
 PACKAGES = ("protocol", "zookeeper", "client", "broker", "producer", "consumer", "streams", "pipeline")
-COMPILED = ("protocol", "broker", "producer", "consumer")
+COMPILED = ("protocol", "broker", "producer", "consumer", "streams")
 
 BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cython>=3.1,<4")
 LINTERS = ("ruff", "import-linter")

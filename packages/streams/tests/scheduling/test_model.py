@@ -373,10 +373,8 @@ def _free_the_lane_during_a_retry(patch: pytest.MonkeyPatch) -> None:
     original = Scheduler.retry
 
     def retry(one: Scheduler, work: WorkItem, at_ms: int) -> bool:
-        lanes, work.lanes = work.lanes, []
-        freed = WorkItem(work.assignment, None, 0, work.record, 0)
-        freed.lanes = lanes
-        work.assignment.free(freed)
+        work.assignment.free(work)
+        work.lanes = []
         return original(one, work, at_ms)
 
     patch.setattr(Scheduler, "retry", retry)
@@ -421,7 +419,14 @@ def _forget_finished_offsets_that_are_not_read_yet(patch: pytest.MonkeyPatch) ->
 
 
 def _run_beside_handlers_of_an_earlier_assignment(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Assignment, "can_run", property(lambda one: one.phase.value == "open" and bool(one.ready)))
+    original = Scheduler._open
+
+    def _open(one: Scheduler, name: TopicPartition, frontier: Frontier) -> Assignment:
+        opened = original(one, name, frontier)
+        opened.predecessors = []
+        return opened
+
+    patch.setattr(Scheduler, "_open", _open)
 
 
 def _count_a_refused_commit(patch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ottla.streams.scheduling._core import Totals
 from ottla.streams.scheduling.assignment import Assignment
 from ottla.streams.scheduling.finished_offsets import worst_bytes
 
@@ -18,16 +19,6 @@ class IntakeLimits:
     max_parked_bytes: int = 64 * 1024 * 1024
     max_finished_ahead: int = 1_000_000
     commit_metadata_max_bytes: int = 4_096
-
-
-@dataclass(slots=True)
-class Totals:
-    """What all assignments hold together."""
-
-    buffered: int = 0
-    buffered_bytes: int = 0
-    parked: int = 0
-    parked_bytes: int = 0
 
 
 def must_pause(one: Assignment, totals: Totals, limits: IntakeLimits, partitions: int) -> bool:

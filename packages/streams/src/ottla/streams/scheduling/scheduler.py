@@ -12,7 +12,6 @@ Only `finish` moves the frontier. Nothing that happens to work of an earlier ass
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Literal
@@ -20,21 +19,23 @@ from typing import Literal
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import OrderFailed
+from ottla.streams.scheduling._core import SchedulerCore
 from ottla.streams.scheduling.assignment import Assignment, Phase, WorkItem
 from ottla.streams.scheduling.commit_plan import CommitPlan, commit_plan
 from ottla.streams.scheduling.finished_offsets import decode
 from ottla.streams.scheduling.frontier import Frontier
-from ottla.streams.scheduling.intake import IntakeLimits, Totals, may_resume, must_pause
+from ottla.streams.scheduling.intake import IntakeLimits, may_resume, must_pause
 
 Order = Literal["key", "partition", "none"] | Callable[[ConsumerRecord], Hashable]
 
-RECORD_OVERHEAD_BYTES = 100
 _PARTITION_LANE = "partition"
-_CLOSED = Phase.CLOSED  # a lookup less in what runs once per record
 
 
-class Scheduler:
-    """Work of all assigned partitions of one member."""
+class Scheduler(SchedulerCore):
+    """Work of all assigned partitions of one member.
+
+    What runs once per record is native: `take`, `release`, `finish`, `drop`, and the loop of `add`.
+    """
 
     def __init__(
         self,
@@ -44,19 +45,12 @@ class Scheduler:
         batch_of_any: bool = False,
         limits: IntakeLimits | None = None,
     ) -> None:
+        super().__init__(order == "key", batch_size, batch_of_any)
         self.limits = limits or IntakeLimits()
-        self.totals = Totals()
-        self.resume_due = False
-        """Whether `intake` may resume a partition now; set by completions, reset by the caller."""
         self._order = order
-        self._batch_size = batch_size
-        self._batch_of_any = batch_of_any
         self._assigned: dict[TopicPartition, Assignment] = {}
         self._closing: dict[TopicPartition, list[Assignment]] = {}
-        self._rotation: deque[Assignment] = deque()
-        self._parked: list[tuple[int, int, WorkItem]] = []
         self._parked_count = 0
-        self._paused: set[TopicPartition] = set()
 
     # --- assignments
 
@@ -68,7 +62,7 @@ class Scheduler:
     @property
     def lane_count(self) -> int:
         """The lanes that have records which wait or are handled."""
-        return sum(len(each.lanes) for each in self._assigned.values())
+        return sum(each.lane_count for each in self._assigned.values())
 
     def assign(self, partition: TopicPartition, offset: int | None, metadata: str = "") -> None:
         """Begin with a partition at its committed offset; records that the metadata names are skipped.
@@ -115,26 +109,13 @@ class Scheduler:
         return one is None or one.in_flight == 0
 
     def _forget_waiting(self, one: Assignment) -> None:
-        self._parked = [each for each in self._parked if each[2].assignment is not one]
+        self._parked[:] = [each for each in self._parked if each[2].assignment is not one]
         self._parked.sort()
-        totals = self.totals
-        active = one.buffered - sum(len(each.records) for each in self._waiting(one))
-        active_bytes = one.buffered_bytes - sum(each.size for each in self._waiting(one))
-        totals.buffered -= one.buffered - active
-        totals.buffered_bytes -= one.buffered_bytes - active_bytes
-        totals.parked -= one.parked
-        totals.parked_bytes -= one.parked_bytes
-        one.buffered, one.buffered_bytes = active, active_bytes
-        one.parked = one.parked_bytes = 0
+        count, size = one.waiting_buffered()
+        self.count_buffered(one, -count, -size)
+        self.count_parked(one, -one.parked, -one.parked_bytes)
         one.parked_lanes.clear()
         one.clear()
-
-    def _waiting(self, one: Assignment) -> Iterable[WorkItem]:
-        """Yield waiting work that counts as buffered."""
-        yield from one.ready
-        for lane, waiting in one.lanes.items():
-            if lane not in one.parked_lanes:
-                yield from waiting
 
     # --- records
 
@@ -168,33 +149,6 @@ class Scheduler:
             self._paused.add(one.partition)
         return again
 
-    def _put_all(self, one: Assignment, records: Sequence[ConsumerRecord]) -> int:
-        """Queue records and count them; the loop is the hot part of intake."""
-        start, put, is_by_key = one.frontier.start, one.put, self._order == "key"
-        count = size = parked = parked_size = 0
-        for record in records:
-            lane = record.key if is_by_key else self._lane(record)
-            number = start(record.offset)
-            if number < 0:
-                continue
-            bytes_ = record.serialized_key_size + record.serialized_value_size + RECORD_OVERHEAD_BYTES
-            if put(WorkItem(one, lane, number, record, bytes_), lane):
-                parked += 1
-                parked_size += bytes_
-            else:
-                count += 1
-                size += bytes_
-        totals = self.totals
-        one.buffered += count
-        one.buffered_bytes += size
-        totals.buffered += count
-        totals.buffered_bytes += size
-        one.parked += parked
-        one.parked_bytes += parked_size
-        totals.parked += parked
-        totals.parked_bytes += parked_size
-        return count + parked
-
     def _lane(self, record: ConsumerRecord) -> Hashable:
         order = self._order
         if order == "none":
@@ -209,83 +163,21 @@ class Scheduler:
             raise OrderFailed(record.topic_partition, record.offset, error) from error
         return lane
 
-    # --- work
-
-    def take(self, now_ms: int) -> WorkItem | None:
-        """Return the next work, partition after partition; None if nothing can run now."""
-        if self._parked and self._parked[0][0] <= now_ms:
-            self._unpark(now_ms)
-        while self._rotation:
-            one = self._rotation.popleft()
-            one.is_queued = False
-            if not one.can_run:
-                continue
-            work = one.ready.popleft()
-            if self._batch_size > 1:
-                one.batch(work, self._batch_size, self._batch_of_any)
-            self._give_turn(one)
-            one.active += 1
-            one.in_flight += 1
-            work.is_active = True
-            work.started_ms = now_ms
-            return work
-        return None
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether `take` may return work now, parked work aside."""
-        return bool(self._rotation)
+    # --- retries
 
     def next_retry_ms(self) -> int | None:
         """Return when the next parked work becomes ready."""
         return self._parked[0][0] if self._parked else None
 
-    def _give_turn(self, one: Assignment) -> None:
-        if one.ready and not one.is_queued and one.can_run:
-            one.is_queued = True
-            self._rotation.append(one)
-
     def _unpark(self, now_ms: int) -> None:
         while self._parked and self._parked[0][0] <= now_ms:
             work = heappop(self._parked)[2]
+            one = work.assignment
             self._count_parked(work, -1)
-            work.assignment.parked_lanes.difference_update(work.lanes)
+            one.parked_lanes.difference_update(work.lanes)
             work.attempt += 1
-            work.assignment.ready.appendleft(work)
-            self._give_turn(work.assignment)
-
-    def release(self, work: WorkItem) -> None:
-        """The handler is over: the next work of its lanes may run. The work is not finished yet."""
-        work.assignment.free(work)
-        self._end_attempt(work)
-
-    def _end_attempt(self, work: WorkItem) -> None:
-        one = work.assignment
-        self._deactivate(work)
-        totals, count, size = self.totals, len(work.records), work.size
-        one.buffered -= count
-        one.buffered_bytes -= size
-        totals.buffered -= count
-        totals.buffered_bytes -= size
-        if one.ready and not one.is_queued:
+            one.requeue(work)
             self._give_turn(one)
-        if self._paused:
-            self.resume_due = True
-
-    def finish(self, work: WorkItem) -> bool:
-        """The work is done, outputs included; return whether the partition's frontier moved."""
-        one = work.assignment
-        one.in_flight -= 1
-        if one.phase is _CLOSED:
-            return False
-        numbers = work.numbers
-        moved = one.frontier.finish(numbers[0])
-        if len(numbers) > 1:
-            for number in numbers[1:]:
-                moved = one.frontier.finish(number) or moved
-        if self._paused:
-            self.resume_due = True
-        return moved
 
     def retry(self, work: WorkItem, at_ms: int) -> bool:
         """The attempt failed: its lanes wait until a time. False: the partition is given up, work dropped."""
@@ -304,41 +196,21 @@ class Scheduler:
         self._count_parked(work, 1)
         work.assignment.parked_lanes.update(each for each in work.lanes if each is not None)
 
-    def drop(self, work: WorkItem) -> None:
-        """The work is abandoned: it is not finished, and another reader handles its records.
-
-        Its lanes stay taken: what follows in them must not run before it.
-        """
-        self._end_attempt(work)
-        work.assignment.in_flight -= 1
-
-    def _deactivate(self, work: WorkItem) -> None:
-        one = work.assignment
-        assert work.is_active, "work ends once"
-        work.is_active = False
-        one.active -= 1
-        if not one.active and one.phase is _CLOSED:
-            waiting = self._closing[one.partition]
-            waiting.remove(one)
-            if not waiting:
-                del self._closing[one.partition]
-                if (successor := self._assigned.get(one.partition)) is not None:
-                    self._give_turn(successor)
+    def _handlers_ended(self, one: Assignment) -> None:
+        """No handler of an earlier assignment runs any more: the one that waits for it may begin."""
+        waiting = self._closing[one.partition]
+        waiting.remove(one)
+        if not waiting:
+            del self._closing[one.partition]
+            if (successor := self._assigned.get(one.partition)) is not None:
+                self._give_turn(successor)
 
     def _count_parked(self, work: WorkItem, sign: int) -> None:
         """Move work and what waits behind it from the buffered counts to the parked ones, or back."""
-        one, totals = work.assignment, self.totals
-        waiting = list(one.waiting_of(work))
-        count = sign * (len(work.records) + sum(len(each.records) for each in waiting))
-        size = sign * (work.size + sum(each.size for each in waiting))
-        one.parked += count
-        one.parked_bytes += size
-        one.buffered -= count
-        one.buffered_bytes -= size
-        totals.parked += count
-        totals.parked_bytes += size
-        totals.buffered -= count
-        totals.buffered_bytes -= size
+        count, size = work.assignment.waiting_behind(work)
+        count, size = sign * (count + len(work.records)), sign * (size + work.size)
+        self.count_parked(work.assignment, count, size)
+        self.count_buffered(work.assignment, -count, -size)
 
     # --- intake
 

@@ -1,0 +1,31 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
+"""The native part of scheduling: what runs once per record, from `add` to `finish`.
+
+`frontier.py`, `assignment.py`, `intake.py` and `scheduler.py` export it and add what runs less often;
+`_core.pyi` has the types and the contracts.
+
+The collector of cycles does not look at work. Therefore work that waits refers to nothing that leads back to
+it: it gets its assignment when it is taken, and gives up what handlers and policies attached to it when it
+ends.
+"""
+
+cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memchr, memmove
+
+from ottla.streams.scheduling.phase import Phase
+
+cdef object OPEN = Phase.OPEN
+cdef object CLOSED = Phase.CLOSED
+
+cdef enum:
+    COMPACT_FROM = 4096
+    LEAST_CAPACITY = 256
+    OVERHEAD_BYTES = 100
+
+RECORD_OVERHEAD_BYTES = OVERHEAD_BYTES
+
+include "_offsets.pxi"
+include "_work.pxi"
+include "_scheduler.pxi"
