@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
@@ -333,3 +334,21 @@ async def test_no_log_is_created_or_deleted_while_logs_are_closed(tmp_path: Path
     logs = await started([tmp_path])
     assert [log.topic_partition for log in logs] == [PARTITION]
     await stopped(logs)
+
+
+async def test_logs_are_closed_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = await started([tmp_path])
+    for number in range(4):
+        logs.create(TopicPartition("topic", number), UUID(int=77))
+    all_close, close = threading.Barrier(4), Log.close
+
+    def close_with_others(log: Log) -> None:
+        all_close.wait(timeout=60)
+        close(log)
+
+    monkeypatch.setattr(Log, "close", close_with_others)
+
+    await stopped(logs)
+
+    assert not all_close.broken
+    assert (tmp_path / ".kafka_cleanshutdown").exists()

@@ -299,7 +299,7 @@ class BrokerConfig(NetworkSettings, RequestLimits):
     )
     num_recovery_threads_per_data_dir: int = setting(
         1,
-        "Threads per data directory for recovery at start and flushing at stop.",
+        "Threads per data directory for recovery at start and flushing at stop (there four or more).",
         at_least(1),
         update=_CLUSTER,
     )

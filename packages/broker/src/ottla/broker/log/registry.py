@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+CLOSING_THREADS: Final = 4
+"""Logs that are closed at once, at least: fsyncs of several files share their wait for the disk."""
 
 
 class LogRegistry:
@@ -210,7 +213,8 @@ class LogRegistry:
                 log_closing.abandon(one)
 
     def _close_each(self, logs: list[Log]) -> None:
-        with ThreadPoolExecutor(self.config.num_recovery_threads_per_data_dir, "log-closing") as threads:
+        threads_count = max(CLOSING_THREADS, self.config.num_recovery_threads_per_data_dir)
+        with ThreadPoolExecutor(threads_count, "log-closing") as threads:
             list(threads.map(Log.close, logs))
 
     def _refuse_when_closing(self, topic_partition: TopicPartition) -> None:
