@@ -7,7 +7,7 @@ import pytest
 from ottla.consumer import ConsumerRecord
 from ottla.streams.errors import OrderFailed
 from ottla.streams.scheduling.assignment import WorkItem
-from ottla.streams.scheduling.intake import IntakeLimits
+from ottla.streams.scheduling.intake import STEP_RECORDS, IntakeLimits
 from ottla.streams.scheduling.scheduler import Order, Scheduler
 from ottla.streams.scheduling.testing import P0, P1, record, records
 
@@ -224,6 +224,25 @@ def test_intake_is_held_before_the_metadata_overflows_and_what_is_there_finishes
         pytest.fail("intake was never held")
 
     assert most <= 300
+
+
+@pytest.mark.parametrize("limit", [120, 300, 4_096])
+def test_the_metadata_names_all_finished_records_whatever_the_last_step_of_intake_adds(limit: int) -> None:
+    """Otherwise the next owner would handle them again, though the partition was drained and committed."""
+    one = scheduler("none", max_buffered_records=1_000_000, commit_metadata_max_bytes=limit)
+    next_offset = 0
+    works: list[WorkItem] = []
+    while not one.intake()[0]:
+        one.add(P0, records([None] * STEP_RECORDS, next_offset))
+        next_offset += STEP_RECORDS
+        works += take_all(one)
+
+    for work in random.Random(limit).sample(works[1:], len(works) // 2):  # at random: it cannot be deflated
+        end(one, work)
+
+    plan = one.commit_plan(P0)
+    assert plan is not None
+    assert plan.is_complete
 
 
 def test_metadata_that_does_not_fit_shrinks_and_stays_true() -> None:

@@ -15,15 +15,13 @@ from ottla.streams.processing.assembly import Assembly, Program
 from ottla.streams.processing.committing import Committer
 from ottla.streams.processing.rebalancing import Rebalancing
 from ottla.streams.processing.workers import Workers
-from ottla.streams.scheduling.intake import IntakeLimits
+from ottla.streams.scheduling.intake import STEP_RECORDS, IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Observer, Outputs, PartitionStates
 
 if TYPE_CHECKING:
     from ottla.streams.dedupe.guard import Dedupe
 
-INTAKE_RECORDS = 256
-"""The most records of one step of intake: how far a budget may be exceeded per partition."""
 INTAKE_PAUSE_S = 0.005
 """The least time between two looks at the budgets."""
 
@@ -201,7 +199,7 @@ class Processor:
 
     async def _take_in(self) -> None:
         """Read on and on, however slow the handlers are: heartbeats and polls go on."""
-        async for batch in self.consumer.batches(max_records=INTAKE_RECORDS):
+        async for batch in self.consumer.batches(max_records=STEP_RECORDS):
             if self.scheduler.add(batch.topic_partition, batch.records, batch.next_offset):
                 self._workers.wake()
             self._apply_intake()

@@ -8,6 +8,12 @@ from ottla.streams.scheduling._core import Totals
 from ottla.streams.scheduling.assignment import Assignment
 from ottla.streams.scheduling.finished_offsets import worst_bytes
 
+STEP_RECORDS = 256
+"""The most records of one step of intake: how far a budget may be exceeded per partition."""
+
+_LEAST_FOR_A_STEP_BYTES = worst_bytes(2 * STEP_RECORDS, 2 * STEP_RECORDS)
+"""Below it there is no room for what a step may add: the partition would stand still for one slow record."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeLimits:
@@ -57,8 +63,11 @@ def _is_over(own: int, total: int, most: int, partitions: int) -> bool:
 
 
 def _metadata_may_overflow(one: Assignment, most: int) -> bool:
-    """Return whether the metadata could become too long, in whatever order the records finish."""
+    """Return whether the metadata could become too long after one more step of intake, in whatever order
+    the records finish: what it cannot name the next owner would handle again, though all was drained."""
     frontier = one.frontier
     if not most or not frontier.unfinished:
         return False  # none is wanted, or the frontier passes all offsets
-    return worst_bytes(frontier.span, frontier.unfinished + frontier.known_ranges) > most
+    step = STEP_RECORDS if most >= _LEAST_FOR_A_STEP_BYTES else 0
+    runs = frontier.unfinished + frontier.known_ranges
+    return worst_bytes(frontier.span + step, runs + step) > most
