@@ -70,7 +70,7 @@ class Run:
         self._judging = asyncio.Lock()
         template = Settings(
             0, servers, GROUP, TOPIC, str(self.path), options.effect, address, options.longest_ms, None,
-            options.strategy,
+            options.strategy, options.metadata_bytes,
         )  # fmt: skip
         self.group = Group(template, folder, Journal(self.path, 0))
         self.wrong = self.group.wrong
@@ -278,6 +278,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ahead", type=int, default=50_000, help="how far the producer is ahead")
     parser.add_argument("--per-s", type=float, default=1e9, help="how fast records are sent")
     parser.add_argument("--pauses", type=float, default=1.0, help="the weight of pauses among the faults")
+    parser.add_argument("--metadata-bytes", type=int, default=4_096, help="commit_metadata_max_bytes")
     parser.add_argument("--strategy", default="cooperative-sticky", help="partition_assignment_strategy")
     parser.add_argument("--print-s", type=float, default=10.0, help="the time between two lines of progress")
     parser.add_argument("--keep", type=Path, help="a folder for the journal and the logs of members")
@@ -295,6 +296,8 @@ def main() -> int:
         run = Run(options, servers, folder, address)
         asyncio.run(run.run())
         run.report()
+    if run.rules.counts.repeated:
+        print(f"  what a kill repeated had ended at most {run.rules.counts.window_ms:,} ms before it")
     if run.group.leaving_ms:
         print(
             f"  {len(run.group.leaving_ms)} members left, the slowest in {max(run.group.leaving_ms):,.0f} ms"

@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True):
     longest_ms: int
     static_id: str | None
     strategy: str
+    metadata_bytes: int
 
 
 class Image(msgspec.Struct, array_like=True, frozen=True):

@@ -60,6 +60,7 @@ def main() -> None:
         max_poll_interval_ms=40_000,
         drain_timeout_ms=20_000,
         partition_assignment_strategy=given.strategy,
+        commit_metadata_max_bytes=given.metadata_bytes,
         retry_backoff_ms=10,
         dead_letter_topic=DEAD_LETTERS,
         on_error={Poisoned: "dead-letter", Flaky: "retry", WrongRow: "stop"},

@@ -49,6 +49,8 @@ class Partition:
     number: int
     finished_by: array[int] = field(default_factory=lambda: array("I"))
     """The assignment in which each offset finished last; 0: in none."""
+    finished_ns: array[int] = field(default_factory=lambda: array("Q"))
+    """When each offset finished last."""
     frontier: int = 0
     """All offsets below have finished."""
     known: tuple[int, Ranges] = (0, ())
@@ -56,8 +58,8 @@ class Partition:
     owner: Assignment | None = None
     overtaken: dict[int, Assignment] = field(default_factory=dict)
     """Members that do not know yet that others have the partition."""
-    gone: set[int] = field(default_factory=set)
-    """The assignments that ended by a kill or a loss: what finished in them may not be committed."""
+    gone: dict[int, int] = field(default_factory=dict)
+    """When the assignments ended that a kill ended, or a loss (0): what finished in them may repeat."""
 
     def is_finished(self, offset: int) -> bool:
         """Return whether a record has finished at least once."""
@@ -68,10 +70,12 @@ class Partition:
         committed, ranges = self.known
         return offset < committed or any(first <= offset < end for first, end in ranges)
 
-    def finish(self, offset: int, assignment: int) -> None:
-        """Note in which assignment a record finished."""
+    def finish(self, offset: int, assignment: int, time_ns: int) -> None:
+        """Note when and in which assignment a record finished."""
         if (missing := offset + 1 - len(self.finished_by)) > 0:
             self.finished_by.extend([0] * missing)
+            self.finished_ns.extend([0] * missing)
+        self.finished_ns[offset] = time_ns
         self.finished_by[offset] = assignment
         while self.is_finished(self.frontier):
             self.frontier += 1
@@ -86,6 +90,8 @@ class Counts:
     failed: int = 0
     set_aside: int = 0
     repeated: int = 0
+    window_ms: int = 0
+    """The longest time from the end of a record to the kill because of which it was repeated."""
     late: int = 0
     """Attempts of members that others had overtaken."""
     killed: int = 0
@@ -169,7 +175,11 @@ class Rules:
 
     def _judge_repetition(self, event: Event, partition: Partition) -> None:
         self.counts.repeated += 1
-        if partition.finished_by[event.offset] not in partition.gone:
+        ended_ns = partition.gone.get(partition.finished_by[event.offset])
+        if ended_ns:
+            window_ms = (ended_ns - partition.finished_ns[event.offset]) // 1_000_000
+            self.counts.window_ms = max(self.counts.window_ms, window_ms)
+        elif ended_ns is None:
             self.violated(f"4: {_name(event)} started again, though who finished it was not killed")
         if partition.is_known(event.offset):
             self.violated(f"5: {_name(event)} started again, though a commit named it as finished")
@@ -191,7 +201,7 @@ class Rules:
             return
         partition = self.partitions[event.partition]
         assert partition.owner is not None, "what runs is forgotten when its partition is given up"
-        partition.finish(event.offset, partition.owner.serial)
+        partition.finish(event.offset, partition.owner.serial, event.time_ns)
         partition.owner.failed.discard(event.key)
         if event.number == self.done[event.key]:
             self.done[event.key] += 1
@@ -223,7 +233,7 @@ class Rules:
         partition = self.partitions[event.partition]
         if partition.owner is not None:
             partition.overtaken[partition.owner.member] = partition.owner
-            partition.gone.add(partition.owner.serial)
+            partition.gone[partition.owner.serial] = 0
             self._forget(partition.owner.member, event.partition)
         partition.owner = Assignment(event.member, self.counts.assigned)
         if event.offset < partition.known[0]:
@@ -243,12 +253,13 @@ class Rules:
 
     def _lost(self, event: Event) -> None:
         self.counts.lost += 1
-        self._give_up(self.partitions[event.partition], event.member)
+        self._give_up(self.partitions[event.partition], event.member, 0)
 
     def _killed(self, event: Event) -> None:
         self.counts.killed += 1
+        ended_ns = 0 if event.member in self._stood_still else event.time_ns
         for partition in self.partitions:
-            self._give_up(partition, event.member)
+            self._give_up(partition, event.member, ended_ns)
 
     def _paused(self, event: Event) -> None:
         self._stood_still.add(event.member)
@@ -261,9 +272,9 @@ class Rules:
                 self._forget(event.member, partition.number)
                 partition.owner = None
 
-    def _give_up(self, partition: Partition, member: int) -> None:
+    def _give_up(self, partition: Partition, member: int, ended_ns: int) -> None:
         if partition.owner is not None and partition.owner.member == member:
-            partition.gone.add(partition.owner.serial)
+            partition.gone[partition.owner.serial] = ended_ns
         self._forget(member, partition.number)
         self._end_ownership(partition, member)
 
