@@ -6,6 +6,7 @@ import pytest
 
 from ottla.client.settings import SettingError
 from ottla.streams import StreamsConfig
+from ottla.streams.exactly_once.settings import transactional
 
 
 def test_a_name_of_both_clients_is_set_for_both() -> None:
@@ -68,3 +69,24 @@ def test_the_consumer_neither_commits_nor_waits_by_itself() -> None:
     reading = StreamsConfig.of(group_id="g").reading()
 
     assert (reading.enable_auto_commit, reading.handling_grace_ms) == (False, 0)
+
+
+def test_a_transaction_of_a_process_that_died_is_ended_soon_and_commits_end_before() -> None:
+    config = StreamsConfig.of(group_id="g", processing_guarantee="exactly-once")
+    slow = StreamsConfig.of(group_id="g", processing_guarantee="exactly-once", transaction_timeout_ms=60_000)
+
+    assert (config.producer.transaction_timeout_ms, transactional(config, "x").commit_timeout_ms) == (
+        10_000,
+        8_000,
+    )
+    assert (slow.producer.transaction_timeout_ms, transactional(slow, "x").commit_timeout_ms) == (
+        60_000,
+        15_000,
+    )
+    assert StreamsConfig().producer.transaction_timeout_ms == 10_000
+
+
+def test_properties_with_dots_win_over_what_streams_set_by_default() -> None:
+    config = StreamsConfig.from_properties({"transaction.timeout.ms": "30000", "auto.offset.reset": "latest"})
+
+    assert (config.producer.transaction_timeout_ms, config.consumer.auto_offset_reset) == (30_000, "latest")

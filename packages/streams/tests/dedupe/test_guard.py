@@ -225,6 +225,7 @@ class SomeCommits:
     """Commits that succeed, or fail once."""
 
     interval_ms = 100
+    is_pending = False
 
     def __init__(self) -> None:
         self.failures: list[Exception] = []

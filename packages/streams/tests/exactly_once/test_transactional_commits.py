@@ -159,6 +159,18 @@ async def test_a_commit_without_an_answer_is_repeated_and_never_aborted() -> Non
     assert (producer.visible, len(outputs)) == ([b"a", b"b"], 0)
 
 
+async def test_a_commit_without_an_answer_is_ended_by_a_call_without_plans() -> None:
+    producer, outputs, commits = made(commit=[DeadlineExceeded("committing", 1, None)])
+    with pytest.raises(DeadlineExceeded):
+        await commits.commit([Plan(2)])
+    assert commits.is_pending
+
+    await commits.commit([])
+
+    assert (producer.calls[-2:], producer.visible) == (["commit", "commit"], [b"a", b"b"])
+    assert (commits.is_pending, len(outputs)) == (False, 0)
+
+
 async def test_a_commit_that_turns_out_to_have_failed_is_aborted_before_the_next() -> None:
     failures: list[BaseException] = [
         DeadlineExceeded("committing", 1, None), failed_by(DeadlineExceeded("sending", 1, None)),

@@ -368,6 +368,7 @@ async def test_a_refused_commit_names_the_record_and_is_repeated(
 
     class Sometimes:
         interval_ms = 10
+        is_pending = False
 
         def __init__(self, consumer: Consumer) -> None:
             self._consumer = consumer

@@ -43,6 +43,11 @@ READING_DEFAULTS: Mapping[str, Any] = MappingProxyType(
 partitions alone that stay."""
 
 
+_WRITING_DEFAULTS: Mapping[str, Any] = MappingProxyType({"transaction_timeout_ms": 10_000})
+"""Settings of the producer that differ: the open transaction of a process that died holds up readers of
+committed records, and the next owner of its partitions, for no longer than this."""
+
+
 @suggest_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsConfig:
@@ -80,7 +85,8 @@ class StreamsConfig:
     commit_interval_ms: int = setting(1_000, at_least=1)
     """The time between two commits."""
     commit_timeout_ms: int = setting(15_000, at_least=1)
-    """How long one commit may take; it is repeated at the next interval."""
+    """How long one commit may take; it is repeated at the next interval. With exactly-once it is at most 0.8
+    of `transaction_timeout_ms`, so that a transaction ends before the coordinator ends it."""
     commit_metadata_max_bytes: int = setting(KAFKA_METADATA_BYTES, at_least=0)
     """The most bytes of commit metadata, at most the brokers' `offset.metadata.max.bytes`. 0: none, so that
     records finished out of order run again after a restart."""
@@ -117,8 +123,9 @@ class StreamsConfig:
     """The folder of SQLite stores, below it one with the app's name. Several processes may share it."""
     consumer: ConsumerConfig = field(default_factory=lambda: ConsumerConfig(**READING_DEFAULTS))
     """The settings of the consumer, with `group_id`."""
-    producer: ProducerConfig = field(default_factory=lambda: ProducerConfig())
-    """The settings of the producer of outputs and dead letters."""
+    producer: ProducerConfig = field(default_factory=lambda: ProducerConfig(**_WRITING_DEFAULTS))
+    """The settings of the producer of outputs and dead letters. Its `transaction_timeout_ms` is 10,000 by
+    default: so long readers of committed records wait after a crash, and coordinators may be out of reach."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -170,11 +177,12 @@ class StreamsConfig:
         text, values = _Split(given), _Split(settings)
         _check_whole(values, "consumer", text.consumer | values.consumer)
         _check_whole(values, "producer", text.producer | values.producer)
-        reading = {**READING_DEFAULTS, **text.consumer}
+        reading = _over_defaults(READING_DEFAULTS, text.consumer)
         if "consumer" not in values.own:
             values.own["consumer"] = from_properties(ConsumerConfig, reading, **values.consumer)
         if "producer" not in values.own:
-            values.own["producer"] = from_properties(ProducerConfig, text.producer, **values.producer)
+            writing = _over_defaults(_WRITING_DEFAULTS, text.producer)
+            values.own["producer"] = from_properties(ProducerConfig, writing, **values.producer)
         return from_properties(cls, text.own, **values.own)
 
     @property
@@ -212,6 +220,12 @@ class _Split:
                 self.consumer[spelling] = value
             if name in writing:
                 self.producer[spelling] = value
+
+
+def _over_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return given settings, and the defaults of names that they do not spell in either way."""
+    named = {each.replace(".", "_") for each in given}
+    return {**{name: value for name, value in defaults.items() if name not in named}, **given}
 
 
 def _names(cls: type[Any]) -> set[str]:

@@ -170,6 +170,10 @@ class Commits(Protocol):
     def interval_ms(self) -> int:
         """The time between two commits."""
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a call left a transaction open, which the next call ends, even one without plans."""
+
     async def commit(self, plans: Sequence[Plan]) -> None:
         """Commit plans, one per partition. After an exception nothing counts as committed."""
 

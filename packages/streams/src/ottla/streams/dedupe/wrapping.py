@@ -171,6 +171,10 @@ class _GuardedCommits:
     def interval_ms(self) -> int:
         return self._commits.interval_ms
 
+    @property
+    def is_pending(self) -> bool:
+        return self._commits.is_pending
+
     async def commit(self, plans: Sequence[Plan]) -> None:
         await self._commits.commit(plans)
         for plan in plans:

@@ -97,6 +97,11 @@ class TransactionalCommits:
         return self._interval_ms
 
     @property
+    def is_pending(self) -> bool:
+        """Whether the last transaction is open still: cancelled, or without the coordinator's answer."""
+        return self._left is not _Left.NOTHING
+
+    @property
     def fatal(self) -> TransactionsFenced | OutputRejected | None:
         """Why no further transaction is possible; None while one is."""
         return self._fatal
@@ -104,9 +109,9 @@ class TransactionalCommits:
     async def commit(self, plans: Sequence[Plan]) -> None:
         """Commit plans, and the outputs of works whose records they cover, in one transaction.
 
-        After an exception nothing of them is committed, and the outputs are kept for the next call. Raises
-        CommitFailed while the consumer is not in the group, and TransactionsFenced and OutputRejected, after
-        which every call raises them again.
+        Without plans only the last transaction is ended, if it is open. After an exception nothing of them is
+        committed, and the outputs are kept for the next call. Raises CommitFailed while the consumer is not
+        in the group, and TransactionsFenced and OutputRejected, after which every call raises them again.
         """
         # Now, before anything waits: in a later generation others may own the partitions of these plans.
         group = self._group()
@@ -114,6 +119,8 @@ class TransactionalCommits:
             if self._fatal is not None:
                 raise self._fatal
             await self._end_last()
+            if not plans:
+                return
             if group.generation_id == NO_GENERATION:  # coordinators fence only commits that name a member
                 raise CommitFailed(f"the consumer is not in the group {group.group_id!r}, or joins it again")
             transaction = self._outputs.next_transaction({each.partition: each for each in plans})

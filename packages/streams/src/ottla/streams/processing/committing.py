@@ -50,12 +50,14 @@ class Committer:
     async def commit(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
         """Commit what is due of partitions, by default all; return whether all of it is committed.
 
-        Refusals are logged. Raises StreamsError if there can be no further commits.
+        A transaction that an earlier call left open is ended even if nothing is due: the next owner of
+        revoked partitions waits for its end. Refusals are logged. Raises StreamsError if there can be no
+        further commits.
         """
         async with self._one_at_a_time:
             while True:
                 plans = self._scheduler.due_commits(partitions)
-                if not plans:
+                if not plans and not self._commits.is_pending:
                     return True
                 error = await self._try(plans)
                 if not isinstance(error, OffsetMetadataTooLarge) or not self._shrink():
@@ -88,7 +90,7 @@ class Committer:
         return True
 
     def _report(self, plans: list[CommitPlan], error: Exception | None) -> None:
-        if self._observer is not None:
+        if self._observer is not None and (plans or error is not None):
             self._observer.on_commit(plans, error)
         if error is None:
             self._last_reason = None
@@ -96,4 +98,5 @@ class Committer:
         reason = f"{type(error).__name__}: {error}"
         if reason != self._last_reason:
             self._last_reason = reason
-            log.warning("%s", OffsetsNotCommitted([(each.partition, each.offset) for each in plans], error))
+            refused = OffsetsNotCommitted([(each.partition, each.offset) for each in plans], error)
+            log.warning("%s", refused if plans else f"the last transaction has not ended yet: {reason}")

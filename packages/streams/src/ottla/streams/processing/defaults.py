@@ -12,6 +12,8 @@ from ottla.streams.seams import Plan
 class ConsumerCommits:
     """Commits through the consumer (implements `seams.Commits`)."""
 
+    is_pending = False
+
     def __init__(self, consumer: Consumer, interval_ms: int) -> None:
         self._consumer = consumer
         self.interval_ms = interval_ms
