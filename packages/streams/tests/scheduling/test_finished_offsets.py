@@ -34,7 +34,7 @@ def test_what_is_encoded_is_decoded(offset: int, pairs: list[tuple[int, int]]) -
 
 
 @given(st.integers(0, 2**40), gaps_and_lengths, st.integers(0, 300))
-def test_metadata_over_the_limit_names_the_longest_prefix_that_fits(
+def test_metadata_over_the_limit_names_a_prefix_that_fits(
     offset: int, pairs: list[tuple[int, int]], limit: int
 ) -> None:
     finished = ranges(offset, pairs)
@@ -90,6 +90,17 @@ def test_ten_thousand_records_finished_out_of_order_fit_the_brokers_limit() -> N
 
     assert count == len(finished)
     assert len(text) < 1_750
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+def test_metadata_that_is_cut_uses_nine_tenths_of_the_limit(share: float) -> None:
+    generator = random.Random(2)
+    finished = [(each, each + 1) for each in range(1, 500_000, 2) if generator.random() < share]
+
+    text, count = encode(P0, 0, finished, 4_096)
+
+    assert 3_686 <= len(text) <= 4_096
+    assert decode(P0, 0, text) == finished[:count]
 
 
 @given(st.integers(0, 2**40), gaps_and_lengths)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from ottla.protocol.topics import TopicPartition
@@ -24,23 +25,41 @@ RUNS, BITMAP, DEFLATED = 1, 2, 4
 _HEAD_BYTES = 5
 _MAX_BODY_BYTES = 1 << 20
 _DEFLATE_FROM_BYTES = 64
+_MAX_CUTS = 4
+_VARINT_CONTINUES = bytes(range(0x80, 0x100))
 
 
 def encode(partition: TopicPartition, offset: int, finished: Ranges, max_bytes: int) -> tuple[str, int]:
-    """Return the text, at most `max_bytes` long, and how many of the ranges it names, from the first on."""
-    count = len(finished)
-    text = _text(partition, offset, finished)
-    if len(text) <= max_bytes:
-        return text, count
-    fits, most = 0, count
-    while fits + 1 < most:
-        middle = (fits + most) // 2
-        if len(_text(partition, offset, finished[:middle])) <= max_bytes:
-            fits = middle
+    """Return the text, at most `max_bytes` long, and how many of the ranges it names, from the first on.
+
+    A text that is too long is cut near the longest that fits: what would fit without deflating, and a few
+    steps on from there, because each step deflates and the event loop waits meanwhile.
+    """
+    high, text = len(finished), _text(partition, offset, finished)
+    size = len(text)
+    if size <= max_bytes:
+        return text, high
+    low = _fits_plain(offset, finished, max_bytes)
+    text = _text(partition, offset, finished[:low])
+    for _ in range(_MAX_CUTS):
+        step = (high - low) * (max_bytes - len(text)) // (size - len(text))  # sizes grow about evenly
+        middle = low + step - step // 32
+        if middle == low:
+            break
+        longer = _text(partition, offset, finished[:middle])
+        if len(longer) <= max_bytes:
+            low, text = middle, longer
         else:
-            most = middle
-    # Deflate makes a longer prefix shorter at times: what the search found last is what fits.
-    return _text(partition, offset, finished[:fits]), fits
+            high, size = middle, len(longer)
+    return text, low
+
+
+def _fits_plain(offset: int, finished: Ranges, max_bytes: int) -> int:
+    """Return how many ranges fit for certain, as runs or as a bitmap that are not deflated."""
+    body_bytes = max(0, (max_bytes - len(PREFIX)) // 4 * 3 - _HEAD_BYTES)
+    lengths = _runs(offset, finished)[:body_bytes].translate(None, _VARINT_CONTINUES)
+    by_bitmap = bisect_right(finished, offset + 8 * body_bytes, key=lambda each: each[1])
+    return max(len(lengths) // 2, by_bitmap)
 
 
 def decode(partition: TopicPartition, offset: int, text: str) -> list[tuple[int, int]]:
@@ -97,17 +116,24 @@ def _crc(partition: TopicPartition, offset: int, kind: int, body: bytes) -> byte
 def _runs(offset: int, finished: Ranges) -> bytes:
     found, at = bytearray(), offset
     for first, end in finished:
-        _put_varint(found, first - at)
-        _put_varint(found, end - first)
+        unfinished, length = first - at, end - first
+        if unfinished <= 0x7F and length <= 0x7F:
+            found.append(unfinished)
+            found.append(length)
+        else:
+            _put_varint(found, unfinished)
+            _put_varint(found, length)
         at = end
     return bytes(found)
 
 
 def _bitmap(offset: int, finished: Ranges) -> bytes:
-    bits = 0
+    # Text of ones and zeros, the committed offset last: a number is made of it in linear time.
+    span = finished[-1][1] - offset
+    bits, end_at = bytearray(b"0") * span, offset + span
     for first, end in finished:
-        bits |= ((1 << (end - first)) - 1) << (first - offset)
-    return bits.to_bytes((finished[-1][1] - offset + 7) // 8, "little")
+        bits[end_at - end : end_at - first] = b"1" * (end - first)
+    return int(bits, 2).to_bytes((span + 7) // 8, "little")
 
 
 def _put_varint(found: bytearray, value: int) -> None:
