@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from ottla.broker.handlers import fetch, list_offsets, produce
 from ottla.broker.handlers.fetch_response import FetchAnswer
 from ottla.broker.handlers.request_context import Ordering
-from ottla.broker.handlers.testing import DataPlane
+from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.log import record_threads
 from ottla.broker.log.batch_preparation import opened
 from ottla.broker.log.batch_validation import MAX_OPENED_BYTES
@@ -181,3 +182,19 @@ async def test_a_search_by_time_opens_a_bomb_while_the_loop_goes_on(plane: DataP
 
     assert (found.timestamp, found.offset) == (20, 19)
     assert threads.runs == 1, "the batch was opened on the event loop"
+
+
+async def test_a_search_by_time_rests_while_it_passes_old_batches(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    partition.append(batch_of(b"of a clock that was ahead", timestamp_ms=2_000), now_ms=1)
+    for _ in range(1_000):
+        partition.append(batch_of(b"x", timestamp_ms=1_000), now_ms=1)
+    partition.append(batch_of(b"y", timestamp_ms=4_000), now_ms=1)
+
+    steps = list(islice(partition.log.search_timestamp(3_000), 4))
+    found = await asyncio.wait_for(found_by_time(plane, 3_000), BOUND_S)
+
+    assert steps[:3] == [None] * 3, "nobody else has a turn meanwhile"
+    assert steps[3] is not None
+    assert steps[3].base_offset == 1_001
+    assert (found.timestamp, found.offset) == (4_000, 1_001)

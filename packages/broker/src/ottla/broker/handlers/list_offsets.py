@@ -56,7 +56,7 @@ async def handle(
             await _answer(
                 services,
                 request,
-                context.api_version,
+                context,
                 TopicPartition(topic.name, one.partition_index),
                 one,
                 refusal,
@@ -70,11 +70,12 @@ async def handle(
 async def _answer(
     services: Needs,
     request: ListOffsetsRequest,
-    version: int,
+    context: RequestContext,
     topic_partition: TopicPartition,
     asked: ListOffsetsPartition,
     refusal: KafkaError | None,
 ) -> ListOffsetsPartitionResponse:
+    version = context.api_version
     response = ListOffsetsPartitionResponse(partition_index=topic_partition.partition)
     try:
         if refusal is not None:
@@ -83,7 +84,7 @@ async def _answer(
         if version < _FIRST_WITH_ONE_OFFSET:
             response.old_style_offsets = offsets_before(partition, asked.timestamp, asked.max_num_offsets)
         else:
-            await _find(services, partition, request, version, asked.timestamp, response)
+            await _find(services, partition, request, context, asked.timestamp, response)
         if version < _FIRST_WITH_LEADER_EPOCH:
             response.leader_epoch = -1
     except KafkaError as error:
@@ -97,11 +98,11 @@ async def _find(
     services: Needs,
     partition: HostedPartition,
     request: ListOffsetsRequest,
-    version: int,
+    context: RequestContext,
     timestamp: int,
     response: ListOffsetsPartitionResponse,
 ) -> None:
-    log = partition.log
+    log, version = partition.log, context.api_version
     end = visible_end(partition, request)
     if timestamp == EARLIEST:
         response.offset, response.leader_epoch = (
@@ -115,19 +116,25 @@ async def _find(
         return
     if timestamp < 0:
         raise UnsupportedForMessageFormat(f"no offset is known for the timestamp {timestamp}")
-    found = await _first_at(services, partition, timestamp)
+    found = await _first_at(services, context, partition, timestamp)
     if found is not None and found.offset < end:
         response.timestamp, response.offset = found.timestamp, found.offset
         response.leader_epoch = _epoch_at(partition, found.offset)
 
 
-async def _first_at(services: Needs, partition: HostedPartition, timestamp: int) -> TimestampOffset | None:
+async def _first_at(
+    services: Needs, context: RequestContext, partition: HostedPartition, timestamp: int
+) -> TimestampOffset | None:
     """Search by time. A batch that may take long to look into is opened on a thread."""
-    search = partition.log.search_timestamp(timestamp)
+    search, pace = partition.log.search_timestamp(timestamp), context.pace
     try:
         candidate = next(search)
         while True:
-            if candidate.is_long:
+            found = None
+            if candidate is None:
+                if pace.is_due:
+                    await pace.rest()
+            elif candidate.is_long:
                 found = await services.record_threads.run(candidate.look)
             else:
                 found = candidate.look()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ottla.protocol.records import BatchHeader
 
 _LONG_BYTES: Final = 64 << 10
+_PASSED_AT_ONCE: Final = 256
+"""Batches that are too old, passed between two steps: half a millisecond."""
 
 
 class TimestampOffset(NamedTuple):
@@ -66,8 +68,12 @@ class Candidate(NamedTuple):
         return None
 
 
-Search = Generator[Candidate, "TimestampOffset | None", "TimestampOffset | None"]
-"""Yields candidates, takes the result of each look, and returns the last one."""
+Search = Generator["Candidate | None", "TimestampOffset | None", "TimestampOffset | None"]
+"""Yields candidates, takes the result of each look, and returns the last one.
+
+Where batches are too old it yields None now and then, so that others have their turn: the index by time knows
+nothing about those behind the batch of a producer whose clock was ahead, which may be a whole segment.
+"""
 
 
 def search(log: Readable, timestamp_ms: int) -> Search:
@@ -85,8 +91,12 @@ def search(log: Readable, timestamp_ms: int) -> Search:
 def _in_segment(log: Readable, segment: Segment, timestamp_ms: int) -> Search:
     near = segment.times.lookup(timestamp_ms)
     start = segment.offsets.lookup(max(near.offset, segment.base_offset)).position
+    passed = 0
     for entry in check_entries(segment.file, start, segment.size):
         if entry.max_timestamp < timestamp_ms or entry.last_offset < log.log_start_offset:
+            passed += 1
+            if passed % _PASSED_AT_ONCE == 0:
+                yield None
             continue
         found = yield Candidate(
             entry.data, entry.header, entry.base_offset, timestamp_ms, log.log_start_offset
@@ -102,7 +112,7 @@ def at_once(steps: Search) -> TimestampOffset | None:
     try:
         candidate = next(steps)
         while True:
-            candidate = steps.send(candidate.look())
+            candidate = steps.send(None if candidate is None else candidate.look())
     except StopIteration as end:
         found = end.value
     return found
