@@ -95,6 +95,26 @@ def test_a_handler_timeout_is_virtual_too() -> None:
         assert test.dead_letters("failed")[0].exception.endswith("HandlerTimedOut")
 
 
+def test_a_retry_that_is_due_while_all_workers_are_busy_waits_for_one_of_them() -> None:
+    """It is no busy loop until then: time would not pass, and the driver says so."""
+    attempts: list[int] = []
+
+    async def handle(value: bytes) -> None:
+        if value == b"fails" and not attempts:
+            attempts.append(test.now_ms)
+            raise ValueError(value)
+        await asyncio.sleep(1)
+        attempts.append(test.now_ms)
+
+    app = app_of(handle, max_concurrency=1, retry_backoff_ms=50, retry_jitter=0.0)
+    with StreamsTest(app, start_ms=0) as test:
+        test.send("orders", b"fails", key="anna")
+        test.send("orders", b"slow", key="bert")
+        test.advance(seconds=5)
+
+        assert attempts == [0, 1_000, 2_000]
+
+
 def test_two_runs_are_the_same() -> None:
     def run() -> list[Any]:
         times: list[Any] = []

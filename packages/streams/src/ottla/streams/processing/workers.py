@@ -349,5 +349,6 @@ class Workers:
 
     def _retry_is_due(self) -> None:
         self._retry_timer = None
+        self._scheduler.unpark(self.now_ms())  # all workers may be busy: the next free one takes it
         self.wake()
-        self._loop.call_soon(self._arm_retry_timer)  # after the woken worker took what was due
+        self._arm_retry_timer()

@@ -169,6 +169,10 @@ class Scheduler(SchedulerCore):
         """Return when the next parked work becomes ready."""
         return self._parked[0][0] if self._parked else None
 
+    def unpark(self, now_ms: int) -> None:
+        """Make parked work ready whose time has come."""
+        self._unpark(now_ms)
+
     def _unpark(self, now_ms: int) -> None:
         while self._parked and self._parked[0][0] <= now_ms:
             work = heappop(self._parked)[2]
