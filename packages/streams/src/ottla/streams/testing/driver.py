@@ -84,6 +84,7 @@ class StreamsTest:
         for topic, count in (topics or {}).items():
             self._log.create(topic, count)
         self._cluster = MemoryCluster(self._log, self._serve)
+        self._writer = MemoryProducer(ProducerConfig(), self._cluster, Life(0), lambda: self.now_ms)
         self._groups: list[asyncio.Task[None]] = []
         self._running_loop: VirtualLoop | None = None
 
@@ -93,7 +94,6 @@ class StreamsTest:
         if asyncio._get_running_loop() is not None:
             raise DriverMisused("StreamsTest has an event loop of its own: use it in def, not in async def")
         self._running_loop = VirtualLoop(patience_s=self._patience_s, on_task=_note_task)
-        self._writer = MemoryProducer(ProducerConfig(), self._cluster, Life(0), lambda: self.now_ms)
         if isinstance(self._target, App) and not self._target.is_empty:
             self._log.ensure(_read_topics(self._target.plan()))
         try:
@@ -119,14 +119,16 @@ class StreamsTest:
 
     def _end(self) -> None:
         loop, self._running_loop = self._loop, None
-        for member in self._members.values():
-            member.kill(lambda: loop.drive(loop.now_s))
-        for task in self._groups:
-            task.cancel()
-        loop.drive(loop.now_s)
-        loop.finish(loop.shutdown_asyncgens())
-        loop.finish(loop.shutdown_default_executor())
-        loop.close()
+        try:
+            for member in self._members.values():
+                member.kill(lambda: loop.drive(loop.now_s))
+            for task in self._groups:
+                task.cancel()
+            loop.drive(loop.now_s)
+            loop.finish(loop.shutdown_asyncgens())
+            loop.finish(loop.shutdown_default_executor())
+        finally:
+            loop.close()
 
     # --- time
 
