@@ -17,8 +17,10 @@ from ottla.streams.declared_handlers import STREAMS, AppError, DeclaredHandler, 
 from ottla.streams.dedupe.guard import Dedupe
 from ottla.streams.exactly_once.settings import check
 from ottla.streams.handlers.arguments import arguments_of, handler_name
+from ottla.streams.handlers.worker_process import is_starting
 from ottla.streams.language.topology import Plan, Topology
 from ottla.streams.operating.health import HealthLimits
+from ottla.streams.operating.log_format import set_up_logging
 from ottla.streams.operating.pages import AppPages
 from ottla.streams.operating.status_server import DEFAULT_PORT, StatusServer
 from ottla.streams.stop_signals import StopSignals
@@ -156,9 +158,14 @@ class App(Topology):
     def run(self, *, loop: Loop = "asyncio") -> None:
         """Run until SIGINT or SIGTERM, then drain; a second signal ends the process at once.
 
-        Returns after an orderly stop. After a failure it prints one line and raises SystemExit(1).
-        `loop="uvloop"` runs on uvloop, which must be installed.
+        Returns after an orderly stop. After a failure it prints one line and raises SystemExit(1). Warnings
+        and errors are logged to standard error, unless logging is set up. `loop="uvloop"` runs on uvloop,
+        which must be installed. With `run_on="processes"` call it under `if __name__ == "__main__":`.
         """
+        if is_starting():  # a worker process imports a program without that line; its parent says so
+            raise SystemExit(1)
+        if not log.hasHandlers():  # the last resort of logging leaves out topic, partition and offset
+            set_up_logging("warning")
         factory = _loop_factory(loop)
         try:
             with asyncio.Runner(loop_factory=factory) as runner:

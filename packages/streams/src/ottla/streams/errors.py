@@ -116,6 +116,16 @@ class WorkerProcessDied(StreamsError):
         self.pid = pid
 
 
+class WorkerProcessesNotStarted(StreamsError):
+    """The worker processes ended while they imported the program."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the worker processes ended while they started; they import the program, so start the app under "
+            'if __name__ == "__main__": (another reason is printed above)'
+        )
+
+
 class ThreadsExhausted(StreamsError):
     """So many threads hang in a handler that no further one is started; the processor stops."""
 

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ottla.streams.environment import environment
-from ottla.streams.errors import WorkerProcessDied
-from ottla.streams.handlers.worker_process import begin, report_pid
+from ottla.streams.errors import WorkerProcessDied, WorkerProcessesNotStarted
+from ottla.streams.handlers.worker_process import STARTER, begin, report_pid
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,15 @@ class ProcessPool:
         self._replacing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        os.environ[STARTER] = str(os.getpid())
         try:
             async with asyncio.TaskGroup() as starting:
                 for each in self._workers:
                     starting.create_task(each.start())
         except BaseExceptionGroup as group:
             self._kill_all()
+            if isinstance(group.exceptions[0], BrokenProcessPool):
+                raise WorkerProcessesNotStarted from None
             raise group.exceptions[0] from None
         for each in self._workers:
             self._idle.put_nowait(each)
