@@ -49,6 +49,7 @@ def main() -> None:
     """Run the app until SIGTERM."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("ottla.streams").setLevel(logging.ERROR if "-v" not in sys.argv else logging.INFO)
+    logging.getLogger("ottla.streams.processing").setLevel(logging.WARNING)  # what is not committed, and why
     given = settings()
     handler, chosen = HANDLERS[given.effect]
     app = App(

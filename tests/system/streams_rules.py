@@ -27,6 +27,7 @@ from streams_journal import Event, Kind
 
 Ranges = Sequence[tuple[int, int]]
 _MOST = 40
+_STALE_NS = 15_000_000_000
 
 
 @dataclass(eq=False)
@@ -113,7 +114,8 @@ class Rules:
         self.wrong: list[str] = []
         self._running: dict[int, list[Event]] = {}
         """By key: one attempt, or the records of the key in one batch."""
-        self._stood_still: set[int] = set()
+        self._stood_still: dict[int, int] = {}
+        """When members were paused last."""
         self._judges = {
             Kind.STARTED: self._started,
             Kind.FINISHED: self._finished,
@@ -231,6 +233,9 @@ class Rules:
     def _assigned(self, event: Event) -> None:
         self.counts.assigned += 1
         partition = self.partitions[event.partition]
+        if partition.owner is not None and self._is_stale(event, partition.owner.member):
+            partition.overtaken[event.member] = Assignment(event.member, self.counts.assigned)
+            return
         if partition.owner is not None:
             partition.overtaken[partition.owner.member] = partition.owner
             partition.gone[partition.owner.serial] = 0
@@ -262,7 +267,15 @@ class Rules:
             self._give_up(partition, event.member, ended_ns)
 
     def _paused(self, event: Event) -> None:
-        self._stood_still.add(event.member)
+        self._stood_still[event.member] = event.time_ns
+
+    def _is_stale(self, event: Event, owner: int) -> bool:
+        """Return whether a member that stood still goes on with an assignment though it is over."""
+
+        def stood_still(member: int) -> bool:
+            return event.time_ns - self._stood_still.get(member, -_STALE_NS) < _STALE_NS
+
+        return stood_still(event.member) and not stood_still(owner)
 
     def _left(self, event: Event) -> None:
         self.counts.left += 1

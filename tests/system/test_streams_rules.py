@@ -74,6 +74,10 @@ def test_a_violation_is_found(events: list[Event], rule: str) -> None:
             [ASSIGNED, start(0), ASSIGNED_TO_B, start(0, B), end(0), LOST, end(0, B)],
             id="one that stood still and then loses the partition",
         ),
+        pytest.param(
+            [ASSIGNED_TO_B, of_partition(Kind.PAUSED), ASSIGNED, start(0, B), LOST, end(0, B), start(1, B)],
+            id="one that stood still before it learnt of an assignment that is over",
+        ),
     ],
 )
 def test_what_may_happen_is_accepted(events: list[Event]) -> None:
