@@ -1,55 +1,155 @@
 """Ordered parallel processing of topics: one consumer, many keys in flight, each key in order.
 
-`StreamsConfig` has the settings, `seams` the protocols between the parts. Names are imported when they are
-asked for, so that `import ottla.streams` is cheap.
+Everything that a program needs can be imported from here; `ottla.streams.testing` is for tests. Names are
+imported when they are asked for, so that `import ottla.streams` is cheap.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ottla.consumer import ConsumerRecord
     from ottla.streams.app import App
     from ottla.streams.config import StreamsConfig
     from ottla.streams.declared_handlers import AppError
-    from ottla.streams.errors import StreamsError
+    from ottla.streams.dedupe import (
+        Dedupe,
+        DedupeError,
+        DedupeStatistics,
+        DedupeStore,
+        Identity,
+        MemoryStore,
+        MessageIds,
+        MissingIdentity,
+        RedisStore,
+        SqliteStore,
+        SqlMarks,
+        StoreUnavailable,
+        TopicStore,
+        WindowLimits,
+        by_function,
+        by_header,
+        by_key,
+        by_message_id,
+    )
+    from ottla.streams.errors import (
+        ContextMisused,
+        HandlerCancelled,
+        HandlerFailed,
+        HandlerTimedOut,
+        InvalidHandler,
+        OutputFailed,
+        RecordError,
+        RecordUndecodable,
+        StreamsError,
+        WorkerProcessDied,
+    )
+    from ottla.streams.exactly_once.outcome import OutputRejected, TransactionsFenced
+    from ottla.streams.failures.retry_policy import RetryPolicy
     from ottla.streams.handlers.context import Context
+    from ottla.streams.language.declarations import GlobalTable, Table
     from ottla.streams.language.errors import TopologyError
     from ottla.streams.language.serdes import Serde, named_serde
+    from ottla.streams.language.stream import Stream, WindowedStream
     from ottla.streams.language.windows import WindowValue, tumbling
     from ottla.streams.operating.health import HealthLimits
     from ottla.streams.processing.processor import Processor
+    from ottla.streams.seams import (
+        DeadLetter,
+        FailurePolicy,
+        Handler,
+        Observer,
+        Retry,
+        Skip,
+        Stop,
+        Verdict,
+        Work,
+    )
 
 __all__ = [
     "App",
     "AppError",
+    "ConsumerRecord",
     "Context",
+    "ContextMisused",
+    "DeadLetter",
+    "Dedupe",
+    "DedupeError",
+    "DedupeStatistics",
+    "DedupeStore",
+    "FailurePolicy",
+    "GlobalTable",
+    "Handler",
+    "HandlerCancelled",
+    "HandlerFailed",
+    "HandlerTimedOut",
     "HealthLimits",
+    "Identity",
+    "InvalidHandler",
+    "MemoryStore",
+    "MessageIds",
+    "MissingIdentity",
+    "Observer",
+    "OutputFailed",
+    "OutputRejected",
     "Processor",
+    "RecordError",
+    "RecordUndecodable",
+    "RedisStore",
+    "Retry",
+    "RetryPolicy",
     "Serde",
+    "Skip",
+    "SqlMarks",
+    "SqliteStore",
+    "Stop",
+    "StoreUnavailable",
+    "Stream",
     "StreamsConfig",
     "StreamsError",
+    "Table",
+    "TopicStore",
     "TopologyError",
+    "TransactionsFenced",
+    "Verdict",
+    "WindowLimits",
     "WindowValue",
+    "WindowedStream",
+    "Work",
+    "WorkerProcessDied",
+    "by_function",
+    "by_header",
+    "by_key",
+    "by_message_id",
     "named_serde",
     "tumbling",
 ]
 
 __version__ = "0.1.0"
 
-_LATE = {
-    "App": "ottla.streams.app",
-    "AppError": "ottla.streams.declared_handlers",
-    "Context": "ottla.streams.handlers.context",
-    "HealthLimits": "ottla.streams.operating.health",
-    "StreamsConfig": "ottla.streams.config",
-    "Processor": "ottla.streams.processing.processor",
-    "StreamsError": "ottla.streams.errors",
-    "Serde": "ottla.streams.language.serdes",
-    "TopologyError": "ottla.streams.language.errors",
-    "WindowValue": "ottla.streams.language.windows",
-    "named_serde": "ottla.streams.language.serdes",
-    "tumbling": "ottla.streams.language.windows",
+_MODULES = {
+    "ottla.consumer": "ConsumerRecord",
+    "ottla.streams.app": "App",
+    "ottla.streams.config": "StreamsConfig",
+    "ottla.streams.declared_handlers": "AppError",
+    "ottla.streams.dedupe": "Dedupe DedupeError DedupeStatistics DedupeStore Identity MemoryStore MessageIds "
+    "MissingIdentity RedisStore SqlMarks SqliteStore StoreUnavailable TopicStore WindowLimits "
+    "by_function by_header by_key by_message_id",
+    "ottla.streams.errors": "ContextMisused HandlerCancelled HandlerFailed HandlerTimedOut InvalidHandler "
+    "OutputFailed RecordError RecordUndecodable StreamsError WorkerProcessDied",
+    "ottla.streams.exactly_once.outcome": "OutputRejected TransactionsFenced",
+    "ottla.streams.failures.retry_policy": "RetryPolicy",
+    "ottla.streams.handlers.context": "Context",
+    "ottla.streams.language.declarations": "GlobalTable Table",
+    "ottla.streams.language.errors": "TopologyError",
+    "ottla.streams.language.serdes": "Serde named_serde",
+    "ottla.streams.language.stream": "Stream WindowedStream",
+    "ottla.streams.language.windows": "WindowValue tumbling",
+    "ottla.streams.operating.health": "HealthLimits",
+    "ottla.streams.processing.processor": "Processor",
+    "ottla.streams.seams": "DeadLetter FailurePolicy Handler Observer Retry Skip Stop Verdict Work",
 }
-"""The module of each public name."""
+"""The public names of each module."""
+_LATE = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
@@ -58,3 +158,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_LATE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
