@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -165,6 +166,37 @@ def test_a_failure_is_one_line_and_exit_code_1(program: Program) -> None:
         assert running.exit_code() == 1
 
     assert "offset 0): ContextMisused: it is misused" in line
+
+
+def test_a_program_that_ends_with_app_run_is_run_once_with_the_options_of_the_command(
+    program: Program,
+) -> None:
+    program.file.write_text(program.file.read_text() + "\napp.run()\nprint('imported', flush=True)\n")
+    program.send(1)
+
+    with program.run("--status", "127.0.0.1:0") as running:
+        running.wait_for("imported", "stdout")
+        running.wait_for("status is served")
+        running.wait_for("handles 1", "stdout")
+        running.signal(signal.SIGTERM)
+        assert running.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"), [("{servers}", "in use"), ("no.such.host.invalid:9465", "not known|resolution")]
+)
+def test_a_status_address_that_cannot_be_served_is_one_line(
+    program: Program, address: str, reason: str
+) -> None:
+    given = address.format(servers=program.servers)
+
+    with program.run("--status", given, "--log-level", "error") as running:
+        line = running.wait_for(f"{program.name} failed: ")
+        assert running.exit_code() == 1
+
+    assert f"cannot be served at {given}: " in line
+    assert re.search(reason, line)
+    assert "--status" in line
 
 
 def test_top_shows_a_running_app(program: Program) -> None:

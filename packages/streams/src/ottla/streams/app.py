@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -31,6 +32,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 Hook = Callable[[], Awaitable[object]]
 Loop = Literal["asyncio", "uvloop"]
 
+is_being_loaded: ContextVar[bool] = ContextVar("is_being_loaded", default=False)
+"""Whether a command imports the program, to run its app itself."""
 _STOPPING: Final = "\nStopping: handlers that run have {:g} s to end; press Ctrl+C again to end at once.\n"
 
 
@@ -158,12 +161,15 @@ class App(Topology):
     def run(self, *, loop: Loop = "asyncio") -> None:
         """Run until SIGINT or SIGTERM, then drain; a second signal ends the process at once.
 
+        While `ottla streams run` imports the program this does nothing: the command runs the app after that.
         Returns after an orderly stop. After a failure it prints one line and raises SystemExit(1). Warnings
         and errors are logged to standard error, unless logging is set up. `loop="uvloop"` runs on uvloop,
         which must be installed. With `run_on="processes"` call it under `if __name__ == "__main__":`.
         """
         if is_starting():  # a worker process imports a program without that line; its parent says so
             raise SystemExit(1)
+        if is_being_loaded.get():
+            return
         if not log.hasHandlers():  # the last resort of logging leaves out topic, partition and offset
             set_up_logging("warning")
         factory = _loop_factory(loop)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from ottla.streams.app import App
+from ottla.streams.app import App, is_being_loaded
 from ottla.streams.declared_handlers import AppError
 
 
@@ -16,10 +16,15 @@ def load_app(target: str) -> App:
     """Return the app of `file.py`, `file.py:name`, `module` or `module:name`.
 
     Without a name it is the only App of the module. Files can import their neighbours; modules are found from
-    the working directory too. Raises AppError, and what the program raises when it is imported.
+    the working directory too. An `app.run()` at the end of the program does nothing. Raises AppError,
+    and what the program raises when it is imported.
     """
     place, _, name = target.partition(":") if not _is_windows_path(target) else (target, "", "")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    before = is_being_loaded.set(True)
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    finally:
+        is_being_loaded.reset(before)
     return _named(module, name, place) if name else _only_app(module, place)
 
 

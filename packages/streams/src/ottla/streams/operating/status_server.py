@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from ottla.streams.errors import StreamsError
+
 log = logging.getLogger(__name__)
 
 THREADS: Final = 4
@@ -44,11 +46,21 @@ def json_page(value: object, status: HTTPStatus = HTTPStatus.OK) -> Page:
     return Page(json.dumps(value, indent=2, default=str).encode() + b"\n", status=status)
 
 
+class StatusNotServed(StreamsError):
+    """The address of the status page is in use, or is none of this machine."""
+
+    def __init__(self, host: str, port: int, cause: OSError) -> None:
+        super().__init__(
+            f"the status page cannot be served at {host}:{port}: {cause.strerror}; give another address, by "
+            "--status or status=, or port 0 for a free one"
+        )
+
+
 class StatusServer:
     """Serves pages by path, within `async with`; the functions are called on the event loop."""
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
-        """Port 0 takes a free one."""
+        """Port 0 takes a free one. Entering raises StatusNotServed."""
         self._address = (host, port)
         self._pages = pages
         self._server: _Server | None = None
@@ -73,7 +85,10 @@ class StatusServer:
                 asked.cancel()
                 return _blocked()
 
-        self._server = server = _Server(*self._address, frozenset(self._pages), ask)
+        try:
+            self._server = server = _Server(*self._address, frozenset(self._pages), ask)
+        except OSError as error:
+            raise StatusNotServed(*self._address, error) from error
         self._thread = threading.Thread(target=server.serve_forever, daemon=True, name="streams-status")
         self._thread.start()
         log.info("status is served", extra={"url": self.url})
