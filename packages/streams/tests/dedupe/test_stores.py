@@ -117,6 +117,16 @@ async def test_the_window_ends_after_its_count(make_store: MakeStore, clock: Clo
         assert member.effects.handled == [b"a", b"b", b"c", b"d", b"a"]
 
 
+async def test_a_repetition_keeps_no_identity_in_the_window(make_store: MakeStore, clock: Clock) -> None:
+    async with Dedupe(make_store(ttl_ms=None, max_ids=3), clock=clock) as dedupe:
+        member = Member(dedupe)
+        for offset, identity in enumerate([b"a", b"b", b"c", b"a", b"d", b"b", b"a"]):
+            clock.advance(1)
+            await member.run(SomeWork(identity, offset=offset))
+
+        assert member.effects.handled == [b"a", b"b", b"c", b"d", b"a"]
+
+
 async def test_the_second_of_two_at_once_waits_and_is_skipped(make_store: MakeStore) -> None:
     async with Dedupe(make_store()) as dedupe:
         member = Member(dedupe)

@@ -19,15 +19,15 @@ def test_a_repetition_is_seen_within_the_time_and_does_not_extend_it() -> None:
     assert not window.contains(b"a", 100)
 
 
-def test_the_least_recently_used_identity_makes_place() -> None:
+def test_the_oldest_mark_makes_place_also_if_it_was_repeated() -> None:
     window = Window(WindowLimits(ttl_ms=None, max_ids=2))
     window.add(b"a", 0)
     window.add(b"b", 1)
     assert window.contains(b"a", 2)
 
-    assert window.add(b"c", 3) == [b"b"]
+    assert window.add(b"c", 3) == [b"a"]
 
-    assert [window.contains(each, 4) for each in (b"a", b"b", b"c")] == [True, False, True]
+    assert [window.contains(each, 4) for each in (b"a", b"b", b"c")] == [False, True, True]
 
 
 @given(
@@ -48,12 +48,11 @@ def test_the_window_remembers_exactly_what_its_definition_says(
         assert window.contains(identity, now_ms) == is_remembered
 
         if is_remembered:
-            model.move_to_end(identity)
             continue
         model.pop(identity, None)
         model[identity] = now_ms
         window.add(identity, now_ms)
-        # The oldest in use make place; those whose time is over are nobody's place.
+        # The oldest make place; those whose time is over are nobody's place.
         alive = [each for each, marked_ms in model.items() if now_ms - marked_ms < ttl_ms]
         for each in alive[: max(0, len(alive) - max_ids)]:
             del model[each]

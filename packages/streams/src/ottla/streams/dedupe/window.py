@@ -18,7 +18,8 @@ class WindowLimits:
     ttl_ms: int | None = DAY_MS
     """Time after its mark for which an identity is remembered; None for no limit."""
     max_ids: int | None = None
-    """Identities remembered per partition (or topic, with that scope); None for no limit."""
+    """Identities remembered per partition (or topic, with that scope), those that were marked last; None for
+    no limit. A repetition is no mark."""
 
     def __post_init__(self) -> None:
         for name, value in (("ttl_ms", self.ttl_ms), ("max_ids", self.max_ids)):
@@ -33,16 +34,13 @@ class WindowLimits:
 class Window:
     """The identities of one scope, with the times of their marks.
 
-    Remembers `max_ids` of them, the most recently used, none for longer than `ttl_ms` after its mark. A
-    repetition renews the place of an identity among the others, and not its time.
+    Remembers the `max_ids` of them that were marked last, none for longer than `ttl_ms` after its mark. A
+    repetition renews neither place nor time, as in all stores: it would cost a write.
     """
 
     def __init__(self, limits: WindowLimits) -> None:
         self._limits = limits
         self._marked: OrderedDict[bytes, int] = OrderedDict()  # in the order of the marks
-        self._used: OrderedDict[bytes, None] = (
-            OrderedDict()
-        )  # in the order of use, where there is a limit of count
 
     def __len__(self) -> int:
         """Number of remembered identities, among them some that are out of date."""
@@ -51,11 +49,7 @@ class Window:
     def contains(self, identity: bytes, now_ms: int) -> bool:
         """Return whether an identity was marked within the window."""
         marked_ms = self._marked.get(identity)
-        if marked_ms is None or marked_ms <= self._limits.oldest_ms(now_ms):
-            return False
-        if self._limits.max_ids is not None:
-            self._used.move_to_end(identity)
-        return True
+        return marked_ms is not None and marked_ms > self._limits.oldest_ms(now_ms)
 
     def add(self, identity: bytes, marked_ms: int) -> list[bytes]:
         """Remember an identity; return those that are forgotten because there are more than `max_ids`."""
@@ -64,17 +58,15 @@ class Window:
         self._expire(marked_ms)
         if self._limits.max_ids is None:
             return []
-        self._used[identity] = None
         evicted = []
-        while len(self._used) > self._limits.max_ids:
-            evicted.append(next(iter(self._used)))
+        while len(self._marked) > self._limits.max_ids:
+            evicted.append(next(iter(self._marked)))
             self.discard(evicted[-1])
         return evicted
 
     def discard(self, identity: bytes) -> None:
         """Forget an identity, if it is remembered."""
         self._marked.pop(identity, None)
-        self._used.pop(identity, None)
 
     def identities(self, now_ms: int) -> Iterator[bytes]:
         """Yield the identities within the window."""
