@@ -26,6 +26,8 @@ from ottla.streams.language.windows import WindowValue, tumbling
 APP = "shop"
 SIZE_MS = 1_000
 GRACE_MS = 200
+SAID_EVERY = 10
+"""After how many orders a program that is run says how many it has handled."""
 
 
 class Order(msgspec.Struct):
@@ -54,9 +56,15 @@ class Sum(msgspec.Struct):
 def topology(chance: random.Random | None = None) -> Topology:
     """Return the program: four results of orders and customers."""
 
+    handled = 0
+
     async def slowly(order: Order) -> Order:
+        nonlocal handled
         if chance is not None:
             await asyncio.sleep(chance.random() * 0.005)
+            handled += 1
+            if handled % SAID_EVERY == 0:
+                print(handled, flush=True)
         return order
 
     def row(window: WindowValue[int]) -> Sum:
