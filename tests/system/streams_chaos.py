@@ -130,10 +130,21 @@ class Run:
             await self.group.start(slot)
         while True:
             await asyncio.sleep(self.options.every_s * (0.5 + self.chance.random()))
+            await self._let_it_handle_some()
             kind = "kill" if not self.faults else self.chance.choices(_FAULTS, self._weights)[0]
             self.faults[kind] = self.faults.get(kind, 0) + 1
             slot = self.chance.choice(sorted(self.group.members))
             await self._do(kind, slot, admin)
+
+    async def _let_it_handle_some(self) -> None:
+        """Wait until records were handled since the last fault: on a slow machine no group would ever form.
+
+        Every fifth fault comes all the same, so that rebalances are hit too.
+        """
+        since = self.rules.handled
+        if self.chance.random() < 0.8:
+            while self.rules.handled == since:  # noqa: ASYNC110 - the watch bounds the wait
+                await asyncio.sleep(0.05)
 
     async def _do(self, kind: str, slot: int, admin: Admin) -> None:
         if kind == "pause":
