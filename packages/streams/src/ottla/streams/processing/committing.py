@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from ottla.client.errors import ClientError
@@ -30,6 +30,7 @@ class Committer:
         *,
         timeout_ms: int,
         on_tick: Callable[[], None],
+        before_commit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._commits = commits
@@ -37,6 +38,7 @@ class Committer:
         self._states = states
         self._timeout_s = timeout_ms / 1_000
         self._on_tick = on_tick
+        self._before_commit = before_commit
         self._one_at_a_time = asyncio.Lock()
         self._last_reason: str | None = None
 
@@ -44,6 +46,8 @@ class Committer:
         """Commit at the interval, until cancelled."""
         while True:
             await asyncio.sleep(self._commits.interval_ms / 1_000)
+            if self._before_commit is not None:
+                await self._before_commit()
             await self.commit()
             self._on_tick()
 

@@ -73,14 +73,7 @@ class Processor:
         self.outputs = parts.outputs
         """What handlers send through; its `send(work, record)` is for handlers of `Work`."""
         self._workers = self._make_workers(parts)
-        self._committer = Committer(
-            self.scheduler,
-            parts.commits(self.consumer),
-            observer,
-            states,
-            timeout_ms=config.commit_timeout_ms,
-            on_tick=self._look_at_budgets,
-        )
+        self._committer = self._make_committer(parts, states)
         self._rebalancing = Rebalancing(
             self.scheduler, self.consumer, self._workers, self._committer, parts.settling, observer, states,
             drain_timeout_ms=config.drain_timeout_ms, fail=self._fail,
@@ -105,6 +98,17 @@ class Processor:
             handler_timeout_ms=self.config.handler_timeout_ms,
             fail=self._fail,
             on_resume_due=self._look_at_budgets,
+        )
+
+    def _make_committer(self, parts: Assembly, states: PartitionStates | None) -> Committer:
+        return Committer(
+            self.scheduler,
+            parts.commits(self.consumer),
+            self._observer,
+            states,
+            timeout_ms=self.config.commit_timeout_ms,
+            on_tick=self._look_at_budgets,
+            before_commit=self._follow_positions,
         )
 
     # --- the life of a processor
@@ -203,6 +207,18 @@ class Processor:
             if self.scheduler.add(batch.topic_partition, batch.records, batch.next_offset):
                 self._workers.wake()
             self._apply_intake()
+
+    async def _follow_positions(self) -> None:
+        """Count offsets as finished that the consumer passed without a record: markers of transactions.
+
+        Not once something failed: records may have been delivered that were not queued.
+        """
+        assigned = self.consumer.assignment()
+        for partition in self.scheduler.idle_partitions():
+            if self._stopping.is_set() or partition not in assigned:
+                continue
+            if self.consumer.lag(partition) is not None:  # the position is known: this does not wait
+                self.scheduler.add(partition, (), await self.consumer.position(partition))
 
     async def _apply_budgets(self) -> None:
         while True:

@@ -163,6 +163,16 @@ class Scheduler(SchedulerCore):
             raise OrderFailed(record.topic_partition, record.offset, error) from error
         return lane
 
+    def idle_partitions(self) -> list[TopicPartition]:
+        """Return the partitions whose records are all finished."""
+        return [
+            partition
+            for partition, one in self._assigned.items()
+            if one.phase is Phase.OPEN
+            and one.frontier.next_offset is not None
+            and not one.frontier.unfinished
+        ]
+
     # --- retries
 
     def next_retry_ms(self) -> int | None:
