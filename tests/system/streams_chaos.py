@@ -64,6 +64,7 @@ class Run:
         self.rules = Rules(options.partitions, options.keys)
         self.chance = random.Random(f"{options.seed} faults")
         self.sent = 0
+        self.over = asyncio.Event()
         self.begun = time.monotonic()
         self.faults: dict[str, int] = {}
         self._weights = (4, 4, 1, options.pauses)
@@ -91,8 +92,10 @@ class Run:
                 async with asyncio.TaskGroup() as tasks:
                     others = [tasks.create_task(self._send()), tasks.create_task(self._faults(admin))]
                     await self._watch(admin)
-                    for each in others:
-                        each.cancel()
+                    self.over.set()  # the last fault comes to its end, and its member is replaced
+                    if self.wrong or self.rules.wrong:
+                        for each in others:
+                            each.cancel()
                 if not self.wrong:
                     await self._leave_all(admin)
             finally:
@@ -128,9 +131,11 @@ class Run:
     async def _faults(self, admin: Admin) -> None:
         for slot in range(MEMBERS):
             await self.group.start(slot)
-        while True:
+        while not self.over.is_set():
             await asyncio.sleep(self.options.every_s * (0.5 + self.chance.random()))
             await self._let_it_handle_some()
+            if self.over.is_set():
+                return
             kind = "kill" if not self.faults else self.chance.choices(_FAULTS, self._weights)[0]
             self.faults[kind] = self.faults.get(kind, 0) + 1
             slot = self.chance.choice(sorted(self.group.members))
@@ -143,7 +148,7 @@ class Run:
         """
         since = self.rules.handled
         if self.chance.random() < 0.8:
-            while self.rules.handled == since:  # noqa: ASYNC110 - the watch bounds the wait
+            while self.rules.handled == since and not self.over.is_set():  # noqa: ASYNC110 - the watch bounds the wait
                 await asyncio.sleep(0.05)
 
     async def _do(self, kind: str, slot: int, admin: Admin) -> None:
@@ -191,7 +196,19 @@ class Run:
                     self.rules.violated(f"c: the metadata of {partition} at {offset} cannot be read")
                 self.rules.commit_read(partition.partition, offset, ranges)
 
+    async def _all_committed(self, admin: Admin) -> None:
+        """Wait until what a member handled before it was killed is handled again, and committed."""
+        ends = await admin.offsets.find(dict.fromkeys(self.partitions, LATEST))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STALLED_S):
+                while any(
+                    each.known[0] < ends[TopicPartition(TOPIC, each.number)] for each in self.rules.partitions
+                ):
+                    await asyncio.sleep(WATCH_S)
+                    await self.judge(admin)
+
     async def _leave_all(self, admin: Admin) -> None:
+        await self._all_committed(admin)
         await asyncio.gather(*map(self.group.leave, list(self.group.members)))
         await self.judge(admin)
         found = await admin.offsets.find(dict.fromkeys(self.partitions, LATEST))
