@@ -222,17 +222,19 @@ class SomePlan:
 
 
 class SomeCommits:
-    """Commits that succeed, or fail once."""
+    """Commits that succeed, keep their plans back, or fail once."""
 
     interval_ms = 100
     is_pending = False
 
     def __init__(self) -> None:
         self.failures: list[Exception] = []
+        self.keeps_back = False
 
-    async def commit(self, plans: Sequence[Plan]) -> None:
+    async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
         if self.failures:
             raise self.failures.pop()
+        return () if self.keeps_back else plans
 
 
 async def test_with_transactions_a_record_is_marked_after_the_commit_that_covers_it() -> None:
@@ -253,6 +255,21 @@ async def test_with_transactions_a_record_is_marked_after_the_commit_that_covers
 
         member.guard.outputs.revoked(TopicPartition("orders", 0))
         assert dedupe.in_flight == 0
+
+
+async def test_with_transactions_a_record_is_not_marked_whose_plan_is_kept_back() -> None:
+    """Its mark would let the next member skip it, and its outputs, in no transaction, would be lost."""
+    store = MemoryStore()
+    async with Dedupe(store) as dedupe:
+        member, inner = Member(dedupe), SomeCommits()
+        commits = member.guard.after(lambda _: inner)(None)
+        await member.run(SomeWork(b"a"))
+        inner.keeps_back = True
+
+        assert not await commits.commit([SomePlan(1)])
+
+        assert dedupe.in_flight == 1
+        assert await store.seen(Scope("orders", 0), [b"a"]) == set()
 
 
 async def test_abandoned_work_gives_its_identity_back() -> None:

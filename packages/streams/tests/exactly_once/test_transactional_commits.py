@@ -250,3 +250,12 @@ async def test_a_transaction_names_the_generation_in_which_its_plans_were_made()
     await commits.commit([Plan(2)])
 
     assert producer.group == GROUP
+
+
+async def test_plans_that_no_transaction_committed_are_not_returned() -> None:
+    _, _, commits = made()
+
+    assert await commits.commit([Plan(2, is_complete=False)]) == []
+    assert await commits.commit([Plan(2)]) == [Plan(2)]
+    assert await commits.commit([Plan(2)]) == [Plan(2)]  # nothing is new
+    assert await commits.commit([Plan(1, is_complete=False)]) == []

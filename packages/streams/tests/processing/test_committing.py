@@ -22,12 +22,40 @@ class InDoubt:
         self.is_pending = False
         self.calls: list[int] = []
 
-    async def commit(self, plans: Sequence[Plan]) -> None:
+    async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
         self.calls.append(len(plans))
         if len(self.calls) < 3:
             self.is_pending = True
             raise TimeoutError("no answer")
         self.is_pending = False
+        return plans
+
+
+class Choosy:
+    """Commits that keep plans back, as transactions do while the metadata of a plan is incomplete."""
+
+    interval_ms = 10
+    is_pending = False
+
+    def __init__(self) -> None:
+        self.keeps_back = True
+
+    async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
+        return () if self.keeps_back else plans
+
+
+class NotedStates:
+    """States that note up to where they may forget."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    async def assigned(self, partition: TopicPartition, offset: int | None) -> None: ...
+
+    def committed(self, partition: TopicPartition, offset: int) -> None:
+        self.offsets.append(offset)
+
+    def revoked(self, partition: TopicPartition) -> None: ...
 
 
 def finished_scheduler() -> Scheduler:
@@ -53,3 +81,15 @@ async def test_a_commit_in_doubt_is_ended_though_its_partition_is_revoked() -> N
     assert await committer.commit()
 
     assert commits.calls == [1, 0, 0]
+
+
+async def test_a_plan_that_is_kept_back_stays_due_and_is_not_called_committed() -> None:
+    scheduler, commits, states = finished_scheduler(), Choosy(), NotedStates()
+    committer = Committer(scheduler, commits, None, states, timeout_ms=10_000, on_tick=lambda: None)
+
+    assert not await committer.commit()
+    assert ([each.offset for each in scheduler.due_commits()], states.offsets) == ([1], [])
+    commits.keeps_back = False
+    assert await committer.commit()
+
+    assert (scheduler.due_commits(), states.offsets) == ([], [1])

@@ -373,12 +373,13 @@ async def test_a_refused_commit_names_the_record_and_is_repeated(
         def __init__(self, consumer: Consumer) -> None:
             self._consumer = consumer
 
-        async def commit(self, plans: Sequence[Plan]) -> None:
+        async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
             nonlocal refusals
             if refusals:
                 refusals -= 1
                 raise TimeoutError("the coordinator is gone")
             await self._consumer.commit({plan.partition: plan.offset for plan in plans})
+            return plans
 
     async def handle(record: ConsumerRecord) -> None: ...
 

@@ -174,8 +174,11 @@ class Commits(Protocol):
     def is_pending(self) -> bool:
         """Whether a call left a transaction open, which the next call ends, even one without plans."""
 
-    async def commit(self, plans: Sequence[Plan]) -> None:
-        """Commit plans, one per partition. After an exception nothing counts as committed."""
+    async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
+        """Commit plans, one per partition; return those that are durable now.
+
+        The others are left for a later call. After an exception nothing counts as committed.
+        """
 
 
 class Observer(Protocol):

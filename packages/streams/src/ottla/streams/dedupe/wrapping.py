@@ -175,10 +175,11 @@ class _GuardedCommits:
     def is_pending(self) -> bool:
         return self._commits.is_pending
 
-    async def commit(self, plans: Sequence[Plan]) -> None:
-        await self._commits.commit(plans)
-        for plan in plans:
+    async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
+        committed = await self._commits.commit(plans)
+        for plan in committed:
             self._guard.committed(plan)
+        return committed
 
 
 class PartOfWork:

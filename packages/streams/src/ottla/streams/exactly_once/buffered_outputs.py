@@ -173,6 +173,14 @@ class BufferedOutputs:
         """Whether finished works of these partitions wait for a commit."""
         return any(each.partition in partitions for each in self._waiting)
 
+    def committed_among(self, plans: Collection[Plan]) -> list[Plan]:
+        """Return the plans, one per partition, that equal the last commit and cover no output that waits."""
+        last = {each.partition: each for each in plans if not self._is_new(each.partition, each)}
+        for work in self._waiting:
+            if (plan := last.get(work.partition)) is not None and work.is_covered_by(plan):
+                del last[work.partition]
+        return list(last.values())
+
     # --- inside
 
     def _close(self) -> Transaction:

@@ -106,8 +106,11 @@ class TransactionalCommits:
         """Why no further transaction is possible; None while one is."""
         return self._fatal
 
-    async def commit(self, plans: Sequence[Plan]) -> None:
+    async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
         """Commit plans, and the outputs of works whose records they cover, in one transaction.
+
+        Returns the plans that are committed now: those that `BufferedOutputs` keeps back, since their
+        partition's metadata does not name all that is finished, are not among them.
 
         Without plans only the last transaction is ended, if it is open. After an exception nothing of them is
         committed, and the outputs are kept for the next call. Raises CommitFailed while the consumer is not
@@ -120,12 +123,13 @@ class TransactionalCommits:
                 raise self._fatal
             await self._end_last()
             if not plans:
-                return
+                return ()
             if group.generation_id == NO_GENERATION:  # coordinators fence only commits that name a member
                 raise CommitFailed(f"the consumer is not in the group {group.group_id!r}, or joins it again")
             transaction = self._outputs.next_transaction({each.partition: each for each in plans})
             if transaction is not None:
                 await self._run(transaction, group)
+            return self._outputs.committed_among(plans)
 
     # --- inside
 

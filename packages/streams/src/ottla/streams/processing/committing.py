@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ottla.client.errors import ClientError
@@ -63,25 +63,28 @@ class Committer:
                 plans = self._scheduler.due_commits(partitions)
                 if not plans and not self._commits.is_pending:
                     return True
-                error = await self._try(plans)
+                committed, error = await self._try(plans)
                 if not isinstance(error, OffsetMetadataTooLarge) or not self._shrink():
                     break
-        self._report(plans, error)
-        return error is None
+        self._report(plans if error is not None else committed, error)
+        return error is None and len(committed) == len(plans)
 
-    async def _try(self, plans: list[CommitPlan]) -> Exception | None:
+    async def _try(self, plans: list[CommitPlan]) -> tuple[Sequence[CommitPlan], Exception | None]:
+        """Return which plans are committed; those that are not stay due."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._commits.commit(plans)
+                durable = await self._commits.commit(plans)
         except StreamsError:
             raise
         except (ClientError, KafkaError, TimeoutError) as error:
-            return error
-        for plan in plans:
+            return (), error
+        partitions = {each.partition for each in durable}
+        committed = [each for each in plans if each.partition in partitions]
+        for plan in committed:
             self._scheduler.committed(plan)
             if self._states is not None:
                 self._states.committed(plan.partition, plan.offset)
-        return None
+        return committed, None
 
     def _shrink(self) -> bool:
         """Halve the metadata: this broker's offset.metadata.max.bytes is lower than our limit."""
@@ -93,7 +96,7 @@ class Committer:
         log.warning("the broker refused the size of commit metadata", extra={"now_at_most_bytes": smaller})
         return True
 
-    def _report(self, plans: list[CommitPlan], error: Exception | None) -> None:
+    def _report(self, plans: Sequence[CommitPlan], error: Exception | None) -> None:
         if self._observer is not None and (plans or error is not None):
             self._observer.on_commit(plans, error)
         if error is None:

@@ -18,8 +18,9 @@ class ConsumerCommits:
         self._consumer = consumer
         self.interval_ms = interval_ms
 
-    async def commit(self, plans: Sequence[Plan]) -> None:
-        """Commit the offsets with their metadata."""
+    async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
+        """Commit the offsets with their metadata; return all of the plans."""
         await self._consumer.commit(
             {plan.partition: OffsetAndMetadata(plan.offset, plan.metadata) for plan in plans}
         )
+        return plans
