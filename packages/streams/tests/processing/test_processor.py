@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -389,6 +390,29 @@ async def test_a_refused_commit_names_the_record_and_is_repeated(
     assert await committed(ottla_broker) == OffsetAndMetadata(1)
     (line,) = {each.getMessage() for each in caplog.records if "not committed" in each.getMessage()}
     assert "topic orders, partition 0, offset 1" in line
+
+
+async def test_a_thread_that_is_over_its_time_out_and_stops_is_followed_by_no_record_of_its_key(
+    ottla_broker: BrokerThread,
+) -> None:
+    """With a retry, a skip or a dead letter it may be: nothing can end a thread (write-handlers.md)."""
+    await write(ottla_broker, ["a", "a"])
+    started: list[int] = []
+    go_on = threading.Event()
+
+    def handle(record: ConsumerRecord) -> None:
+        started.append(record.offset)
+        go_on.wait(WAIT_S)
+
+    one = processor(ottla_broker, handle, handler_timeout_ms=50, on_error={HandlerTimedOut: "stop"})
+    with pytest.raises(HandlerFailed):
+        async with asyncio.timeout(WAIT_S), one:
+            try:
+                await one.wait()
+            finally:
+                go_on.set()
+
+    assert started == [0]
 
 
 async def test_a_processor_without_a_group_is_refused() -> None:

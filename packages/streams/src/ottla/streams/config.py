@@ -81,7 +81,8 @@ class StreamsConfig:
     max_finished_ahead: int = setting(1_000_000, at_least=1)
     """The most offsets of a partition after its oldest unfinished record; 9 bytes of memory each."""
     handler_timeout_ms: int | None = setting(None, at_least=1)
-    """After so long an attempt is cancelled and has failed; None: never."""
+    """After so long an attempt is cancelled and has failed; None: never. A thread cannot be cancelled: it
+    goes on beside the retry, or the next record of its key, unless `on_error={HandlerTimedOut: "stop"}`."""
     commit_interval_ms: int = setting(1_000, at_least=1)
     """The time between two commits."""
     commit_timeout_ms: int = setting(15_000, at_least=1)
