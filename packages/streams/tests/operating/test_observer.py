@@ -11,6 +11,7 @@ import pytest
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.operating.health import HealthLimits, judge
+from ottla.streams.operating.line_limit import LineLimit
 from ottla.streams.operating.log_format import FactsFormatter, JsonFormatter
 from ottla.streams.operating.metrics import StreamsMetrics
 from ottla.streams.operating.observer import ProcessorObserver
@@ -136,6 +137,37 @@ def test_log_lines_name_the_record_and_hide_its_key(
     assert "topic=orders partition=0 offset=7" in text
     assert "secret" not in text + json.dumps(line)
     assert second.levelname == "ERROR"
+
+
+def test_an_outage_logs_one_line_per_second_and_exception_type_and_counts_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_ms = 0.0
+    observer = ProcessorObserver("billing", now_ms=lambda: now_ms)
+    with caplog.at_level(logging.INFO, "ottla.streams"):
+        for offset in range(2_500):
+            now_ms = float(offset)
+            error = OSError("down") if offset % 2 else ValueError("no")
+            observer.on_failed(HandlerCall(offset), error, DeadLetter())
+            observer.on_set_aside(HandlerCall(offset))
+
+    def lines(name: str) -> list[tuple[int, int]]:
+        """Return the offset of each line about something, and how many were left out before it."""
+        chosen = [vars(each) for each in caplog.records if name in FactsFormatter().format(each)]
+        return [(each["offset"], each.get("left_out", 0)) for each in chosen]
+
+    assert lines("OSError") == [(1, 0), (1_001, 499), (2_001, 499)]
+    assert lines("ValueError") == [(0, 0), (1_000, 499), (2_000, 499)]
+    assert lines("dead letter written") == [(0, 0), (1_000, 999), (2_000, 999)]
+    assert len(caplog.records) == 9
+
+
+def test_the_subjects_of_limited_lines_are_bounded() -> None:
+    limit = LineLimit(lambda: 0.0)
+
+    assert [limit.admit(f"Error{number}") for number in range(5_000)] == [0] * 5_000
+    assert limit.admit("Error4999") is None
+    assert limit.admit("Error0") == 0  # forgotten
 
 
 def test_the_status_names_the_oldest_record_of_each_partition(observer: ProcessorObserver) -> None:

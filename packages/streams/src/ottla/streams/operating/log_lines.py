@@ -1,13 +1,18 @@
-"""The log lines of a processor: one for each change of state, with the record it is about."""
+"""The log lines of a processor: one for each change of state, with the record it is about.
+
+Failures and dead letters come with every record while something that handlers need is down: of those with the
+same exception type and outcome one line is written per second, and the next says how many were left out.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.handlers.context import key_hash
+from ottla.streams.operating.line_limit import LineLimit
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
 
 log = logging.getLogger("ottla.streams")
@@ -16,8 +21,9 @@ log = logging.getLogger("ottla.streams")
 class LogLines:
     """Logs assignments, failures and the recovery of commits of one processor, named by its group."""
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, *, now_ms: Callable[[], float]) -> None:
         self._group_id = group_id
+        self._limit = LineLimit(now_ms)
         self._commits_fail = False
 
     def assigned(self, partition: TopicPartition, offset: int | None) -> None:
@@ -33,21 +39,22 @@ class LogLines:
 
     def failed(self, work: Work, error: BaseException, verdict: Verdict) -> None:
         """An attempt failed. Attempts between the first and the last are logged at INFO."""
-        facts = self._of_work(work) | {"error": f"{type(error).__name__}: {error}"}
         match verdict:
             case Retry():
                 level = logging.WARNING if work.attempt == 1 else logging.INFO
-                log.log(level, "the handler failed and is called again later", extra=facts)
+                self._failure(level, "the handler failed and is called again later", work, error)
             case DeadLetter():
-                log.warning("the handler failed, the record becomes a dead letter", extra=facts)
+                self._failure(
+                    logging.WARNING, "the handler failed, the record becomes a dead letter", work, error
+                )
             case Skip():
-                log.warning("the handler failed, the record is skipped", extra=facts)
+                self._failure(logging.WARNING, "the handler failed, the record is skipped", work, error)
             case _:
-                log.error("the handler failed, the processor stops", extra=facts, exc_info=error)
+                self._failure(logging.ERROR, "the handler failed, the processor stops", work, error)
 
     def set_aside(self, work: Work) -> None:
         """Dead letters were acknowledged."""
-        log.info("dead letter written", extra=self._of_work(work))
+        self._limited(logging.INFO, "dead letter written", "", self._of_work(work))
 
     def commits(self, plans: Sequence[Plan], error: BaseException | None) -> None:
         """Log when commits succeed again; the processor itself logs refused ones."""
@@ -55,6 +62,18 @@ class LogLines:
             where = ", ".join(f"{each.partition}@{each.offset}" for each in plans)
             log.info("offsets are committed again", extra={"group": self._group_id, "offsets": where})
         self._commits_fail = error is not None
+
+    def _failure(self, level: int, event: str, work: Work, error: BaseException) -> None:
+        kind = type(error).__name__
+        facts = self._of_work(work) | {"error": f"{kind}: {error}"}
+        self._limited(level, event, kind, facts, error if level == logging.ERROR else None)
+
+    def _limited(
+        self, level: int, event: str, kind: str, facts: dict[str, Any], error: BaseException | None = None
+    ) -> None:
+        left_out = self._limit.admit(f"{level} {event} {kind}")
+        if left_out is not None:
+            log.log(level, event, extra=facts | ({"left_out": left_out} if left_out else {}), exc_info=error)
 
     def _of_partition(self, partition: TopicPartition) -> dict[str, Any]:
         return {"group": self._group_id, "topic": partition.topic, "partition": partition.partition}

@@ -71,7 +71,7 @@ class ProcessorObserver:
         self.metrics.gauges = self
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self._now_ms = now_ms
-        self._log = LogLines(group_id)
+        self._log = LogLines(group_id, now_ms=now_ms)
         self._running: dict[Work, None] = {}
         self._parked: dict[Work, None] = {}
         self._sizes: Sizes | None = None
