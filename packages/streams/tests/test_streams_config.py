@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ottla.client.settings import SettingError
-from ottla.streams import StreamsConfig
+from ottla.streams import Processor, StreamsConfig
 from ottla.streams.exactly_once.settings import transactional
 
 
@@ -50,6 +50,7 @@ def test_a_properties_file_has_kafkas_dotted_names(tmp_path: Any) -> None:
         ({"drain_timeout_ms": 300_000}, "must be below max_poll_interval_ms"),
         ({"poison_keys": "set-aside"}, "poison_keys needs a dead_letter_topic"),
         ({"on_error": {ValueError: "drop"}}, "must be 'retry', 'dead-letter', 'skip' or 'stop'"),
+        ({"on_error": "skip"}, "on_error maps types of exceptions to what follows.* it is not 'skip'"),
         ({"on_error": {ValueError: "dead-letter"}}, "set dead_letter_topic"),
         ({"max_concurrency": 0}, "max_concurrency must be at least 1"),
         ({"retry_backoff_ms": 10, "retry_backoff_max_ms": 9}, "retry_backoff_max_ms must be at least"),
@@ -58,6 +59,11 @@ def test_a_properties_file_has_kafkas_dotted_names(tmp_path: Any) -> None:
 def test_a_wrong_setting_is_refused_with_the_cure(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         StreamsConfig.of(group_id="g", **settings)
+
+
+def test_a_dead_letter_topic_that_is_read_itself_is_refused() -> None:
+    with pytest.raises(SettingError, match="'orders' is read by this handler"):
+        Processor(print, "orders", group_id="g", dead_letter_topic="orders")
 
 
 def test_a_processor_needs_a_group() -> None:

@@ -282,3 +282,24 @@ def test_mistakes_of_the_command_line_are_one_line(tmp_path: Path) -> None:
         "Error: no app answers at http://127.0.0.1:1/status ([Errno 111] Connection refused); start it with: "
         "ottla streams run app.py --status 127.0.0.1:1\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "shown"),
+    [
+        ("import nosuch\n", ["import nosuch", "ModuleNotFoundError: No module named 'nosuch'"]),
+        ("def charge(:\n", ["def charge(:", "SyntaxError: invalid syntax"]),
+        ("def make():\n    return 1 / 0\nmake()\n", ["in make", "ZeroDivisionError: division by zero"]),
+    ],
+)
+def test_an_error_of_the_program_is_shown_with_its_own_lines_only(
+    tmp_path: Path, program: str, shown: list[str]
+) -> None:
+    (tmp_path / "shop.py").write_text(program)
+
+    code, text = ottla("streams", "run", "shop.py", folder=tmp_path)
+
+    assert code == 1
+    assert text.startswith("Error: shop.py cannot be loaded:\n")
+    assert all(each in text for each in shown)
+    assert {line for line in text.splitlines() if "File " in line and "shop.py" not in line} == set()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.protocol.topics import TopicPartition
+from ottla.streams import Processor
 from ottla.streams.dedupe import (
     Claim,
     Dedupe,
@@ -284,6 +285,14 @@ async def test_abandoned_work_gives_its_identity_back() -> None:
         assert dedupe.in_flight == 0
 
 
+def processor(dedupe: Any) -> Processor:
+    return Processor(ignore, "orders", group_id="shop", dedupe=dedupe)
+
+
+async def ignore(value: bytes) -> None:
+    pass
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -294,6 +303,9 @@ async def test_abandoned_work_gives_its_identity_back() -> None:
             lambda: Dedupe(TopicStore("127.0.0.1:1", name="shop"), scope="topic"),
             "TopicStore knows one partition at a time: use scope='partition'",
         ),
+        (lambda: Dedupe("marks.db"), r"such as Dedupe\(SqliteStore\('marks.db'\)\), not 'marks.db'"),  # type: ignore[arg-type]
+        (lambda: processor(dedupe="sqlite"), r"dedupe= needs a Dedupe around a store.* not 'sqlite'"),
+        (lambda: processor(dedupe=MemoryStore()), "dedupe= needs a Dedupe around a store.*MemoryStore"),
         (lambda: RedisStore("redis://x", name=""), "name must be that of the application, without braces"),
         (lambda: SqliteStore(Path("x"), synchronous="off"), "synchronous must be 'full' or 'normal'"),  # type: ignore[arg-type]
     ],

@@ -141,6 +141,10 @@ def no_window(topology: Topology) -> None:
     topology.stream("orders").window(tumbling(0))
 
 
+def window_of_text(topology: Topology) -> None:
+    topology.stream("orders").window(tumbling("1m"))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("declare", "line"),
     [
@@ -163,6 +167,7 @@ def no_window(topology: Topology) -> None:
         (read_twice, "through('priced'): a stream reads this topic already; merge both before it"),
         (no_form, "has no form in JSON"),
         (no_streams, 'there is no stream; declare one with .stream("topic", ...)'),
+        (window_of_text, "a window needs whole milliseconds, such as tumbling(60_000), not '1m'"),
         (no_window, "a window of 0 ms is too small; give at least 1"),
     ],
 )

@@ -392,6 +392,8 @@ async def test_it_says_that_it_has_a_loop_of_its_own() -> None:
 def test_mistakes_are_one_line() -> None:
     with pytest.raises(DriverMisused, match=r"StreamsTest\(lambda: Processor"):
         StreamsTest(Processor(print, "orders", group_id="g"))  # type: ignore[arg-type]
+    with pytest.raises(DriverMisused, match=r"not None; app.override\(...\) changes the app"):
+        StreamsTest(pricing().override(max_concurrency=1))  # type: ignore[arg-type, func-returns-value]
     with pytest.raises(DriverMisused, match="give a function that makes one, for several members"):
         StreamsTest(pricing(), members=2)
     with StreamsTest(pricing()) as test:

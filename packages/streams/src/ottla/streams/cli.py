@@ -157,6 +157,27 @@ def _loaded(program: str) -> App:
         return load_app(program)
     except _mistakes() as error:
         raise click.ClickException(str(error)) from None
+    except Exception as error:
+        raise click.ClickException(_as_python_shows_it(program, error)) from None
+
+
+def _as_python_shows_it(program: str, error: Exception) -> str:
+    """Return the error of a program with its own frames only, not those of what imported it."""
+    import traceback
+
+    from ottla.streams import app_loading
+
+    frames = error.__traceback__
+    while frames is not None and _is_loading(frames.tb_frame.f_code.co_filename, app_loading.__file__):
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+    return f"{program} cannot be loaded:\n{text}"
+
+
+def _is_loading(file: str, loader: str) -> bool:
+    import importlib
+
+    return file in (__file__, loader, importlib.__file__) or file.startswith("<frozen importlib")
 
 
 def _mistakes() -> tuple[type[Exception], ...]:

@@ -146,6 +146,11 @@ class StreamsConfig:
         self._check_consumer()
 
     def _check_actions(self) -> None:
+        if not isinstance(self.on_error, Mapping):
+            raise SettingError(
+                f"on_error maps types of exceptions to what follows, such as {{ValueError: 'skip'}}; "
+                f"it is not {self.on_error!r}"
+            )
         for kind, action in self.on_error.items():
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise SettingError(f"on_error needs types of exceptions, not {kind!r}")

@@ -74,6 +74,10 @@ class Dedupe:
         claim_lease_ms: int = 30_000,
         clock: Callable[[], int] = now_ms,
     ) -> None:
+        if not hasattr(store, "is_remote"):
+            raise DedupeMisconfigured(
+                f"Dedupe needs a store, such as Dedupe(SqliteStore('marks.db')), not {store!r}"
+            )
         _check_choice("scope", scope, ("partition", "topic"))
         _check_choice("mark", mark, ("after", "before"))
         _check_choice("missing", missing, ("handle", "fail"))

@@ -32,6 +32,8 @@ class Tumbling:
 
 def tumbling(size_ms: int) -> Tumbling:
     """Return windows of `size_ms` milliseconds that follow each other without overlap."""
+    if not isinstance(size_ms, int):
+        raise TopologyError(f"a window needs whole milliseconds, such as tumbling(60_000), not {size_ms!r}")
     if size_ms < 1:
         raise TopologyError(f"a window of {size_ms} ms is too small; give at least 1")
     return Tumbling(size_ms)

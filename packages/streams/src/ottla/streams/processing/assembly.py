@@ -213,8 +213,14 @@ def _transactions(
 
 
 def _guard(dedupe: Dedupe, parts: Assembly) -> Guard:
+    from ottla.streams.dedupe.errors import DedupeMisconfigured
+    from ottla.streams.dedupe.guard import Dedupe
     from ottla.streams.dedupe.wrapping import Guard  # imported by those who use it
 
+    if not isinstance(dedupe, Dedupe):
+        raise DedupeMisconfigured(
+            f"dedupe= needs a Dedupe around a store, such as Dedupe(SqliteStore('marks.db')), not {dedupe!r}"
+        )
     return Guard(dedupe, parts.handler, parts.outputs, parts.failures)
 
 

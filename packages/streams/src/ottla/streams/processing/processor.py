@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ottla.client.settings import config_from
+from ottla.client.settings import SettingError, config_from
 from ottla.consumer import Consumer
 from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
@@ -58,6 +58,7 @@ class Processor:
         **settings: Any,
     ) -> None:
         config = _config(config, settings)
+        _check_dead_letters(config, topics)
         self.parts = parts = Assembly(
             config, handler, failures=failures, outputs=outputs, commits=commits, wrap=wrap, dedupe=dedupe
         )
@@ -251,6 +252,15 @@ def _scheduler(config: StreamsConfig) -> Scheduler:
         batch_of_any=config.batch_of == "any",
         limits=IntakeLimits(**limits),
     )
+
+
+def _check_dead_letters(config: StreamsConfig, topics: tuple[str, ...]) -> None:
+    """Refuse a dead-letter topic that is read: a record that always fails would come back for ever."""
+    if config.dead_letter_topic in topics:
+        raise SettingError(
+            f"dead_letter_topic {config.dead_letter_topic!r} is read by this handler, so that failed records "
+            "would come back for ever: name another topic"
+        )
 
 
 def _config(config: StreamsConfig | None, settings: dict[str, Any]) -> StreamsConfig:

@@ -71,6 +71,11 @@ class StreamsTest:
             raise DriverMisused(
                 "give a function that makes the processor: StreamsTest(lambda: Processor(...))"
             )
+        if not callable(target) and not isinstance(target, App):
+            raise DriverMisused(
+                f"StreamsTest needs an app, or a function that makes one, not {target!r}; app.override(...) "
+                "changes the app and returns nothing: call it on a line of its own"
+            )
         if isinstance(target, App) and members > 1:
             raise DriverMisused("an app is one member; give a function that makes one, for several members")
         self._target = target
