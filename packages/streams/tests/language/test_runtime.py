@@ -12,14 +12,19 @@ import pytest
 
 from ottla.broker.testing import BrokerProcess
 from ottla.client.admin import TOPIC, Admin
-from ottla.consumer import Consumer
+from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.errors import StreamsError
+from ottla.streams.failures.retry_policy import RetryPolicy
+from ottla.streams.handlers.direct_outputs import DirectOutputs
 from ottla.streams.language.errors import TopologyError
 from ottla.streams.language.nodes import StoreKind
 from ottla.streams.language.runtime import TopologyRuntime
 from ottla.streams.language.topology import Topology
+from ottla.streams.seams import Stop
 from peers.stream_program import APP, config, running
+from peers.stream_works import OneWork
 
 WAIT_S = 60
 
@@ -139,6 +144,35 @@ async def test_state_of_a_topic_that_was_created_anew_is_not_used(
                 await processor.wait()
 
     assert f"delete '{APP}-counts-changelog'" in str(raised.value)
+
+
+async def test_records_of_a_partition_whose_state_cannot_be_restored_stop_the_processor(
+    servers: str, admin: Admin, tmp_path: Path
+) -> None:
+    """Retried or set aside like failures of their own, all records of the partition would be lost."""
+    await create(admin, orders=1, counts=1)
+    await write(servers, "orders", [("a", "x")])
+    async with member(servers, counting("memory"), tmp_path), reading(servers, "counts") as counts:
+        await rows(counts, 1)
+    await admin.topics.delete("orders")
+    await create(admin, orders=1)
+    plan, orders = counting("memory").plan(), TopicPartition("orders", 0)
+
+    async with (
+        asyncio.timeout(WAIT_S),
+        Producer(servers) as producer,
+        TopologyRuntime(
+            plan, config(servers), DirectOutputs(producer), app_id=APP, state_dir=tmp_path
+        ) as runtime,
+    ):
+        with pytest.raises(TopologyError):
+            await runtime.assigned(orders, 0)
+        with pytest.raises(StreamsError) as raised:
+            await runtime(OneWork([ConsumerRecord("orders", 0, 0, key=b"a", value=b"x")]))
+
+    policy = RetryPolicy(on_error={Exception: "skip"}, has_dead_letters=True)
+    assert policy.decide(raised.value, 1, 0, 0.0) == Stop()
+    assert "the state of topic orders, partition 0 cannot be restored" in str(raised.value)
 
 
 # --- tables

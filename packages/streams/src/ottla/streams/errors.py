@@ -155,6 +155,18 @@ class RemoteError(StreamsError):
         return type(self), (self.kind, self.name, self.message, self.trace)
 
 
+class StateUnavailable(StreamsError):
+    """The state of a partition cannot be restored. The processor stops: no record of it is at fault."""
+
+    def __init__(self, partition: TopicPartition, cause: BaseException) -> None:
+        super().__init__(
+            f"the state of topic {partition.topic}, partition {partition.partition} cannot be restored: "
+            f"{type(cause).__name__}: {cause}"
+        )
+        self.partition = partition
+        self.cause = cause
+
+
 class KeySetAside(RecordError):
     """An earlier record of the same key failed for good, so this one follows it to the dead letters."""
 

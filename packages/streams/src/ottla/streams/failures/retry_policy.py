@@ -4,8 +4,8 @@ The verdict depends on the type of the exception: the nearest class in `on_error
 above it:
 
 1. An exception that is no `Exception` (SystemExit, KeyboardInterrupt) stops the processor.
-2. An error in the declaration or use of the handler (InvalidHandler, ContextMisused, ThreadsExhausted) stops
-   it too: every further record would fail the same way.
+2. An error in the declaration or use of the handler (InvalidHandler, ContextMisused, ThreadsExhausted), and
+   state that cannot be restored (StateUnavailable) stop it too: all further records would fail the same way.
 3. A record that cannot be decoded is never retried, whatever `on_error` says of its classes.
 4. An ExceptionGroup that `on_error` does not name has the verdict of its exceptions: "stop" if one of them
    says so, else "dead-letter", else "retry"; "skip" only if all of them say so. What one of them rules out
@@ -27,13 +27,14 @@ from ottla.streams.errors import (
     KeySetAside,
     RecordUndecodable,
     RemoteError,
+    StateUnavailable,
     ThreadsExhausted,
 )
 from ottla.streams.seams import DeadLetter, Retry, Skip, Stop, Verdict
 
 Action = Literal["retry", "dead-letter", "skip", "stop"]
 
-_STOPPING: Final = (InvalidHandler, ContextMisused, ThreadsExhausted, DeadLetterRejected)
+_STOPPING: Final = (InvalidHandler, ContextMisused, ThreadsExhausted, DeadLetterRejected, StateUnavailable)
 _SEVERITY: Final[tuple[Action, ...]] = ("stop", "dead-letter", "retry", "skip")
 
 

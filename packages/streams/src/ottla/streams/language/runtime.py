@@ -17,6 +17,7 @@ from ottla.producer import ProducerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
+from ottla.streams.errors import StateUnavailable
 from ottla.streams.language.compiled_part import CompiledPart
 from ottla.streams.language.partition_state import PartitionState
 from ottla.streams.language.runs import Counters, Run
@@ -200,7 +201,7 @@ class TopologyRuntime:
     async def _handle(self, work: Work, record: ConsumerRecord) -> None:
         state = self._partitions[record.topic_partition]
         if not state.is_restored:
-            await asyncio.shield(state.restored)
+            await _restored(record.topic_partition, state)
         run = Run(record, state.stores, state.lookup, self.counters)
         try:
             waiting = self._parts[record.topic].process(run, state.time.time_ms)
@@ -213,6 +214,14 @@ class TopologyRuntime:
             state.time.handled(record.offset, run.timestamp_ms)
             if state.may_forget:
                 await state.forget_tombstones()
+
+
+async def _restored(partition: TopicPartition, state: PartitionState) -> None:
+    """Wait for the state of a partition; that it failed is no failure of the record that waits."""
+    try:
+        await asyncio.shield(state.restored)
+    except Exception as error:
+        raise StateUnavailable(partition, error) from error
 
 
 def _end_offsets(admin: Admin) -> EndOffsets:
