@@ -253,9 +253,11 @@ class Workers:
         error = asyncio.CancelledError() if acknowledged.cancelled() else acknowledged.exception()
         if error is None:
             self._scheduler.finish(work)
-            self._progress.set()
-        elif not work.assignment.is_stale:
-            self._fail(OutputFailed(work.partition, work.offset, error))
+        else:
+            self._scheduler.forsake(work)
+            if not work.assignment.is_stale:
+                self._fail(OutputFailed(work.partition, work.offset, error))
+        self._progress.set()
 
     # --- failures
 

@@ -206,6 +206,11 @@ class Scheduler(SchedulerCore):
         heappush(self._parked, (at_ms, self._parked_count, work))
         return True
 
+    def forsake(self, work: WorkItem) -> None:
+        """Wait no longer for released work, whose outputs failed: it is unfinished, and holds up no drain."""
+        work.assignment.in_flight -= 1
+        work.context = work.set_aside_for = None
+
     def _park(self, work: WorkItem) -> None:
         self._count_parked(work, 1)
         work.assignment.parked_lanes.update(each for each in work.lanes if each is not None)
