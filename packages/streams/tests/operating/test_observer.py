@@ -10,6 +10,7 @@ import pytest
 
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.errors import DeadLetterDelayed
 from ottla.streams.operating.health import HealthLimits, judge
 from ottla.streams.operating.line_limit import LineLimit
 from ottla.streams.operating.log_format import FactsFormatter, JsonFormatter
@@ -85,6 +86,23 @@ def test_failures_are_counted_by_verdict(observer: ProcessorObserver) -> None:
     found = observer.metrics.snapshot()
     names = ("handler_error_total", "retry_total", "skip_total", "dead_letter_total", "parked", "in_flight")
     assert [found[each] for each in names] == [3, 1, 1, 1, 0, 0]
+
+
+def test_a_dead_letter_that_was_delayed_is_in_flight_no_longer_than_its_last_try(
+    observer: ProcessorObserver, caplog: pytest.LogCaptureFixture
+) -> None:
+    work, delayed = HandlerCall(5), DeadLetterDelayed("dead", 1, ConnectionError("no broker"))
+    observer.on_started(work)
+    observer.on_failed(work, ValueError("no"), DeadLetter())
+    observer.on_failed(work, delayed, Retry(11_000))
+    assert (observer.in_flight(), observer.parked()) == (0, 1)
+    work.attempt += 1
+    observer.on_started(work)
+    observer.on_set_aside(work)
+
+    assert (observer.in_flight(), observer.parked()) == (0, 0)
+    assert observer.oldest_in_flight_ms() == 0
+    assert "a dead letter is sent again later" in caplog.messages
 
 
 def test_a_revoked_partition_leaves_nothing_in_flight(observer: ProcessorObserver) -> None:

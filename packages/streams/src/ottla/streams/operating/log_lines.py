@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.errors import DeadLetterDelayed
 from ottla.streams.handlers.context import key_hash
 from ottla.streams.operating.line_limit import LineLimit
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
@@ -40,6 +41,8 @@ class LogLines:
     def failed(self, work: Work, error: BaseException, verdict: Verdict) -> None:
         """An attempt failed. Attempts between the first and the last are logged at INFO."""
         match verdict:
+            case Retry() if isinstance(error, DeadLetterDelayed):
+                self._failure(logging.WARNING, "a dead letter is sent again later", work, error)
             case Retry():
                 level = logging.WARNING if work.attempt == 1 else logging.INFO
                 self._failure(level, "the handler failed and is called again later", work, error)

@@ -135,6 +135,8 @@ class ProcessorObserver:
 
     def on_set_aside(self, work: Work) -> None:
         """Count dead letters."""
+        self._running.pop(work, None)  # it is there if an earlier try was delayed
+        self._parked.pop(work, None)
         self.metrics.dead_letter_total += len(work.records)
         self._log.set_aside(work)
 

@@ -320,6 +320,8 @@ class Workers:
         except BaseException as error:
             cause = self._cause(worker, work, error)
             verdict = self._verdict(work, cause) if cause is not None else None
+            if self._observer is not None and cause is not None and verdict is not None:
+                self._observer.on_failed(work, cause, verdict)
             if cause is None:
                 self._scheduler.drop(work)
             elif isinstance(verdict, Retry):
