@@ -71,6 +71,26 @@ def test_work_that_ended_gives_up_what_refers_to_it(step: str) -> None:
     assert watched() is None
 
 
+@pytest.mark.parametrize("is_due", [False, True])
+@pytest.mark.parametrize("step", ["revoke", "unassign"])
+def test_work_that_waits_for_a_retry_is_freed_with_its_partition(step: str, is_due: bool) -> None:
+    one = scheduler(Lane())
+    one.add(P0, records("a"))
+    work = take(one)
+    work.context = Attached(work)
+    work.set_aside_for = ValueError()
+    watched = weakref.ref(work.context)
+    one.retry(work, 1_000)
+    if is_due:
+        one.unpark(1_000)
+
+    getattr(one, step)(P0)
+    del work
+    gc.collect()
+
+    assert watched() is None
+
+
 def test_a_long_queue_is_freed_one_by_one() -> None:
     lane = Lane()
     one = scheduler(lane)

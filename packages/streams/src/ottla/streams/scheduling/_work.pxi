@@ -123,6 +123,7 @@ cdef class WorkQueue:
         while work is not None:
             following = work.following
             work.following = None
+            work.forget()  # of an attempt before: no collector of cycles would see it
             work = following
 
     cdef list items(self):

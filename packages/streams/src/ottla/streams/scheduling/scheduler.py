@@ -109,6 +109,9 @@ class Scheduler(SchedulerCore):
         return one is None or one.in_flight == 0
 
     def _forget_waiting(self, one: Assignment) -> None:
+        for _, _, work in self._parked:
+            if work.assignment is one:
+                work.context = work.set_aside_for = None  # it may lead back to the work
         self._parked[:] = [each for each in self._parked if each[2].assignment is not one]
         self._parked.sort()
         count, size = one.waiting_buffered()
