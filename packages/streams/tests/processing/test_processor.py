@@ -422,6 +422,17 @@ async def test_a_processor_without_a_group_is_refused() -> None:
         Processor(handle, "orders")
 
 
+async def test_a_processor_that_cannot_subscribe_leaves_nothing_behind(ottla_broker: BrokerThread) -> None:
+    async def handle(record: ConsumerRecord) -> None: ...
+
+    before = asyncio.all_tasks()
+    with pytest.raises(ValueError, match="topic"):
+        async with Processor(handle, group_id="g", bootstrap_servers=ottla_broker.bootstrap_servers):
+            pass
+
+    await until(lambda: asyncio.all_tasks() <= before)
+
+
 async def test_an_error_of_the_block_is_raised(ottla_broker: BrokerThread) -> None:
     await write(ottla_broker, ["a"])
 

@@ -119,8 +119,8 @@ class Processor:
         self._tasks = tasks = asyncio.TaskGroup()
         await tasks.__aenter__()
         self._workers.start(tasks)
-        self.consumer.subscribe(self._topics, listener=self._rebalancing)
         try:
+            self.consumer.subscribe(self._topics, listener=self._rebalancing)
             await self.consumer.start()
         except BaseException:
             await self._leave()
