@@ -122,6 +122,11 @@ async def test_a_process_that_hangs_is_killed_when_its_call_is_given_up(
     assert len(sent.records) == 4
 
 
+async def test_the_environment_of_programs_started_meanwhile_is_the_same(handler: FunctionHandler) -> None:
+    """A broker refuses variables whose names begin as those of its settings."""
+    assert not [name for name in os.environ if name.startswith("OTTLA_STREAMS")]
+
+
 async def test_no_process_is_left_behind(sent: Sent) -> None:
     async with FunctionHandler(work, sent, run_on="processes", max_processes=2) as handler:
         processes = [psutil.Process(pid) for pid in handler.pids()]

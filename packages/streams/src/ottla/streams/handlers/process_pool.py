@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from ottla.streams.environment import environment
 from ottla.streams.errors import WorkerProcessDied, WorkerProcessesNotStarted
-from ottla.streams.handlers.worker_process import STARTER, begin, report_pid
+from ottla.streams.handlers.worker_process import begin, report_pid
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,6 @@ class ProcessPool:
         self._replacing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        os.environ[STARTER] = str(os.getpid())
         try:
             async with asyncio.TaskGroup() as starting:
                 for each in self._workers:

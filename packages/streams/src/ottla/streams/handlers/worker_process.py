@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing import connection, current_process, parent_process
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ottla.producer import ProducerRecord
 from ottla.streams.errors import RemoteError
@@ -26,13 +26,9 @@ class Outcome(NamedTuple):
     error: bytes | None
 
 
-STARTER: Final = "OTTLA_STREAMS_STARTER"
-"""The environment variable with the id of the process that starts worker processes."""
-
-
 def is_starting() -> bool:
-    """Return whether this is a worker process that still imports the program it is for."""
-    return getattr(current_process(), "_inheriting", False) and os.environ.get(STARTER) == str(os.getppid())
+    """Return whether this is a spawned process that still imports the program it is for."""
+    return getattr(current_process(), "_inheriting", False)
 
 
 def begin() -> None:
